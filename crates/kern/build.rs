@@ -1,0 +1,59 @@
+//! Compiles `src/bpf/*.bpf.c` with clang into `OUT_DIR`. Without clang (or without the feature `bpf`) each
+//! object is empty, `cfg(no_bpf)` is set, and loading answers with what to install.
+
+use std::{env, fs, path::Path, process::Command};
+
+fn main() {
+    println!("cargo::rustc-check-cfg=cfg(no_bpf)");
+    println!("cargo::rerun-if-changed=src/bpf");
+    println!("cargo::rerun-if-env-changed=BPF_CLANG");
+    let out = env::var("OUT_DIR").unwrap_or_default();
+    let clang = env::var("BPF_CLANG").unwrap_or_else(|_| "clang".into());
+    let wanted = env::var_os("CARGO_FEATURE_BPF").is_some();
+    let found = Command::new(&clang).arg("--version").output().is_ok_and(|o| o.status.success());
+    if wanted && !found {
+        println!("cargo::warning={clang} not found: built without BPF programs, `weir guard` and `weir lab` will refuse; install clang");
+    }
+    let build = wanted && found;
+    if !build {
+        println!("cargo::rustc-cfg=no_bpf");
+    }
+    let mut sources: Vec<_> = fs::read_dir("src/bpf").into_iter().flatten().flatten().map(|e| e.path()).collect();
+    sources.sort();
+    for source in sources {
+        let name = source.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let Some(stem) = name.strip_suffix(".bpf.c") else { continue };
+        let object = Path::new(&out).join(format!("{stem}.bpf.o"));
+        if build {
+            compile(&clang, &source, &object);
+        } else if let Err(e) = fs::write(&object, []) {
+            panic!("{}: {e}", object.display());
+        }
+    }
+}
+
+fn compile(clang: &str, source: &Path, object: &Path) {
+    let mut c = Command::new(clang);
+    c.args(["-target", "bpf", "-mcpu=v3", "-O2", "-g", "-Wall", "-Wextra", "-Werror", "-Wno-unused-parameter"]);
+    if let Ok(include) = env::var("DEP_BPF_INCLUDE") {
+        c.arg("-I").arg(include);
+    }
+    // Debian keeps asm/ under the multiarch directory, which clang does not search for -target bpf.
+    for triple in ["x86_64-linux-gnu", "aarch64-linux-gnu", "riscv64-linux-gnu"] {
+        let dir = format!("/usr/include/{triple}");
+        if Path::new(&dir).join("asm/types.h").exists() {
+            c.arg("-I").arg(dir);
+        }
+    }
+    let arch = match env::var("CARGO_CFG_TARGET_ARCH").as_deref() {
+        Ok("aarch64") => "arm64",
+        Ok("riscv64") => "riscv",
+        _ => "x86",
+    };
+    c.arg(format!("-D__TARGET_ARCH_{arch}")).arg("-c").arg(source).arg("-o").arg(object);
+    match c.status() {
+        Ok(s) if s.success() => {}
+        Ok(s) => panic!("{clang} failed on {}: {s}", source.display()),
+        Err(e) => panic!("{clang}: {e}"),
+    }
+}
