@@ -1,0 +1,31 @@
+/* SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0 */
+/* Maps that guard.bpf.c and rx.bpf.c share; rx.bpf.c is loaded with the maps of guard.bpf.c put in place of its own. */
+#ifndef WEIR_GUARD_MAPS_H
+#define WEIR_GUARD_MAPS_H
+
+#define WEIR_SHARED_ARRAY(name, type_, entries)		\
+	struct {					\
+		__uint(type, BPF_MAP_TYPE_ARRAY);	\
+		__uint(map_flags, BPF_F_MMAPABLE);	\
+		__uint(max_entries, entries);		\
+		__type(key, __u32);			\
+		__type(value, type_);			\
+	} name SEC(".maps")
+
+WEIR_SHARED_ARRAY(guard_ctl, struct weir_guard_ctl, 1);
+WEIR_SHARED_ARRAY(source_ctls, struct weir_source_ctl, WEIR_SOURCES);
+WEIR_SHARED_ARRAY(source_stats, struct weir_source_stat, WEIR_SOURCES);
+WEIR_SHARED_ARRAY(rx_stats, struct weir_rx_stat, WEIR_SOURCES);
+WEIR_SHARED_ARRAY(consumer_ctls, struct weir_consumer_ctl, WEIR_CONSUMERS);
+WEIR_SHARED_ARRAY(consumer_stats, struct weir_consumer_stat, WEIR_CONSUMERS);
+WEIR_SHARED_ARRAY(poller_ctls, struct weir_poller_ctl, WEIR_POLLERS);
+
+
+struct { /* local UDP port -> 1 + consumer, 0 if none is tracked */
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 65536);
+	__type(key, __u32);
+	__type(value, __u8);
+} port_consumers SEC(".maps");
+
+#endif

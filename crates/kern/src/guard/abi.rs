@@ -1,0 +1,238 @@
+//! The Rust side of `src/bpf/guard.h`: the same structs, with atomics, since the other side writes concurrently.
+//!
+//! A `*Ctl` is written here and read by BPF; a `*Stat` is written by BPF and read here. All loads and stores are
+//! relaxed: each field stands for itself.
+
+use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64};
+
+/// Most sources of one guard.
+pub const SOURCES: usize = 64;
+/// Most consumers whose level is tracked; more degrade to "no feedback for that socket".
+pub const CONSUMERS: usize = 64;
+/// Most pollers, one per CPU.
+pub const POLLERS: usize = 64;
+
+/// Values of [`SourceCtl::mode`].
+pub mod mode {
+    /// Not guarded.
+    pub const NONE: u32 = 0;
+    /// The kernel's own interrupts.
+    pub const INTERRUPT: u32 = 1;
+    /// Taken over by a poller.
+    pub const POLL: u32 = 2;
+    /// NAPI kthread.
+    pub const THREAD: u32 = 3;
+}
+
+/// Bits of [`PollerCtl::wait`].
+pub mod wake {
+    /// A consumer read down to its low water.
+    pub const LEVEL: u32 = 1;
+    /// The poller's CPU has nothing else to run.
+    pub const IDLE: u32 = 2;
+}
+
+macro_rules! shared {
+    ($(#[$doc:meta])* $name:ident { $($(#[$fdoc:meta])* $field:ident: $ty:ty,)* }) => {
+        $(#[$doc])*
+        #[repr(C, align(64))]
+        pub struct $name { $($(#[$fdoc])* pub $field: $ty,)* }
+        const _: () = assert!(size_of::<$name>() == 64);
+    };
+}
+
+shared!(
+    /// What the guard tells BPF about one source.
+    SourceCtl {
+        /// One of [`mode`].
+        mode: AtomicU32,
+        /// Thread whose turns count as the poller's own.
+        poller_tid: AtomicU32,
+        /// Consecutive full polls that raise [`Event::Saturated`]; 0: never.
+        full_polls: AtomicU32,
+        /// Port of the handle, host order.
+        mark_port: AtomicU16,
+        /// Frames that may have been rewritten in all.
+        marks: AtomicU16,
+        /// CPU of the poller.
+        cpu: AtomicU32,
+    }
+);
+
+shared!(
+    /// NAPI work of one source, counted at `napi:napi_poll`.
+    SourceStat {
+        /// Calls of the driver's poll function.
+        polls: AtomicU64,
+        /// Packets they handed up.
+        packets: AtomicU64,
+        /// Calls made by the poller's turns.
+        own_polls: AtomicU64,
+        /// Packets of the poller's turns.
+        own_packets: AtomicU64,
+        /// Calls that used their whole budget.
+        full_polls: AtomicU64,
+        /// Full polls in a row, outside the poller.
+        streak: AtomicU32,
+        /// CPU of the last poll that was not the poller's.
+        softirq_cpu: AtomicU32,
+    }
+);
+
+shared!(
+    /// What the XDP program counted for one source.
+    RxStat {
+        /// Frames seen.
+        frames: AtomicU64,
+        /// Frames for inhibited consumers.
+        to_full: AtomicU64,
+        /// Frames dropped on purpose.
+        shed: AtomicU64,
+        /// Frames rewritten to mark the handle.
+        marked: AtomicU64,
+    }
+);
+
+shared!(
+    /// What the guard tells BPF about one consumer.
+    ConsumerCtl {
+        /// Kernel address of the socket; 0: slot is free.
+        sk: AtomicU64,
+        /// Socket cookie.
+        cookie: AtomicU64,
+        /// Not 0: reads down to `low` wake the poller.
+        inhibited: AtomicU32,
+        /// Low water, permille.
+        low: AtomicU32,
+        /// Poller to wake.
+        poller: AtomicU32,
+        /// Not 0: XDP drops what is for this consumer.
+        shed: AtomicU32,
+    }
+);
+
+shared!(
+    /// Level and losses of one consumer.
+    ConsumerStat {
+        /// Datagrams the socket refused.
+        overflows: AtomicU64,
+        /// When `level` was read, CLOCK_MONOTONIC ns.
+        sampled_ns: AtomicU64,
+        /// Reads seen while inhibited.
+        recvs: AtomicU64,
+        /// Permille of the receive buffer.
+        level: AtomicU32,
+        /// Receive buffer, bytes.
+        rcvbuf: AtomicU32,
+        /// Not 0: the socket is closed.
+        gone: AtomicU32,
+        /// CPU of the last read seen.
+        cpu: AtomicU32,
+        /// Frames shed for it.
+        shed: AtomicU64,
+    }
+);
+
+shared!(
+    /// What a sleeping poller may be woken for.
+    PollerCtl {
+        /// Bits of [`wake`].
+        wait: AtomicU32,
+    }
+);
+
+shared!(
+    /// NET_RX softirq time of one CPU.
+    CpuStat {
+        /// Nanoseconds.
+        net_rx_ns: AtomicU64,
+        /// Runs.
+        net_rx_runs: AtomicU64,
+        /// Start of the run under way, 0 if none.
+        started_ns: AtomicU64,
+    }
+);
+
+shared!(
+    /// Switches that turn the gauges off while nobody needs them.
+    GuardCtl {
+        /// Consumer slots in use.
+        consumers: AtomicU32,
+        /// How many consumers are inhibited.
+        inhibited: AtomicU32,
+        /// How many pollers wait for an idle CPU.
+        pollers_waiting_idle: AtomicU32,
+        /// Overflows of one consumer between two [`Event::Overflow`]; 0: none.
+        overflow_step: AtomicU32,
+    }
+);
+
+/// The record BPF sends; decoded by [`Event::parse`].
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct RawEvent {
+    kind: u32,
+    slot: u32,
+    time_ns: u64,
+    sk: u64,
+    cookie: u64,
+    port: u16,
+    family: u16,
+    cpu: u32,
+}
+const _: () = assert!(size_of::<RawEvent>() == 40);
+
+/// Something the control loop must decide about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// A source used its whole budget several times in a row.
+    Saturated {
+        /// Source slot.
+        source: usize,
+        /// CLOCK_MONOTONIC ns.
+        time_ns: u64,
+        /// CPU of the poll.
+        cpu: u32,
+    },
+    /// A UDP socket without a slot overflowed.
+    NewConsumer {
+        /// Kernel address.
+        sk: u64,
+        /// Socket cookie.
+        cookie: u64,
+        /// Local port.
+        port: u16,
+        /// CLOCK_MONOTONIC ns.
+        time_ns: u64,
+    },
+    /// A known consumer overflowed `overflow_step` times more.
+    Overflow {
+        /// Consumer slot.
+        consumer: usize,
+        /// CLOCK_MONOTONIC ns.
+        time_ns: u64,
+    },
+}
+
+impl Event {
+    /// Decodes one ring-buffer record; `None` for a record of another size or kind.
+    pub fn parse(bytes: &[u8]) -> Option<Self> {
+        if bytes.len() < size_of::<RawEvent>() {
+            return None;
+        }
+        // SAFETY: the length is checked and every bit pattern is a valid RawEvent.
+        let raw = unsafe { bytes.as_ptr().cast::<RawEvent>().read_unaligned() };
+        let slot = raw.slot as usize;
+        match raw.kind {
+            1 if slot < SOURCES => Some(Self::Saturated { source: slot, time_ns: raw.time_ns, cpu: raw.cpu }),
+            2 => Some(Self::NewConsumer {
+                sk: raw.sk,
+                cookie: raw.cookie,
+                port: raw.port,
+                time_ns: raw.time_ns,
+            }),
+            3 if slot < CONSUMERS => Some(Self::Overflow { consumer: slot, time_ns: raw.time_ns }),
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,303 @@
+//! The guard's gauges and wake-ups: loads `guard.bpf.c` and `rx.bpf.c`, and gives typed views of their maps.
+//!
+//! Phases as in libbpf: [`Gauges::load`] creates maps and attaches the tracepoints; [`Gauges::attach_rx`] adds the
+//! XDP program of one interface. All links die with the process.
+
+mod abi;
+mod handle;
+mod shared;
+#[cfg(not(no_bpf))]
+mod sleep;
+
+pub use abi::{
+    CONSUMERS, ConsumerCtl, ConsumerStat, CpuStat, Event, GuardCtl, POLLERS, PollerCtl, RxStat, SOURCES,
+    SourceCtl, SourceStat, mode, wake,
+};
+pub use handle::{Handle, TurnEnd};
+pub use shared::Shared;
+#[cfg(not(no_bpf))]
+pub use sleep::{Bell, EventRing};
+
+/// Why the gauges cannot be had.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// Built without BPF programs.
+    #[error("this weir was built without BPF programs; install clang and libelf-dev and build again")]
+    NotBuilt,
+    /// The kernel refused a program or a map.
+    #[error("{what}: {source}")]
+    Bpf {
+        /// What was tried.
+        what: String,
+        /// The kernel's answer.
+        #[source]
+        source: std::io::Error,
+    },
+}
+
+#[cfg(not(no_bpf))]
+pub use load::{Gauges, Probes, RxLink};
+
+#[cfg(not(no_bpf))]
+mod load {
+    use std::io;
+    use std::os::fd::{AsFd, AsRawFd};
+
+    use libbpf_rs::{
+        Link, MapCore, MapFlags, MapHandle, MapType, Object, ObjectBuilder, OpenObject, libbpf_sys,
+    };
+
+    use super::abi::*;
+    use super::{Bell, Error, EventRing, Shared};
+
+    #[repr(C, align(8))]
+    struct Aligned<const N: usize>([u8; N]);
+    static GUARD: &Aligned<{ include_bytes!(concat!(env!("OUT_DIR"), "/guard.bpf.o")).len() }> =
+        &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/guard.bpf.o")));
+    static RX: &Aligned<{ include_bytes!(concat!(env!("OUT_DIR"), "/rx.bpf.o")).len() }> =
+        &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/rx.bpf.o")));
+
+    fn failed(what: impl Into<String>) -> impl FnOnce(libbpf_rs::Error) -> Error {
+        let what = what.into();
+        move |e| {
+            let kind = match e.kind() {
+                libbpf_rs::ErrorKind::PermissionDenied => io::ErrorKind::PermissionDenied,
+                libbpf_rs::ErrorKind::NotFound => io::ErrorKind::NotFound,
+                libbpf_rs::ErrorKind::AlreadyExists => io::ErrorKind::AlreadyExists,
+                _ => io::ErrorKind::Other,
+            };
+            Error::Bpf { what, source: io::Error::new(kind, format!("{e:#}")) }
+        }
+    }
+
+    fn failed_io(what: &str) -> impl FnOnce(io::Error) -> Error {
+        let what = what.to_owned();
+        move |source| Error::Bpf { what, source }
+    }
+
+    /// Which tracepoints could be attached; a missing one costs the feature named here, nothing else.
+    #[derive(Clone, Debug, Default)]
+    pub struct Probes {
+        /// `napi:napi_poll`: saturation, packets per turn. Without it there is no poll mode.
+        pub napi_poll: bool,
+        /// `udp:udp_fail_queue_rcv_skb`: feedback.
+        pub udp_full: bool,
+        /// `sock:sock_recv_length` (since 6.3): wake at low water; without it the poller naps.
+        pub recv: bool,
+        /// `sched:sched_switch`: the reserve is lent as soon as the CPU is idle.
+        pub switch: bool,
+        /// `irq:softirq_entry` and `softirq_exit`: the softirq meter.
+        pub softirq: bool,
+        /// Names of those refused, with the kernel's answer.
+        pub refused: Vec<String>,
+    }
+
+    /// The loaded gauges. Dropping detaches everything.
+    pub struct Gauges {
+        object: Object,
+        _links: Vec<Link>,
+        /// What could be attached.
+        pub probes: Probes,
+        /// Global switches.
+        pub guard: Shared<GuardCtl>,
+        /// Per source, written here.
+        pub source_ctls: Shared<SourceCtl>,
+        /// Per source, NAPI work.
+        pub source_stats: Shared<SourceStat>,
+        /// Per source, XDP counts.
+        pub rx_stats: Shared<RxStat>,
+        /// Per consumer, written here.
+        pub consumer_ctls: Shared<ConsumerCtl>,
+        /// Per consumer, levels.
+        pub consumer_stats: Shared<ConsumerStat>,
+        /// Per poller, what it waits for.
+        pub poller_ctls: Shared<PollerCtl>,
+        /// Per CPU, softirq time.
+        pub cpu_stats: Shared<CpuStat>,
+    }
+
+    fn wake_ring() -> Result<MapHandle, Error> {
+        let opts = libbpf_sys::bpf_map_create_opts {
+            sz: size_of::<libbpf_sys::bpf_map_create_opts>() as libbpf_sys::size_t,
+            ..Default::default()
+        };
+        MapHandle::create(MapType::RingBuf, Some("weir_wake"), 0, 0, 4096, &opts)
+            .map_err(failed("ring of a poller"))
+    }
+
+    fn open(bytes: &[u8], name: &str) -> Result<OpenObject, Error> {
+        ObjectBuilder::default()
+            .name(name)
+            .and_then(|b| b.open_memory(bytes))
+            .map_err(failed(format!("object {name}")))
+    }
+
+    impl Gauges {
+        /// Loads the programs for a machine with `cpus` possible CPUs and attaches every tracepoint it can.
+        ///
+        /// # Errors
+        /// [`Error::Bpf`] if maps or programs are refused: most often missing CAP_BPF and CAP_PERFMON, or a
+        /// kernel without BTF.
+        pub fn load(cpus: usize) -> Result<Self, Error> {
+            libbpf_rs::set_print(None);
+            let mut open = open(&GUARD.0, "weir_guard")?;
+            let inner = wake_ring()?;
+            for mut map in open.maps_mut() {
+                let result = match map.name().to_str() {
+                    Some("cpu_stats" | "cpu_pollers") => map.set_max_entries(cpus as u32),
+                    Some("wakes") => map.set_inner_map_fd(inner.as_fd()),
+                    _ => Ok(()),
+                };
+                result.map_err(failed("map size"))?;
+            }
+            let object = open.load().map_err(failed("BPF programs"))?;
+            let mut probes = Probes::default();
+            let mut links = Vec::new();
+            for program in object.progs_mut() {
+                let name = program.name().to_string_lossy().into_owned();
+                match program.attach() {
+                    Ok(link) => {
+                        links.push(link);
+                        match name.as_str() {
+                            "weir_napi_poll" => probes.napi_poll = true,
+                            "weir_udp_full" => probes.udp_full = true,
+                            "weir_recv" => probes.recv = true,
+                            "weir_switch" => probes.switch = true,
+                            "weir_softirq_exit" => probes.softirq = true,
+                            _ => {}
+                        }
+                    }
+                    Err(e) => probes.refused.push(format!("{name}: {e:#}")),
+                }
+            }
+            let map = |name: &str| {
+                object.maps().find(|m| m.name() == name).ok_or_else(|| Error::Bpf {
+                    what: format!("map {name}"),
+                    source: io::ErrorKind::NotFound.into(),
+                })
+            };
+            // SAFETY: guard_maps.h declares these maps with the structs that abi.rs mirrors, sizes are asserted on
+            // both sides, all fields are atomics, and the lengths are those of the maps.
+            unsafe {
+                Ok(Self {
+                    guard: Shared::map(map("guard_ctl")?.as_fd(), 1).map_err(failed_io("guard_ctl"))?,
+                    source_ctls: Shared::map(map("source_ctls")?.as_fd(), SOURCES)
+                        .map_err(failed_io("source_ctls"))?,
+                    source_stats: Shared::map(map("source_stats")?.as_fd(), SOURCES)
+                        .map_err(failed_io("source_stats"))?,
+                    rx_stats: Shared::map(map("rx_stats")?.as_fd(), SOURCES).map_err(failed_io("rx_stats"))?,
+                    consumer_ctls: Shared::map(map("consumer_ctls")?.as_fd(), CONSUMERS)
+                        .map_err(failed_io("consumer_ctls"))?,
+                    consumer_stats: Shared::map(map("consumer_stats")?.as_fd(), CONSUMERS)
+                        .map_err(failed_io("consumer_stats"))?,
+                    poller_ctls: Shared::map(map("poller_ctls")?.as_fd(), POLLERS)
+                        .map_err(failed_io("poller_ctls"))?,
+                    cpu_stats: Shared::map(map("cpu_stats")?.as_fd(), cpus).map_err(failed_io("cpu_stats"))?,
+                    probes,
+                    _links: links,
+                    object,
+                })
+            }
+        }
+
+        fn update(&self, map: &str, key: &[u8], value: &[u8]) -> Result<(), Error> {
+            self.object
+                .maps()
+                .find(|m| m.name() == map)
+                .ok_or_else(|| Error::Bpf { what: map.into(), source: io::ErrorKind::NotFound.into() })?
+                .update(key, value, MapFlags::ANY)
+                .map_err(failed(map))
+        }
+
+        fn delete(&self, map: &str, key: &[u8]) {
+            if let Some(map) = self.object.maps().find(|m| m.name() == map) {
+                // An entry that is not there is what was asked for.
+                let _ = map.delete(key);
+            }
+        }
+
+        /// Counts polls of the NAPI `id` for source `slot` from here on.
+        pub fn watch_napi(&self, id: u32, slot: usize) -> Result<(), Error> {
+            self.update("napi_slots", &id.to_ne_bytes(), &(slot as u32).to_ne_bytes())
+        }
+
+        /// Ends [`Self::watch_napi`].
+        pub fn unwatch_napi(&self, id: u32) {
+            self.delete("napi_slots", &id.to_ne_bytes());
+        }
+
+        /// Tracks the socket `sk` in consumer slot `slot`.
+        pub fn track_consumer(&self, sk: u64, slot: usize) -> Result<(), Error> {
+            self.update("consumer_slots", &sk.to_ne_bytes(), &(slot as u32).to_ne_bytes())
+        }
+
+        /// Forgets the socket; its next overflow reports it anew.
+        pub fn untrack_consumer(&self, sk: u64) {
+            self.delete("consumer_slots", &sk.to_ne_bytes());
+        }
+
+        /// Says which consumer (or none) gets the datagrams for local UDP port `port`.
+        pub fn set_port(&self, port: u16, consumer: Option<usize>) -> Result<(), Error> {
+            let value = consumer.map_or(0, |c| c as u8 + 1);
+            self.update("port_consumers", &u32::from(port).to_ne_bytes(), &[value])
+        }
+
+        /// The ring of events for the control loop.
+        pub fn events(&self) -> Result<EventRing, Error> {
+            let map = self.object.maps().find(|m| m.name() == "events");
+            let map = map.ok_or_else(|| Error::Bpf {
+                what: "events".into(),
+                source: io::ErrorKind::NotFound.into(),
+            })?;
+            EventRing::new(&map).map_err(failed("events"))
+        }
+
+        /// What poller `index`, which runs on `cpu`, sleeps on.
+        pub fn bell(&self, index: usize, cpu: usize) -> Result<Bell, Error> {
+            let ring = wake_ring()?;
+            self.update(
+                "wakes",
+                &(index as u32).to_ne_bytes(),
+                &(ring.as_fd().as_raw_fd() as u32).to_ne_bytes(),
+            )?;
+            self.update("cpu_pollers", &(cpu as u32).to_ne_bytes(), &(index as u32 + 1).to_ne_bytes())?;
+            Ok(Bell::new(ring))
+        }
+
+        /// Attaches the XDP program to `ifindex`, whose queues are the sources from `first_source` on. The driver
+        /// runs it where it can, the kernel's generic hook otherwise.
+        ///
+        /// # Errors
+        /// `EBUSY` as [`io::ErrorKind`] other if a program of another owner is attached: it is left alone.
+        pub fn attach_rx(&self, ifindex: u32, first_source: usize, sources: usize) -> Result<RxLink, Error> {
+            let mut open = open(&RX.0, "weir_rx")?;
+            for mut map in open.maps_mut() {
+                let name = map.name().to_string_lossy().into_owned();
+                if let Some(shared) = self.object.maps().find(|m| *m.name() == *name) {
+                    map.reuse_fd(shared.as_fd()).map_err(failed(name))?;
+                } else if name.ends_with(".rodata") {
+                    let mut bytes = [0u8; 8];
+                    bytes[..4].copy_from_slice(&(first_source as u32).to_ne_bytes());
+                    bytes[4..].copy_from_slice(&(sources as u32).to_ne_bytes());
+                    let data = map.initial_value_mut().filter(|d| d.len() == bytes.len()).ok_or_else(|| {
+                        Error::Bpf { what: "rodata".into(), source: io::ErrorKind::InvalidData.into() }
+                    })?;
+                    data.copy_from_slice(&bytes);
+                }
+            }
+            let object = open.load().map_err(failed("XDP program"))?;
+            let program = object.progs_mut().next().ok_or_else(|| Error::Bpf {
+                what: "XDP program".into(),
+                source: io::ErrorKind::NotFound.into(),
+            })?;
+            let link = program.attach_xdp(ifindex as i32).map_err(failed("XDP program"))?;
+            Ok(RxLink { _link: link, _object: object })
+        }
+    }
+
+    /// The attached XDP program; dropping detaches it.
+    pub struct RxLink {
+        _link: Link,
+        _object: Object,
+    }
+}

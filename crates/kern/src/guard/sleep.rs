@@ -1,0 +1,101 @@
+//! What threads sleep on: BPF ring buffers.
+
+use std::cell::RefCell;
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
+use std::rc::Rc;
+use std::time::Duration;
+
+use libbpf_rs::{MapCore, MapHandle, RingBuffer, RingBufferBuilder};
+
+use super::Event;
+
+/// Waits until `fd` is readable or `timeout` is over; true if readable. `None` waits without end.
+fn wait_readable(fd: RawFd, timeout: Option<Duration>) -> io::Result<bool> {
+    let mut poll = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+    let ts = timeout
+        .map(|t| libc::timespec { tv_sec: t.as_secs() as libc::time_t, tv_nsec: i64::from(t.subsec_nanos()) });
+    let ts_ptr = ts.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
+    // SAFETY: one pollfd and an optional timespec, both alive through the call.
+    match unsafe { libc::ppoll(&raw mut poll, 1, ts_ptr, std::ptr::null()) } {
+        n if n > 0 => Ok(true),
+        0 => Ok(false),
+        _ => match io::Error::last_os_error() {
+            e if e.kind() == io::ErrorKind::Interrupted => Ok(false),
+            e => Err(e),
+        },
+    }
+}
+
+/// A poller's bed: sleeps with nanosecond timeouts, woken by BPF.
+///
+/// Made by [`super::Gauges::bell`] and then moved to the poller's thread, which calls [`Bell::open`].
+pub struct Bell {
+    ring: MapHandle,
+}
+
+impl Bell {
+    pub(super) fn new(ring: MapHandle) -> Self {
+        Self { ring }
+    }
+
+    /// The ring as this thread consumes it.
+    pub fn open(&self) -> Result<OpenBell<'static>, libbpf_rs::Error> {
+        let mut builder = RingBufferBuilder::new();
+        builder.add(&self.ring, |_| 0)?;
+        Ok(OpenBell { ring: builder.build()? })
+    }
+}
+
+/// See [`Bell`].
+pub struct OpenBell<'a> {
+    ring: RingBuffer<'a>,
+}
+
+impl OpenBell<'_> {
+    /// Sleeps at most `timeout`; true if BPF woke the thread. At most a ring's worth of records is consumed.
+    pub fn sleep(&self, timeout: Duration) -> io::Result<bool> {
+        let rung = wait_readable(self.ring.epoll_fd(), Some(timeout))?;
+        if rung {
+            self.ring.consume_raw();
+        }
+        Ok(rung)
+    }
+}
+
+/// Events for the control loop.
+pub struct EventRing {
+    ring: RingBuffer<'static>,
+    pending: Rc<RefCell<Vec<Event>>>,
+}
+
+/// Events kept from one read; more than this in one go are dropped, and the source raises them again.
+const PENDING_MAX: usize = 256;
+
+impl EventRing {
+    pub(super) fn new(map: &dyn MapCore) -> Result<Self, libbpf_rs::Error> {
+        let pending = Rc::new(RefCell::new(Vec::with_capacity(PENDING_MAX)));
+        let sink = Rc::clone(&pending);
+        let mut builder = RingBufferBuilder::new();
+        builder.add(map, move |bytes| {
+            let mut pending = sink.borrow_mut();
+            if let Some(event) = Event::parse(bytes).filter(|_| pending.len() < PENDING_MAX) {
+                pending.push(event);
+            }
+            0
+        })?;
+        Ok(Self { ring: builder.build()?, pending })
+    }
+
+    /// Readable when events wait.
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        // SAFETY: the ring owns the descriptor and lives as long as the borrow.
+        unsafe { BorrowedFd::borrow_raw(self.ring.epoll_fd().as_raw_fd()) }
+    }
+
+    /// All events that wait, at most 256.
+    pub fn take(&self) -> Vec<Event> {
+        self.ring.consume_raw();
+        std::mem::take(&mut *self.pending.borrow_mut())
+    }
+}
