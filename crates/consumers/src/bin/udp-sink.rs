@@ -1,2 +1,254 @@
-//! placeholder
-fn main() {}
+//! An ordinary UDP server: one thread that blocks in `recv`, does a fixed amount of work for each datagram, and
+//! knows nothing of the lab. A second thread answers questions about it on standard input:
+//!
+//! `reset` starts a new window, `report` prints one JSON line about the window and the whole run, `series`
+//! prints datagrams per millisecond. The process ends when standard input closes.
+//!
+//! A datagram begins with its departure time (CLOCK_MONOTONIC, ns) and its sequence number, 8 bytes each in
+//! host order.
+
+use std::net::UdpSocket;
+use std::os::fd::{AsRawFd, RawFd};
+use std::sync::OnceLock;
+
+use consumers::histogram::{Histogram, Snapshot};
+use consumers::{
+    Counter, argument, calibrate, monotonic_ns, number, pin, read_clock, serve, thread_clock, work,
+};
+use nix::time::ClockId;
+use serde_json::json;
+
+const USAGE: &str = "udp-sink --bind ADDR:PORT [--cpu N] [--control-cpu N] [--work-ns N | --work-loops N] \
+                     [--rcvbuf BYTES] [--series] | --calibrate [--cpu N]";
+
+/// Milliseconds that `--series` remembers.
+const SERIES: usize = 1 << 16;
+
+#[derive(Default)]
+struct Counts {
+    received: Counter,
+    bytes: Counter,
+    out_of_order: Counter,
+    /// One more than the highest sequence number seen.
+    next: Counter,
+    latency: Histogram,
+    series: Vec<Counter>,
+    first_ns: Counter,
+}
+
+static COUNTS: OnceLock<Counts> = OnceLock::new();
+
+fn main() {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    if let Err(message) = run(&args) {
+        eprintln!("udp-sink: {message}");
+        std::process::exit(2);
+    }
+}
+
+fn run(args: &[String]) -> Result<(), String> {
+    if let Some(cpu) = number(args, "--cpu")? {
+        pin(cpu).map_err(|e| format!("--cpu {cpu}: {e}"))?;
+    }
+    if args.iter().any(|a| a == "--calibrate") {
+        println!("{}", json!({ "loops_per_ms": calibrate() }));
+        return Ok(());
+    }
+    let bind = argument(args, "--bind").ok_or(USAGE)?;
+    let loops = match (number::<u64>(args, "--work-loops")?, number::<u64>(args, "--work-ns")?) {
+        (Some(loops), _) => loops,
+        (None, Some(ns)) if ns > 0 => calibrate() * ns / 1_000_000,
+        _ => 0,
+    };
+    let socket = UdpSocket::bind(&bind).map_err(|e| format!("--bind {bind}: {e}"))?;
+    if let Some(bytes) = number::<i32>(args, "--rcvbuf")? {
+        set_buffer(socket.as_raw_fd(), bytes).map_err(|e| format!("--rcvbuf {bytes}: {e}"))?;
+    }
+    let series = if args.iter().any(|a| a == "--series") { SERIES } else { 0 };
+    let counts = COUNTS.get_or_init(|| Counts {
+        series: (0..series).map(|_| Counter::new()).collect(),
+        ..Counts::default()
+    });
+    let clock = thread_clock().map_err(|e| format!("thread clock: {e}"))?;
+    let control_cpu = number(args, "--control-cpu")?;
+    let fd = socket.as_raw_fd();
+    println!("{}", json!({ "ready": true, "loops": loops, "pid": std::process::id() }));
+    std::thread::spawn(move || {
+        if let Some(cpu) = control_cpu {
+            // Left on the wrong CPU it only answers late; the report says when it was made.
+            let _ = pin(cpu);
+        }
+        control(counts, fd, clock, loops)
+    });
+    receive(&socket, counts, loops)
+}
+
+/// The program under measurement.
+fn receive(socket: &UdpSocket, counts: &Counts, loops: u64) -> Result<(), String> {
+    let mut buffer = [0u8; 2048];
+    loop {
+        let length = match socket.recv(&mut buffer) {
+            Ok(length) => length,
+            Err(e) if e.kind() == std::io::ErrorKind::Interrupted => continue,
+            Err(e) => return Err(format!("recv: {e}")),
+        };
+        let now = monotonic_ns();
+        note(counts, &buffer[..length], now);
+        work(loops);
+    }
+}
+
+#[inline]
+fn note(counts: &Counts, datagram: &[u8], now: u64) {
+    counts.received.add(1);
+    counts.bytes.add(datagram.len() as u64);
+    if let (Some(stamp), Some(sequence)) = (word(datagram, 0), word(datagram, 8)) {
+        counts.latency.record(now.saturating_sub(stamp));
+        if sequence < counts.next.get() {
+            counts.out_of_order.add(1);
+        } else {
+            counts.next.set(sequence + 1);
+        }
+    }
+    if !counts.series.is_empty() {
+        if counts.first_ns.get() == 0 {
+            counts.first_ns.set(now);
+        }
+        let slot = (now.saturating_sub(counts.first_ns.get()) / 1_000_000) as usize;
+        if let Some(count) = counts.series.get(slot) {
+            count.add(1);
+        }
+    }
+}
+
+fn word(bytes: &[u8], at: usize) -> Option<u64> {
+    bytes.get(at..at + 8)?.try_into().ok().map(u64::from_ne_bytes)
+}
+
+/// What the counters said when a window began.
+struct Mark {
+    at_ns: u64,
+    cpu_ns: u64,
+    received: u64,
+    bytes: u64,
+    out_of_order: u64,
+    next: u64,
+    latency: Snapshot,
+}
+
+fn mark(counts: &Counts, clock: ClockId) -> Mark {
+    Mark {
+        at_ns: monotonic_ns(),
+        cpu_ns: read_clock(clock),
+        received: counts.received.get(),
+        bytes: counts.bytes.get(),
+        out_of_order: counts.out_of_order.get(),
+        next: counts.next.get(),
+        latency: counts.latency.snapshot(),
+    }
+}
+
+fn control(counts: &Counts, fd: RawFd, clock: ClockId, loops: u64) -> ! {
+    let mut from = mark(counts, clock);
+    serve(|line| match line {
+        "reset" => {
+            from = mark(counts, clock);
+            Some(json!({ "at_ns": from.at_ns }))
+        }
+        "report" => {
+            let to = mark(counts, clock);
+            let latency = to.latency.since(&from.latency);
+            let us = |q: f64| latency.quantile(q) / 1000.0;
+            let received = to.received - from.received;
+            let meminfo = meminfo(fd);
+            Some(json!({
+                "at_ns": to.at_ns,
+                "window_ns": to.at_ns - from.at_ns,
+                "received": received,
+                "bytes": to.bytes - from.bytes,
+                "out_of_order": to.out_of_order - from.out_of_order,
+                "missing": (to.next - from.next).saturating_sub(received),
+                "cpu_ns": to.cpu_ns - from.cpu_ns,
+                "latency_us": { "p50": us(0.5), "p99": us(0.99), "p999": us(0.999), "max": us(1.0) },
+                "latency_count": latency.len(),
+                "total_received": to.received,
+                "total_cpu_ns": to.cpu_ns,
+                "drops": meminfo[MEMINFO_DROPS],
+                "queued_bytes": meminfo[MEMINFO_RMEM],
+                "rcvbuf_bytes": meminfo[MEMINFO_RCVBUF],
+                "loops": loops,
+            }))
+        }
+        "series" => {
+            let last = counts.series.iter().rposition(|c| c.get() > 0).map_or(0, |i| i + 1);
+            let per_ms: Vec<u64> = counts.series[..last].iter().map(Counter::get).collect();
+            Some(json!({ "first_ns": counts.first_ns.get(), "per_ms": per_ms }))
+        }
+        _ => Some(json!({ "error": format!("not reset, report or series: {line}") })),
+    })
+}
+
+const MEMINFO_RMEM: usize = 0;
+const MEMINFO_RCVBUF: usize = 1;
+const MEMINFO_DROPS: usize = 8;
+
+/// SO_MEMINFO of the socket; zeros if the kernel has none (before 4.12).
+fn meminfo(fd: RawFd) -> [u32; 9] {
+    let mut values = [0u32; 9];
+    let mut length = size_of_val(&values) as libc::socklen_t;
+    // SAFETY: the kernel writes at most `length` bytes to `values`, and both outlive the call.
+    unsafe {
+        libc::getsockopt(fd, libc::SOL_SOCKET, libc::SO_MEMINFO, values.as_mut_ptr().cast(), &raw mut length)
+    };
+    values
+}
+
+/// Sets the receive buffer, past the system's limit where that is allowed.
+fn set_buffer(fd: RawFd, bytes: i32) -> std::io::Result<()> {
+    let set = |option| {
+        // SAFETY: `bytes` is a live i32 and its size is passed.
+        unsafe {
+            libc::setsockopt(
+                fd,
+                libc::SOL_SOCKET,
+                option,
+                (&raw const bytes).cast(),
+                size_of::<i32>() as libc::socklen_t,
+            )
+        }
+    };
+    if set(libc::SO_RCVBUFFORCE) == 0 || set(libc::SO_RCVBUF) == 0 {
+        Ok(())
+    } else {
+        Err(std::io::Error::last_os_error())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_datagram_moves_every_counter() {
+        let counts = Counts { series: (0..10).map(|_| Counter::new()).collect(), ..Counts::default() };
+        let datagram = |stamp: u64, sequence: u64| [stamp.to_ne_bytes(), sequence.to_ne_bytes()].concat();
+        note(&counts, &datagram(1_000, 0), 6_000);
+        note(&counts, &datagram(1_000, 2), 2_000_000);
+        note(&counts, &datagram(1_000, 1), 2_000_000);
+        assert_eq!(counts.received.get(), 3);
+        assert_eq!(counts.bytes.get(), 48);
+        assert_eq!(counts.next.get(), 3);
+        assert_eq!(counts.out_of_order.get(), 1);
+        assert_eq!(counts.series[0].get(), 1);
+        assert_eq!(counts.series[1].get(), 2);
+        assert_eq!(counts.latency.snapshot().len(), 3);
+    }
+
+    #[test]
+    fn a_short_datagram_is_counted_without_a_latency() {
+        let counts = Counts::default();
+        note(&counts, b"short", 1);
+        assert_eq!(counts.received.get(), 1);
+        assert_eq!(counts.latency.snapshot().len(), 0);
+    }
+}

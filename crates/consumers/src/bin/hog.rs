@@ -1,0 +1,59 @@
+//! A compute-bound program: counted work for ever on one CPU. `reset` starts a window, `report` prints its CPU
+//! time and the work it got done, which is the honest measure: CPU time also holds what interrupts stole. The
+//! process ends when standard input closes.
+
+use std::sync::OnceLock;
+
+use consumers::{Counter, monotonic_ns, number, pin, read_clock, serve, thread_clock, work};
+use serde_json::json;
+
+/// Rounds of work between two counts: about 10 us.
+const CHUNK: u64 = 5_000;
+
+static CHUNKS: OnceLock<Counter> = OnceLock::new();
+
+fn main() {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    if let Err(message) = run(&args) {
+        eprintln!("hog: {message}; usage: hog [--cpu N] [--control-cpu N]");
+        std::process::exit(2);
+    }
+}
+
+fn run(args: &[String]) -> Result<(), String> {
+    if let Some(cpu) = number(args, "--cpu")? {
+        pin(cpu).map_err(|e| format!("--cpu {cpu}: {e}"))?;
+    }
+    let control_cpu = number(args, "--control-cpu")?;
+    let clock = thread_clock().map_err(|e| format!("thread clock: {e}"))?;
+    let chunks = CHUNKS.get_or_init(Counter::new);
+    println!("{}", json!({ "ready": true, "pid": std::process::id() }));
+    std::thread::spawn(move || {
+        if let Some(cpu) = control_cpu {
+            // Left on the wrong CPU it only answers late; the report says when it was made.
+            let _ = pin(cpu);
+        }
+        let mark = || (monotonic_ns(), read_clock(clock), chunks.get());
+        let mut from = mark();
+        serve(|line| match line {
+            "reset" => {
+                from = mark();
+                Some(json!({ "at_ns": from.0 }))
+            }
+            "report" => {
+                let to = mark();
+                Some(json!({
+                    "at_ns": to.0,
+                    "window_ns": to.0 - from.0,
+                    "cpu_ns": to.1 - from.1,
+                    "work": to.2 - from.2,
+                }))
+            }
+            _ => Some(json!({ "error": format!("not reset or report: {line}") })),
+        })
+    });
+    loop {
+        work(CHUNK);
+        chunks.add(1);
+    }
+}

@@ -1,0 +1,168 @@
+//! What the measured programs share: clocks, a calibrated amount of work, a histogram that one thread writes
+//! and another reads, and the line protocol on standard input.
+//!
+//! The programs contain no weir code and use plain sockets, as any server does. Whatever the lab asks of them
+//! is answered by a second thread, so that the loop under measurement holds no lock.
+
+pub mod histogram;
+
+use std::io::{self, BufRead, Write};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use nix::sched::{CpuSet, sched_setaffinity};
+use nix::time::{ClockId, clock_gettime};
+use nix::unistd::Pid;
+
+/// Nanoseconds of CLOCK_MONOTONIC, the clock that the wire stamps frames with.
+#[must_use]
+pub fn monotonic_ns() -> u64 {
+    read_clock(ClockId::CLOCK_MONOTONIC)
+}
+
+/// Nanoseconds of `clock`; 0 if it cannot be read, which no clock used here does.
+#[must_use]
+pub fn read_clock(clock: ClockId) -> u64 {
+    clock_gettime(clock).map_or(0, |t| t.tv_sec() as u64 * 1_000_000_000 + t.tv_nsec() as u64)
+}
+
+/// The CPU time clock of the calling thread, readable from every thread of the process.
+///
+/// # Errors
+/// The error of `pthread_getcpuclockid`.
+pub fn thread_clock() -> io::Result<ClockId> {
+    let mut id: libc::clockid_t = 0;
+    // SAFETY: pthread_self() is the live calling thread, and `id` outlives the call.
+    let rc = unsafe { libc::pthread_getcpuclockid(libc::pthread_self(), &raw mut id) };
+    if rc == 0 { Ok(ClockId::from_raw(id)) } else { Err(io::Error::from_raw_os_error(rc)) }
+}
+
+/// Binds the calling thread to one CPU.
+///
+/// # Errors
+/// If the CPU does not exist or is not allowed.
+pub fn pin(cpu: usize) -> io::Result<()> {
+    let mut set = CpuSet::new();
+    set.set(cpu)?;
+    Ok(sched_setaffinity(Pid::from_raw(0), &set)?)
+}
+
+/// `loops` rounds of arithmetic that no compiler can shorten: the work a program does for one datagram.
+///
+/// It is counted, not timed: a loop that watches the clock would take time stolen by interrupts for its own.
+#[inline]
+pub fn work(loops: u64) {
+    let mut x = loops | 1;
+    for _ in 0..loops {
+        x = std::hint::black_box(x.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ (x >> 29));
+    }
+    std::hint::black_box(x);
+}
+
+/// Rounds of [`work`] that take one microsecond on this CPU, times 1000. Takes about 20 ms.
+///
+/// The fastest of many short trials counts, so that an interrupt in some of them does not matter.
+#[must_use]
+pub fn calibrate() -> u64 {
+    const LOOPS: u64 = 20_000;
+    let fastest = (0..400)
+        .map(|_| {
+            let start = monotonic_ns();
+            work(LOOPS);
+            monotonic_ns() - start
+        })
+        .min()
+        .unwrap_or(1);
+    LOOPS * 1_000_000 / fastest.max(1)
+}
+
+/// A counter with one writer. Plain loads and stores: a locked instruction per datagram would be a cost that
+/// the program does not have.
+#[derive(Debug, Default)]
+pub struct Counter(AtomicU64);
+
+impl Counter {
+    /// Zero.
+    #[must_use]
+    pub const fn new() -> Counter {
+        Counter(AtomicU64::new(0))
+    }
+
+    /// Adds `n`; only ever called by one thread.
+    #[inline]
+    pub fn add(&self, n: u64) {
+        self.0.store(self.0.load(Ordering::Relaxed).wrapping_add(n), Ordering::Relaxed);
+    }
+
+    /// Sets the value; only ever called by the writing thread.
+    #[inline]
+    pub fn set(&self, n: u64) {
+        self.0.store(n, Ordering::Relaxed);
+    }
+
+    /// The value.
+    #[must_use]
+    pub fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// Answers lines of standard input with lines of standard output until it closes, then ends the process: a
+/// program whose lab is gone must not go on.
+///
+/// `answer` gets each trimmed line; `None` answers nothing.
+pub fn serve(mut answer: impl FnMut(&str) -> Option<serde_json::Value>) -> ! {
+    let mut out = io::stdout().lock();
+    for line in io::stdin().lock().lines() {
+        let Ok(line) = line else { break };
+        let Some(reply) = answer(line.trim()) else { continue };
+        if writeln!(out, "{reply}").and_then(|()| out.flush()).is_err() {
+            break;
+        }
+    }
+    std::process::exit(0)
+}
+
+/// The value after `--NAME`, or `None`. Arguments are `--name value` pairs; flags have no value.
+#[must_use]
+pub fn argument(args: &[String], name: &str) -> Option<String> {
+    let at = args.iter().position(|a| a == name)?;
+    args.get(at + 1).cloned()
+}
+
+/// The number after `--NAME`.
+///
+/// # Errors
+/// One line that names the argument, if it is not a number.
+pub fn number<T: std::str::FromStr>(args: &[String], name: &str) -> Result<Option<T>, String> {
+    let Some(text) = argument(args, name) else { return Ok(None) };
+    text.parse().map(Some).map_err(|_| format!("{name}: not a number: {text}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn work_takes_longer_for_more_loops() {
+        let time = |loops| {
+            (0..20)
+                .map(|_| {
+                    let start = monotonic_ns();
+                    work(loops);
+                    monotonic_ns() - start
+                })
+                .min()
+                .unwrap()
+        };
+        let (one, ten) = (time(20_000), time(200_000));
+        assert!(ten > 5 * one && ten < 20 * one, "{one} ns and {ten} ns");
+    }
+
+    #[test]
+    fn arguments_are_found_by_name() {
+        let args: Vec<String> = ["--cpu", "1", "--work-ns", "x"].map(String::from).to_vec();
+        assert_eq!(number::<usize>(&args, "--cpu"), Ok(Some(1)));
+        assert_eq!(number::<usize>(&args, "--bind"), Ok(None));
+        assert!(number::<u64>(&args, "--work-ns").is_err());
+    }
+}
