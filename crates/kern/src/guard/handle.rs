@@ -5,7 +5,7 @@
 //! at most the budget from 7.2 on. The socket must stay empty: data would end the turn before it polls.
 
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, AsFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 const SO_INCOMING_NAPI_ID: i32 = 56;
 const SO_BUSY_POLL: i32 = 46;

@@ -185,14 +185,16 @@ mod load {
                         .map_err(failed_io("source_ctls"))?,
                     source_stats: Shared::map(map("source_stats")?.as_fd(), SOURCES)
                         .map_err(failed_io("source_stats"))?,
-                    rx_stats: Shared::map(map("rx_stats")?.as_fd(), SOURCES).map_err(failed_io("rx_stats"))?,
+                    rx_stats: Shared::map(map("rx_stats")?.as_fd(), SOURCES)
+                        .map_err(failed_io("rx_stats"))?,
                     consumer_ctls: Shared::map(map("consumer_ctls")?.as_fd(), CONSUMERS)
                         .map_err(failed_io("consumer_ctls"))?,
                     consumer_stats: Shared::map(map("consumer_stats")?.as_fd(), CONSUMERS)
                         .map_err(failed_io("consumer_stats"))?,
                     poller_ctls: Shared::map(map("poller_ctls")?.as_fd(), POLLERS)
                         .map_err(failed_io("poller_ctls"))?,
-                    cpu_stats: Shared::map(map("cpu_stats")?.as_fd(), cpus).map_err(failed_io("cpu_stats"))?,
+                    cpu_stats: Shared::map(map("cpu_stats")?.as_fd(), cpus)
+                        .map_err(failed_io("cpu_stats"))?,
                     probes,
                     _links: links,
                     object,
@@ -279,9 +281,10 @@ mod load {
                     let mut bytes = [0u8; 8];
                     bytes[..4].copy_from_slice(&(first_source as u32).to_ne_bytes());
                     bytes[4..].copy_from_slice(&(sources as u32).to_ne_bytes());
-                    let data = map.initial_value_mut().filter(|d| d.len() == bytes.len()).ok_or_else(|| {
-                        Error::Bpf { what: "rodata".into(), source: io::ErrorKind::InvalidData.into() }
-                    })?;
+                    let data =
+                        map.initial_value_mut().filter(|d| d.len() == bytes.len()).ok_or_else(|| {
+                            Error::Bpf { what: "rodata".into(), source: io::ErrorKind::InvalidData.into() }
+                        })?;
                     data.copy_from_slice(&bytes);
                 }
             }

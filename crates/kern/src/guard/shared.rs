@@ -1,8 +1,8 @@
 //! A BPF array map, mapped into this process.
 
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ops::Deref;
+use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr::NonNull;
 
 /// All elements of an mmapable BPF array map whose value type is `T`.

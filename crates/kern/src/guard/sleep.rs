@@ -13,8 +13,10 @@ use super::Event;
 /// Waits until `fd` is readable or `timeout` is over; true if readable. `None` waits without end.
 fn wait_readable(fd: RawFd, timeout: Option<Duration>) -> io::Result<bool> {
     let mut poll = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
-    let ts = timeout
-        .map(|t| libc::timespec { tv_sec: t.as_secs() as libc::time_t, tv_nsec: i64::from(t.subsec_nanos()) });
+    let ts = timeout.map(|t| libc::timespec {
+        tv_sec: t.as_secs() as libc::time_t,
+        tv_nsec: i64::from(t.subsec_nanos()),
+    });
     let ts_ptr = ts.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
     // SAFETY: one pollfd and an optional timespec, both alive through the call.
     match unsafe { libc::ppoll(&raw mut poll, 1, ts_ptr, std::ptr::null()) } {

@@ -1,0 +1,376 @@
+//! The next action of one CPU's poller (MR-15): quota and round robin over the sources that are taken over, under a
+//! budget, held back by the feedback of full consumers.
+//!
+//! ```text
+//! loop: action = poller.next(now)
+//!       Turn    -> poll the source once, then poller.turned(..) and poller.level(..) for each consumer
+//!       Sleep   -> sleep; on a wake for an idle CPU poller.cpu_idle(..); poller.level(..) for each consumer
+//!       Release -> give the source back to interrupts, then poller.released(..)
+//!       Park    -> nothing is taken over: wait for poller.overloaded(..)
+//! ```
+//!
+//! **Pause.** A source is left alone while its budget is spent, or while (nearly) all that arrives on it is for
+//! inhibited consumers: then the NIC drops at no cost (MR-18). The share is learnt from the turns themselves; what a
+//! turn finds for an inhibited consumer is shed by the mechanism, so a wrong guess costs one turn.
+//!
+//! **Heartbeat.** A pause is held by one turn every half `flush_timeout`, else the kernel's timer would drain the
+//! ring outside quota and budget, and transmit completions that ride on the same vector would hang. In a pause for
+//! the budget a heartbeat is the smallest turn; in a pause for feedback it is a look of one quota, which finds out
+//! whether something else arrives by now.
+//!
+//! # Properties
+//! - `next` does at most `SOURCES_MAX` steps and never allocates.
+//! - Every source that is not paused is served before any other is served twice.
+//! - No sleep is longer than half a flush timeout while anything is taken over.
+//! - An inhibited consumer is enabled at the latest when its timeout ends.
+
+use crate::budget::Budget;
+use crate::rotation::Rotation;
+use crate::switch::{Mode, ModeSwitch, Timing};
+use crate::watermark::{Change, Marks, Watermark};
+use crate::{MILLISECOND, Nanos, Permille};
+
+/// Most sources of one poller.
+pub const SOURCES_MAX: usize = 64;
+/// Most consumers whose level is watched.
+pub const CONSUMERS_MAX: usize = 64;
+/// Packets of a heartbeat in a pause for the budget: the least that two driver polls hand up.
+pub const HEARTBEAT_PACKETS: u32 = 2;
+/// Share of arrivals for inhibited consumers from which on a source counts as "all of it is for full consumers".
+const ALL_FULL: Permille = 950;
+/// A turn with fewer frames than this tells little: it is averaged in.
+const LOOK_FRAMES_MIN: u32 = 8;
+
+/// Options of a poller; all can change while it runs.
+#[derive(Clone, Copy, Debug)]
+pub struct Config {
+    /// Most packets of one turn; even, at least 2.
+    pub quota: u32,
+    /// Sleep after a turn that drained its ring, ns.
+    pub nap: Nanos,
+    /// The kernel's own timer on a source in poll mode, ns.
+    pub flush_timeout: Nanos,
+    /// Feedback; `None` switches it off.
+    pub marks: Option<Marks>,
+    /// Share of the CPU for packet work; 1000 switches the limit off.
+    pub budget: Permille,
+    /// Period of the budget, ns.
+    pub period: Nanos,
+    /// When to take over and release.
+    pub timing: Timing,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            quota: 16,
+            nap: 50_000,
+            flush_timeout: 5 * MILLISECOND,
+            marks: Marks::new(750, 250, 10 * MILLISECOND),
+            budget: 800,
+            period: 10 * MILLISECOND,
+            timing: Timing::default(),
+        }
+    }
+}
+
+/// Events that end a sleep early.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct WakeOn {
+    /// An inhibited consumer read down to its low water.
+    pub level: bool,
+    /// The CPU has nothing else to run.
+    pub idle: bool,
+}
+
+/// What the poller does next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// One turn of `source` with at most `packets`.
+    Turn {
+        /// Index of the source.
+        source: usize,
+        /// Quota, or [`HEARTBEAT_PACKETS`].
+        packets: u32,
+    },
+    /// Sleep until `until` or an event of `wake`.
+    Sleep {
+        /// Deadline.
+        until: Nanos,
+        /// What ends it early.
+        wake: WakeOn,
+    },
+    /// Give `source` back to interrupts.
+    Release {
+        /// Index of the source.
+        source: usize,
+    },
+    /// Nothing is taken over.
+    Park,
+}
+
+/// What one turn did.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Turned {
+    /// Packets handed up.
+    pub packets: u32,
+    /// Frames that arrived in this turn, shed ones included; 0 if nobody counts them.
+    pub frames: u32,
+    /// Of these, for inhibited consumers.
+    pub to_full: u32,
+    /// Time the turn took, ns.
+    pub spent: Nanos,
+    /// The ring was empty at its end.
+    pub drained: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Source {
+    switch: ModeSwitch,
+    last_turn: Nanos,
+    nap_until: Nanos,
+    full_share: Permille,
+    release: bool,
+}
+
+/// How often each reason held the poller back; for the status.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Turns, heartbeats included.
+    pub turns: u64,
+    /// Packets handed up.
+    pub packets: u64,
+    /// Heartbeats and looks.
+    pub heartbeats: u64,
+    /// Sleeps because the budget was spent.
+    pub budget_sleeps: u64,
+    /// Sleeps because all input was for full consumers.
+    pub feedback_sleeps: u64,
+    /// Naps after a drained ring.
+    pub naps: u64,
+    /// Inhibits.
+    pub inhibits: u64,
+    /// Inhibits ended by the timeout.
+    pub timeouts: u64,
+    /// Times the reserve was lent.
+    pub lent: u64,
+}
+
+/// The state of one CPU's poller. Fixed size; about 10 KiB.
+#[derive(Clone, Debug)]
+pub struct Poller {
+    config: Config,
+    sources: [Option<Source>; SOURCES_MAX],
+    consumers: [Option<Watermark>; CONSUMERS_MAX],
+    inhibited: u32,
+    budget: Budget,
+    rotation: Rotation,
+    counts: Counts,
+}
+
+impl Poller {
+    /// Without sources.
+    pub fn new(config: Config, now: Nanos) -> Self {
+        Self {
+            budget: Budget::new(config.period, config.budget, now),
+            config,
+            sources: [None; SOURCES_MAX],
+            consumers: [None; CONSUMERS_MAX],
+            inhibited: 0,
+            rotation: Rotation::default(),
+            counts: Counts::default(),
+        }
+    }
+
+    /// Takes new options; modes, levels and the budget used so far stay.
+    pub fn configure(&mut self, config: Config) {
+        self.budget.set(config.period, config.budget);
+        if let Some(marks) = config.marks {
+            for consumer in self.consumers.iter_mut().flatten() {
+                consumer.set_marks(marks);
+            }
+        }
+        self.config = config;
+    }
+
+    /// The options in force.
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// Counters since the start.
+    pub fn counts(&self) -> Counts {
+        self.counts
+    }
+
+    /// True while this poller keeps input for `consumer` away.
+    pub fn is_inhibited(&self, consumer: usize) -> bool {
+        self.consumers.get(consumer).and_then(Option::as_ref).is_some_and(Watermark::is_inhibited)
+    }
+
+    /// The source is taken over from `now` on, with the mode switch that decided so.
+    pub fn taken_over(&mut self, now: Nanos, source: usize, switch: ModeSwitch) {
+        if let Some(slot) = self.sources.get_mut(source) {
+            *slot = Some(Source { switch, last_turn: now, nap_until: 0, full_share: 0, release: false });
+        }
+    }
+
+    /// The source is no longer polled; its mode switch comes back.
+    pub fn released(&mut self, now: Nanos, source: usize) -> Option<ModeSwitch> {
+        let mut state = self.sources.get_mut(source)?.take()?;
+        state.switch.released(now);
+        Some(state.switch)
+    }
+
+    /// True while the poller polls `source`.
+    pub fn polls(&self, source: usize) -> bool {
+        self.sources.get(source).is_some_and(Option::is_some)
+    }
+
+    /// The result of the turn of `source` that ended at `now`.
+    pub fn turned(&mut self, now: Nanos, source: usize, turn: Turned) {
+        self.budget.charge(now, turn.spent);
+        self.counts.turns += 1;
+        self.counts.packets += u64::from(turn.packets);
+        let nap = self.config.nap;
+        let Some(Some(state)) = self.sources.get_mut(source) else { return };
+        state.last_turn = now;
+        if turn.frames > 0 {
+            let share = (u64::from(turn.to_full) * 1000 / u64::from(turn.frames)).min(1000) as Permille;
+            // Only while something is inhibited does the count of frames for full consumers mean anything.
+            if self.inhibited > 0 {
+                state.full_share =
+                    if turn.frames >= LOOK_FRAMES_MIN { share } else { (state.full_share * 3 + share) / 4 };
+            }
+        }
+        if turn.packets > 0 {
+            for consumer in self.consumers.iter_mut().flatten() {
+                consumer.fed();
+            }
+        }
+        if turn.drained {
+            state.nap_until = now + nap;
+            state.release |= state.switch.drained(now);
+        }
+    }
+
+    /// Packet work outside the turns (interrupts, softirqs, weir's own) that ended at `now`.
+    pub fn charge(&mut self, now: Nanos, spent: Nanos) {
+        self.budget.charge(now, spent);
+    }
+
+    /// The level of a consumer at `now`; true if it was inhibited or enabled by that.
+    pub fn level(&mut self, now: Nanos, consumer: usize, level: Permille) -> bool {
+        let Some(marks) = self.config.marks else { return false };
+        let Some(slot) = self.consumers.get_mut(consumer) else { return false };
+        let change = slot.get_or_insert_with(|| Watermark::new(marks)).observe(now, level);
+        match change {
+            Some(Change::Inhibit) => {
+                self.inhibited += 1;
+                self.counts.inhibits += 1;
+            }
+            Some(Change::Enable | Change::TimedOut) => {
+                self.inhibited -= 1;
+                self.counts.timeouts += u64::from(change == Some(Change::TimedOut));
+                if self.inhibited > 0 {
+                    // What share is for those that still are inhibited must be learnt anew.
+                    for source in self.sources.iter_mut().flatten() {
+                        source.full_share = 0;
+                    }
+                }
+            }
+            None => {}
+        }
+        change.is_some()
+    }
+
+    /// The consumer is gone; true if it was inhibited.
+    pub fn forget(&mut self, consumer: usize) -> bool {
+        let Some(slot) = self.consumers.get_mut(consumer) else { return false };
+        let inhibited = slot.take().is_some_and(|w| w.is_inhibited());
+        self.inhibited -= u32::from(inhibited);
+        inhibited
+    }
+
+    /// Nothing else wants the CPU: the reserve is lent.
+    pub fn cpu_idle(&mut self, now: Nanos) {
+        if self.budget.resume_at(now).is_some() {
+            self.counts.lent += 1;
+        }
+        self.budget.idle(now);
+    }
+
+    fn blocked(&self, source: &Source) -> bool {
+        self.inhibited > 0 && source.full_share >= ALL_FULL
+    }
+
+    /// What to do at `now`.
+    pub fn next(&mut self, now: Nanos) -> Action {
+        let heartbeat = (self.config.flush_timeout / 2).max(1);
+        let mut beat_at = Nanos::MAX;
+        let mut beat_source = 0;
+        for (index, source) in self.sources.iter().enumerate() {
+            let Some(source) = source else { continue };
+            if source.release {
+                return Action::Release { source: index };
+            }
+            let due = source.last_turn.saturating_add(heartbeat);
+            if due < beat_at {
+                (beat_at, beat_source) = (due, index);
+            }
+        }
+        if beat_at == Nanos::MAX {
+            return Action::Park;
+        }
+        if let Some(resume) = self.budget.resume_at(now) {
+            if beat_at <= now {
+                self.counts.heartbeats += 1;
+                return Action::Turn {
+                    source: beat_source,
+                    packets: HEARTBEAT_PACKETS.min(self.config.quota),
+                };
+            }
+            self.counts.budget_sleeps += 1;
+            return Action::Sleep { until: resume.min(beat_at), wake: WakeOn { level: false, idle: true } };
+        }
+        let mut rotation = self.rotation;
+        let picked = rotation.pick(SOURCES_MAX, |i| {
+            self.sources[i].as_ref().is_some_and(|s| now >= s.nap_until && !self.blocked(s))
+        });
+        self.rotation = rotation;
+        if let Some(source) = picked {
+            return Action::Turn { source, packets: self.config.quota };
+        }
+        if beat_at <= now {
+            self.counts.heartbeats += 1;
+            return Action::Turn { source: beat_source, packets: self.config.quota };
+        }
+        let mut until = beat_at;
+        let mut blocked = false;
+        for source in self.sources.iter().flatten() {
+            if self.blocked(source) {
+                blocked = true;
+            } else {
+                until = until.min(source.nap_until);
+            }
+        }
+        if blocked {
+            for consumer in self.consumers.iter().flatten() {
+                until = until.min(consumer.deadline().unwrap_or(Nanos::MAX));
+            }
+            self.counts.feedback_sleeps += 1;
+        } else {
+            self.counts.naps += 1;
+        }
+        Action::Sleep { until, wake: WakeOn { level: blocked, idle: blocked } }
+    }
+
+    /// Mode of a source this poller knows.
+    pub fn mode(&self, source: usize) -> Option<Mode> {
+        self.sources.get(source)?.as_ref().map(|s| s.switch.mode())
+    }
+}
+
+#[cfg(test)]
+#[path = "poller_tests.rs"]
+mod tests;

@@ -1,0 +1,225 @@
+use super::*;
+use proptest::prelude::*;
+
+fn polling(config: Config, sources: usize) -> Poller {
+    let mut p = Poller::new(config, 0);
+    for i in 0..sources {
+        let mut switch = ModeSwitch::new(config.timing);
+        assert!(switch.overloaded(0));
+        p.taken_over(0, i, switch);
+    }
+    p
+}
+
+fn full(spent: Nanos) -> Turned {
+    Turned { packets: 16, frames: 16, to_full: 0, spent, drained: false }
+}
+
+#[test]
+fn parks_without_sources_and_after_release() {
+    let mut p = Poller::new(Config::default(), 0);
+    assert_eq!(p.next(0), Action::Park);
+    let mut p2 = polling(Config::default(), 1);
+    assert!(matches!(p2.next(0), Action::Turn { source: 0, packets: 16 }));
+    assert!(p2.released(5, 0).is_some_and(|s| s.mode() == Mode::Interrupt));
+    assert_eq!(p2.next(6), Action::Park);
+}
+
+/// MR-16: two sources that both have packets alternate.
+#[test]
+fn alternates_between_sources() {
+    let mut p = polling(Config::default(), 2);
+    let mut now = 0;
+    let mut order = vec![];
+    for _ in 0..6 {
+        let Action::Turn { source, .. } = p.next(now) else { panic!() };
+        order.push(source);
+        now += 10;
+        p.turned(now, source, full(10));
+    }
+    assert_eq!(order, [0, 1, 0, 1, 0, 1]);
+}
+
+/// MR-22: a full consumer pauses its source; the low mark ends the pause.
+#[test]
+fn pauses_for_a_full_consumer_and_resumes_at_low_water() {
+    let mut p = polling(Config::default(), 1);
+    assert!(p.level(0, 3, 800));
+    assert!(p.is_inhibited(3));
+    // The first turn finds out that all of it is for the full consumer.
+    assert!(matches!(p.next(0), Action::Turn { .. }));
+    p.turned(10, 0, Turned { packets: 0, frames: 16, to_full: 16, spent: 10, drained: false });
+    let Action::Sleep { until, wake } = p.next(10) else { panic!() };
+    assert!(wake.level && wake.idle);
+    assert_eq!(until, 10 + 5 * MILLISECOND / 2);
+    assert!(p.level(500, 3, 200));
+    assert!(matches!(p.next(500), Action::Turn { source: 0, packets: 16 }));
+    // Full again: the share is remembered, the pause begins at once.
+    p.turned(510, 0, full(10));
+    p.level(510, 3, 800);
+    assert!(matches!(p.next(510), Action::Sleep { .. }));
+}
+
+/// MR-23: one slow consumer does not stop another one on the same source.
+#[test]
+fn mixed_traffic_is_not_paused() {
+    let mut p = polling(Config::default(), 1);
+    p.level(0, 0, 1000);
+    p.turned(10, 0, Turned { packets: 8, frames: 16, to_full: 8, spent: 10, drained: false });
+    assert!(matches!(p.next(10), Action::Turn { .. }));
+}
+
+/// MR-27: a spent budget sleeps to the end of the period, an idle CPU ends that.
+#[test]
+fn budget_sleeps_and_idle_lends() {
+    let mut p = polling(Config { period: 1000, budget: 500, flush_timeout: 100_000, ..Config::default() }, 1);
+    p.turned(500, 0, full(500));
+    assert_eq!(p.next(500), Action::Sleep { until: 1000, wake: WakeOn { level: false, idle: true } });
+    p.cpu_idle(600);
+    assert!(matches!(p.next(600), Action::Turn { .. }));
+    assert_eq!(p.counts().lent, 1);
+}
+
+#[test]
+fn drained_rings_nap_and_then_release() {
+    let config = Config::default();
+    let mut p = polling(config, 1);
+    let mut now = 0;
+    loop {
+        match p.next(now) {
+            Action::Turn { source, .. } => {
+                now += 2000;
+                p.turned(now, source, Turned { spent: 2000, drained: true, ..Turned::default() });
+            }
+            Action::Sleep { until, wake } => {
+                assert!(!wake.idle && !wake.level);
+                now = until;
+            }
+            Action::Release { source } => {
+                assert_eq!(source, 0);
+                break;
+            }
+            Action::Park => panic!(),
+        }
+        assert!(now < 2 * config.timing.hold_min);
+    }
+    assert!(now >= config.timing.hold_min);
+}
+
+#[test]
+fn pause_is_held_by_heartbeats() {
+    let config = Config { period: 40 * MILLISECOND, budget: 100, ..Config::default() };
+    let mut p = polling(config, 2);
+    p.turned(0, 0, full(8 * MILLISECOND));
+    let mut now = 0;
+    let mut last = [0; 2];
+    while now < 30 * MILLISECOND {
+        match p.next(now) {
+            Action::Turn { source, packets } => {
+                assert_eq!(packets, HEARTBEAT_PACKETS);
+                last[source] = now;
+                now += 1000;
+                p.turned(now, source, Turned { packets: 2, frames: 2, spent: 1000, ..Turned::default() });
+            }
+            Action::Sleep { until, .. } => now = until,
+            other => panic!("{other:?}"),
+        }
+        for l in last {
+            assert!(now - l <= config.flush_timeout, "the kernel's timer would have fired");
+        }
+    }
+}
+
+/// A toy machine: rings that fill, consumers that drain, one CPU. Everything that arrives ends in one place.
+#[derive(Default)]
+struct Toy {
+    ring: [u32; 4],
+    dropped: u64,
+    queue: u32,
+    overflow: u64,
+    read: u64,
+    arrived: u64,
+}
+
+proptest! {
+    /// Conservation, no starvation, bounded sleeps, for arbitrary rates and costs.
+    #[test]
+    fn toy_machine_conserves_and_serves_all(
+        rates in prop::collection::vec(1u32..200, 4),
+        service in 500u64..20_000,
+        budget in 100u16..=1000,
+        feedback in any::<bool>(),
+    ) {
+        const RING: u32 = 256;
+        const QUEUE: u32 = 64;
+        let mut config = Config { budget, ..Config::default() };
+        if !feedback { config.marks = None; }
+        let mut p = polling(config, 4);
+        let mut m = Toy::default();
+        let (mut now, mut progress, mut served) = (0u64, 0u64, [0u64; 4]);
+        let mut last_served = [0u64; 4];
+        let advance = |m: &mut Toy, from: Nanos, to: Nanos, idle: bool, progress: &mut u64| {
+            for tick in from / 10_000..to / 10_000 {
+                let _ = tick;
+                for (ring, rate) in m.ring.iter_mut().zip(&rates) {
+                    m.arrived += u64::from(*rate);
+                    let free = RING - *ring;
+                    let taken = free.min(*rate);
+                    *ring += taken;
+                    m.dropped += u64::from(rate - taken);
+                }
+            }
+            if idle {
+                *progress += to - from;
+                let reads = (*progress / service).min(u64::from(m.queue));
+                *progress -= reads * service;
+                if m.queue == 0 { *progress = 0; }
+                m.queue -= reads as u32;
+                m.read += reads;
+            }
+        };
+        while now < 60 * MILLISECOND {
+            for l in last_served.iter() {
+                prop_assert!(now - l <= 2 * config.flush_timeout, "a source waited {}", now - l);
+            }
+            match p.next(now) {
+                Action::Turn { source, packets } => {
+                    let n = m.ring[source].min(packets);
+                    let inhibited = p.is_inhibited(0);
+                    m.ring[source] -= n;
+                    let room = if inhibited { 0 } else { QUEUE - m.queue };
+                    let in_ = n.min(room);
+                    m.queue += in_;
+                    m.overflow += u64::from(n - in_);
+                    served[source] += 1;
+                    let spent = 1000 + u64::from(n) * 500;
+                    advance(&mut m, now, now + spent, false, &mut progress);
+                    now += spent;
+                    last_served[source] = now;
+                    p.turned(now, source, Turned {
+                        packets: in_, frames: n, to_full: if inhibited { n } else { 0 }, spent, drained: n < packets,
+                    });
+                }
+                Action::Sleep { until, wake } => {
+                    prop_assert!(until > now, "a sleep that does not sleep");
+                    prop_assert!(until - now <= config.flush_timeout / 2);
+                    // The consumer wakes the poller at a quarter.
+                    let mut end = until;
+                    if wake.level {
+                        let need = u64::from(m.queue.saturating_sub(QUEUE / 4)) * service;
+                        end = end.min(now + need.max(1));
+                    }
+                    advance(&mut m, now, end, true, &mut progress);
+                    now = end;
+                    if wake.idle && m.queue == 0 { p.cpu_idle(now); }
+                }
+                Action::Release { source } => { p.released(now, source); let mut s = ModeSwitch::new(config.timing); s.overloaded(now); p.taken_over(now, source, s); }
+                Action::Park => prop_assert!(false),
+            }
+            p.level(now, 0, (m.queue * 1000 / QUEUE) as Permille);
+        }
+        let in_flight: u64 = m.ring.iter().map(|r| u64::from(*r)).sum::<u64>() + u64::from(m.queue);
+        prop_assert_eq!(m.arrived, m.dropped + m.overflow + m.read + in_flight);
+        prop_assert!(served.iter().all(|s| *s > 0));
+    }
+}

@@ -1,0 +1,200 @@
+//! When a source is taken over from interrupts, and when it is released (MR-10, MR-19, MR-38).
+//!
+//! Takeover needs evidence that the kernel's own way fails: several full polls in a row, or a consumer that keeps
+//! overflowing. Release needs calm: the source's ring was found drained at least every `gap`, for `hold` on end.
+//! Under overload a ring is never found drained, whatever the pauses; below it, it is at almost every turn.
+//!
+//! Rates just above what interrupts can carry would switch to and fro. A takeover within `flap` of the last release
+//! doubles `hold`, up to `hold_max`; a takeover after a longer peace starts from `hold_min` again.
+//!
+//! The race rule (a packet that arrives between the last look and the switch must not wait for the next one) is the
+//! mechanism's: settings back first, then one more turn.
+//!
+//! # Properties
+//! - Between two switches in the same direction at least `hold` passes.
+//! - With evidence coming without end, switches per second go to `2 / hold_max`.
+
+use crate::Nanos;
+
+/// Timing of the switch, ns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Timing {
+    /// Shortest calm before release.
+    pub hold_min: Nanos,
+    /// Longest calm before release.
+    pub hold_max: Nanos,
+    /// Longest time between two drained turns that still counts as calm.
+    pub gap: Nanos,
+    /// A takeover this soon after a release counts as flapping.
+    pub flap: Nanos,
+}
+
+impl Default for Timing {
+    fn default() -> Self {
+        let ms = crate::MILLISECOND;
+        Self { hold_min: 20 * ms, hold_max: 10_000 * ms, gap: ms, flap: 2_000 * ms }
+    }
+}
+
+/// Who handles the packets of a source.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// The kernel, by interrupt.
+    Interrupt,
+    /// The poller.
+    Poll,
+}
+
+/// The mode of one source.
+#[derive(Clone, Copy, Debug)]
+pub struct ModeSwitch {
+    timing: Timing,
+    mode: Mode,
+    hold: Nanos,
+    /// Start of the present calm, while polling.
+    calm_since: Nanos,
+    last_drained: Nanos,
+    last_release: Option<Nanos>,
+    switches: u64,
+}
+
+impl ModeSwitch {
+    /// In interrupt mode.
+    pub fn new(timing: Timing) -> Self {
+        Self {
+            timing,
+            mode: Mode::Interrupt,
+            hold: timing.hold_min,
+            calm_since: 0,
+            last_drained: 0,
+            last_release: None,
+            switches: 0,
+        }
+    }
+
+    /// The present mode.
+    pub fn mode(&self) -> Mode {
+        self.mode
+    }
+
+    /// Changes of mode so far.
+    pub fn switches(&self) -> u64 {
+        self.switches
+    }
+
+    /// Calm needed before release, ns.
+    pub fn hold(&self) -> Nanos {
+        self.hold
+    }
+
+    /// Evidence of overload in interrupt mode: true if the source is to be taken over now.
+    pub fn overloaded(&mut self, now: Nanos) -> bool {
+        if self.mode == Mode::Poll {
+            return false;
+        }
+        let flapping =
+            self.last_release.is_some_and(|t| now.saturating_sub(t) < self.timing.flap.max(self.hold));
+        self.hold = if flapping {
+            self.hold.saturating_mul(2).min(self.timing.hold_max)
+        } else {
+            self.timing.hold_min
+        };
+        self.mode = Mode::Poll;
+        self.switches += 1;
+        self.calm_since = now;
+        self.last_drained = now;
+        true
+    }
+
+    /// A turn ended at `now` and left the ring empty: true if the source is to be released.
+    pub fn drained(&mut self, now: Nanos) -> bool {
+        if self.mode == Mode::Interrupt {
+            return false;
+        }
+        if now.saturating_sub(self.last_drained) > self.timing.gap {
+            self.calm_since = now;
+        }
+        self.last_drained = now;
+        now.saturating_sub(self.calm_since) >= self.hold
+    }
+
+    /// The source has been released, or its takeover failed.
+    pub fn released(&mut self, now: Nanos) {
+        if self.mode == Mode::Poll {
+            self.mode = Mode::Interrupt;
+            self.switches += 1;
+            self.last_release = Some(now);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const T: Timing = Timing { hold_min: 20, hold_max: 1000, gap: 2, flap: 100 };
+
+    /// Drains every tick until release; returns the time of release.
+    fn calm_until_release(s: &mut ModeSwitch, mut now: Nanos) -> Nanos {
+        loop {
+            now += 1;
+            if s.drained(now) {
+                s.released(now);
+                return now;
+            }
+        }
+    }
+
+    #[test]
+    fn releases_after_calm_and_not_before() {
+        let mut s = ModeSwitch::new(T);
+        assert!(s.overloaded(100));
+        assert!(!s.overloaded(101), "already polling");
+        assert_eq!(calm_until_release(&mut s, 100), 120);
+        assert_eq!(s.mode(), Mode::Interrupt);
+        assert_eq!(s.switches(), 2);
+    }
+
+    #[test]
+    fn a_gap_starts_the_calm_anew() {
+        let mut s = ModeSwitch::new(T);
+        s.overloaded(0);
+        for now in 1..19 {
+            assert!(!s.drained(now));
+        }
+        assert!(!s.drained(30), "the ring was not drained for 12");
+        assert!(!s.drained(31));
+        assert_eq!(calm_until_release(&mut s, 31), 50);
+    }
+
+    #[test]
+    fn flapping_doubles_the_hold_and_peace_resets_it() {
+        let mut s = ModeSwitch::new(T);
+        let mut now = 0;
+        for hold in [20, 40, 80, 160, 320, 640, 1000, 1000] {
+            now += 1;
+            assert!(s.overloaded(now));
+            assert_eq!(s.hold(), hold);
+            now = calm_until_release(&mut s, now);
+        }
+        assert!(s.overloaded(now + 1000));
+        assert_eq!(s.hold(), 20);
+    }
+
+    proptest! {
+        /// P4: however bad the luck, switches are bounded by the holds between them.
+        #[test]
+        fn switches_are_bounded(gaps in prop::collection::vec(1u64..50, 10..500)) {
+            let mut s = ModeSwitch::new(T);
+            let (mut now, mut taken) = (0u64, None);
+            for gap in gaps {
+                now += gap;
+                if s.overloaded(now) { taken = Some(now); }
+                let t = calm_until_release(&mut s, now);
+                prop_assert!(t - taken.unwrap_or(0) >= T.hold_min);
+                now = t;
+            }
+        }
+    }
+}
