@@ -53,9 +53,16 @@ impl Budget {
     }
 
     /// `spent` ns of packet work ended at `now`: turns, and interrupts and softirqs outside them.
+    ///
+    /// A span across the end of a period counts in each period for its part, else the period that ends would seem
+    /// to have time left that was used.
     pub fn charge(&mut self, now: Nanos, spent: Nanos) {
+        let begin = now.saturating_sub(spent);
+        self.advance(begin);
+        let before = spent.min((self.start + self.period).saturating_sub(begin));
+        self.used = self.used.saturating_add(before);
         self.advance(now);
-        self.used = self.used.saturating_add(spent).min(self.limit.saturating_add(self.period));
+        self.used = self.used.saturating_add(spent - before).min(self.limit.saturating_add(self.period));
     }
 
     /// `None` while packet work may go on; else when it may again.
