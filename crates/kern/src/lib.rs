@@ -1,2 +1,12 @@
 //! Gauges in, settings out: the only crate that knows libbpf, netlink, sysfs and procfs.
+pub mod cpus;
+pub mod error;
+pub mod ethtool;
 pub mod guard;
+pub mod journal;
+pub mod napi;
+pub mod netns;
+pub mod proc;
+pub mod settings;
+pub mod sysfs;
+pub mod wire;

@@ -1,0 +1,598 @@
+//! The journal: what weir may change on one interface, written down before the first change, so that whoever
+//! is left (the guard, its keeper, `weir undo`) can put it back.
+//!
+//! One file `DIR/NETNS_INODE-IFINDEX.json` per guarded interface, root only, replaced atomically. It holds
+//! values and names of known settings, never a path. Its presence with a live guard is also the claim on the
+//! interface: a second guard is refused.
+
+use crate::{
+    error::{Error, Result},
+    netns::{self, NetnsId},
+    proc,
+    settings::{Access, Presence, Setting, Value, presence},
+};
+use serde::{Deserialize, Serialize};
+use std::{
+    fs::{self, File, OpenOptions},
+    io::{self, Read, Write},
+    os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt},
+    path::{Path, PathBuf},
+    time::{Duration, Instant},
+};
+
+/// Where journals are kept.
+pub const DIR: &str = "/run/weir";
+/// Largest journal file, bytes.
+pub const MAX_BYTES: usize = 64 * 1024;
+/// Most settings in one journal.
+pub const MAX_ENTRIES: usize = 1024;
+/// Most values of weir that are remembered for one setting (the newest).
+pub const MAX_OURS: usize = 4;
+/// Most journals that are listed from one directory.
+pub const MAX_JOURNALS: usize = 256;
+
+const SCHEMA: &str = "weir.journal/1";
+
+/// A process, safe against reuse of its pid.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Owner {
+    /// Process id.
+    pub pid: u32,
+    /// Start time, clock ticks since boot.
+    pub start: u64,
+}
+
+impl Owner {
+    /// The calling process.
+    pub fn me() -> Result<Self> {
+        let pid = std::process::id();
+        match proc::start_time(pid) {
+            Some(start) => Ok(Owner { pid, start }),
+            None => Err(Error::Invalid { what: format!("/proc/{pid}/stat"), why: "cannot be read".into() }),
+        }
+    }
+
+    /// True while this very process runs; a zombie does not.
+    pub fn alive(&self) -> bool {
+        proc::start_time(self.pid) == Some(self.start)
+    }
+}
+
+/// A change that weir is about to make, or may make at any time from now on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Planned {
+    /// What is changed.
+    pub setting: Setting,
+    /// Receive queue it serves, if known; for the user only.
+    pub queue: Option<u32>,
+    /// Value found, to be put back.
+    pub old: Value,
+    /// Value that weir writes.
+    pub new: Value,
+}
+
+/// What became of one setting.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Fate {
+    /// Put back.
+    Restored {
+        /// Weir's value.
+        from: String,
+        /// The value it has again.
+        to: String,
+    },
+    /// It had the old value already.
+    Verified {
+        /// That value.
+        value: String,
+    },
+    /// It has neither the old value nor weir's: changed by someone else, so left as it is.
+    Left {
+        /// The value found.
+        found: String,
+        /// The value from before weir.
+        old: String,
+    },
+    /// Its interface, NAPI or queue is gone, and the value with it.
+    Gone,
+    /// Its interface is down, so it cannot be seen; it may come back with weir's value when the interface is up.
+    Waiting,
+    /// It could not be read or written.
+    Failed {
+        /// Why.
+        why: String,
+    },
+}
+
+/// One setting and what became of it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Outcome {
+    /// `eth0/1`, or `eth0` if it is one of the device.
+    pub target: String,
+    /// The kernel's name of the setting.
+    pub setting: &'static str,
+    /// NAPI id, if it is one of a NAPI.
+    pub napi_id: Option<u32>,
+    /// What became of it.
+    pub fate: Fate,
+}
+
+impl Outcome {
+    /// True if nothing of weir is left in this setting.
+    pub fn settled(&self) -> bool {
+        !matches!(self.fate, Fate::Waiting | Fate::Failed { .. })
+    }
+}
+
+/// Why a journal cannot be made.
+#[derive(Debug, thiserror::Error)]
+pub enum ClaimError {
+    /// A live guard has this interface.
+    #[error("{name}: already guarded by weir, pid {pid}; stop that one first")]
+    Guarded {
+        /// The interface.
+        name: String,
+        /// The other guard.
+        pid: u32,
+    },
+    /// A dead guard left changes that could not be put back.
+    #[error("{name}: a dead weir (pid {pid}) left settings that cannot be put back now; run `weir undo`")]
+    Leftover {
+        /// The interface.
+        name: String,
+        /// The dead guard.
+        pid: u32,
+    },
+    /// The file system refused, or the file there is no journal.
+    #[error(transparent)]
+    Other(#[from] Error),
+}
+
+/// On disk. The interface index stands once, at the top.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Document {
+    schema: String,
+    netns: NetnsId,
+    ifindex: u32,
+    name: String,
+    guard: Owner,
+    entries: Vec<Entry>,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Entry {
+    set: Kind,
+    /// NAPI id or queue number.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    id: Option<u32>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    queue: Option<u32>,
+    old: Value,
+    ours: Vec<Value>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Kind {
+    NapiDefer,
+    NapiFlush,
+    NapiThreaded,
+    DevDefer,
+    DevFlush,
+    DevThreaded,
+    Gro,
+    RpsCpus,
+}
+
+impl Entry {
+    fn setting(&self, ifindex: u32) -> Option<Setting> {
+        Some(match (self.set, self.id) {
+            (Kind::NapiDefer, Some(napi_id)) => Setting::NapiDefer { ifindex, napi_id },
+            (Kind::NapiFlush, Some(napi_id)) => Setting::NapiFlush { ifindex, napi_id },
+            (Kind::NapiThreaded, Some(napi_id)) => Setting::NapiThreaded { ifindex, napi_id },
+            (Kind::RpsCpus, Some(queue)) => Setting::RpsCpus { ifindex, queue },
+            (Kind::DevDefer, None) => Setting::DevDefer { ifindex },
+            (Kind::DevFlush, None) => Setting::DevFlush { ifindex },
+            (Kind::DevThreaded, None) => Setting::DevThreaded { ifindex },
+            (Kind::Gro, None) => Setting::Gro { ifindex },
+            _ => return None,
+        })
+    }
+
+    fn new(p: &Planned) -> Self {
+        let (set, id) = match p.setting {
+            Setting::NapiDefer { napi_id, .. } => (Kind::NapiDefer, Some(napi_id)),
+            Setting::NapiFlush { napi_id, .. } => (Kind::NapiFlush, Some(napi_id)),
+            Setting::NapiThreaded { napi_id, .. } => (Kind::NapiThreaded, Some(napi_id)),
+            Setting::RpsCpus { queue, .. } => (Kind::RpsCpus, Some(queue)),
+            Setting::DevDefer { .. } => (Kind::DevDefer, None),
+            Setting::DevFlush { .. } => (Kind::DevFlush, None),
+            Setting::DevThreaded { .. } => (Kind::DevThreaded, None),
+            Setting::Gro { .. } => (Kind::Gro, None),
+        };
+        Entry { set, id, queue: p.queue, old: p.old.clone(), ours: vec![p.new.clone()] }
+    }
+}
+
+/// The journal of one interface.
+#[derive(Debug)]
+pub struct Journal {
+    path: PathBuf,
+    doc: Document,
+}
+
+impl Journal {
+    /// Claims `ifindex` of the caller's namespace for the calling process and writes an empty journal. What a
+    /// dead guard left behind is put back first, and its outcomes are answered.
+    pub fn claim(
+        dir: &Path,
+        access: &mut Access,
+        ifindex: u32,
+    ) -> std::result::Result<(Journal, Vec<Outcome>), ClaimError> {
+        let name = netns::name_of(ifindex)?;
+        let doc = Document {
+            schema: SCHEMA.into(),
+            netns: netns::current()?,
+            ifindex,
+            name: name.clone(),
+            guard: Owner::me()?,
+            entries: Vec::new(),
+        };
+        make_dir(dir)?;
+        let journal = Journal { path: dir.join(file_name(doc.netns.inode, ifindex)), doc };
+        let _lock = Lock::take(dir)?;
+        let mut outcomes = Vec::new();
+        if let Some(found) = Journal::load_if_present(&journal.path)? {
+            let owner = found.owner();
+            if owner.alive() {
+                return Err(ClaimError::Guarded { name, pid: owner.pid });
+            }
+            if found.is_here() {
+                outcomes = found.restore(access);
+                if outcomes.iter().any(|o| !o.settled()) {
+                    return Err(ClaimError::Leftover { name, pid: owner.pid });
+                }
+            }
+            found.remove()?;
+        }
+        journal.save()?;
+        Ok((journal, outcomes))
+    }
+
+    /// Reads and checks a journal.
+    pub fn load(path: &Path) -> Result<Journal> {
+        let shown = path.display().to_string();
+        let bad = |why: &str| Error::Invalid { what: shown.clone(), why: why.into() };
+        let file = OpenOptions::new()
+            .read(true)
+            .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK)
+            .open(path)
+            .map_err(|e| Error::io(&shown, e))?;
+        let meta = file.metadata().map_err(|e| Error::io(&shown, e))?;
+        if !meta.is_file() || meta.permissions().mode() & 0o077 != 0 {
+            return Err(bad(
+                "not a file for its owner only (mode 0600): not written by weir, so not trusted",
+            ));
+        }
+        if meta.uid() != nix::unistd::geteuid().as_raw() {
+            return Err(bad("belongs to another user, so not trusted"));
+        }
+        let mut bytes = Vec::new();
+        file.take(MAX_BYTES as u64 + 1).read_to_end(&mut bytes).map_err(|e| Error::io(&shown, e))?;
+        let doc = parse(&bytes).map_err(|why| bad(&why))?;
+        if path.file_name() != Some(file_name(doc.netns.inode, doc.ifindex).as_ref()) {
+            return Err(bad("its name does not fit its contents"));
+        }
+        Ok(Journal { path: path.into(), doc })
+    }
+
+    fn load_if_present(path: &Path) -> Result<Option<Journal>> {
+        match Journal::load(path) {
+            Ok(j) => Ok(Some(j)),
+            Err(e) if e.errno() == Some(libc::ENOENT) => Ok(None),
+            Err(e) => Err(e),
+        }
+    }
+
+    /// Writes down changes before they are made. A setting recorded before keeps its first `old`, and counts
+    /// both its new values as weir's. Nothing may be changed unless this succeeds.
+    pub fn record(&mut self, planned: &[Planned]) -> Result<()> {
+        let mut entries = self.doc.entries.clone();
+        for p in planned {
+            let refused = |why: &str| {
+                let what = format!("{}: {}", self.doc.name, p.setting.label());
+                Err(Error::Invalid { what, why: why.into() })
+            };
+            if p.setting.ifindex() != self.doc.ifindex {
+                return refused("belongs to another interface than this journal");
+            }
+            if !p.setting.accepts(&p.old) || !p.setting.accepts(&p.new) {
+                return refused("cannot have this value");
+            }
+            match entries.iter_mut().find(|e| e.setting(self.doc.ifindex) == Some(p.setting)) {
+                Some(e) => {
+                    e.ours.retain(|v| *v != p.new);
+                    e.ours.push(p.new.clone());
+                    let surplus = e.ours.len().saturating_sub(MAX_OURS);
+                    e.ours.drain(..surplus);
+                }
+                None => entries.push(Entry::new(p)),
+            }
+        }
+        if entries.len() > MAX_ENTRIES {
+            return Err(Error::Invalid {
+                what: self.doc.name.clone(),
+                why: format!("more than {MAX_ENTRIES} settings to change"),
+            });
+        }
+        if serde_json::to_string(&entries).ok() == serde_json::to_string(&self.doc.entries).ok() {
+            return Ok(());
+        }
+        let before = std::mem::replace(&mut self.doc.entries, entries);
+        self.save().inspect_err(|_| self.doc.entries = before)
+    }
+
+    /// Puts back every setting that still has a value of weir, newest first. Does not touch the file.
+    pub fn restore(&self, access: &mut Access) -> Vec<Outcome> {
+        self.walk(access, true)
+    }
+
+    /// What [`Journal::restore`] would do; changes nothing. `Restored` then means "would be".
+    pub fn dry_run(&self, access: &mut Access) -> Vec<Outcome> {
+        self.walk(access, false)
+    }
+
+    fn walk(&self, access: &mut Access, write: bool) -> Vec<Outcome> {
+        let mut entries: Vec<&Entry> = self.doc.entries.iter().collect();
+        // Reverse order of recording, but interrupts are let in again before the timer that stands in for
+        // them is taken away.
+        entries.reverse();
+        entries.sort_by_key(|e| matches!(e.set, Kind::NapiFlush | Kind::DevFlush));
+        entries.iter().filter_map(|e| self.settle(access, e, write)).collect()
+    }
+
+    fn settle(&self, access: &mut Access, entry: &Entry, write: bool) -> Option<Outcome> {
+        let setting = entry.setting(self.doc.ifindex)?;
+        let show = |v: &Value| setting.show(v);
+        let lost = || match presence(self.doc.ifindex) {
+            // Drivers with persistent NAPI settings bring them back, under the same id, when set up again.
+            Presence::Down if setting.napi_id().is_some() => Fate::Waiting,
+            _ => Fate::Gone,
+        };
+        let failed = |e: Error| if e.is_gone() { lost() } else { Fate::Failed { why: e.to_string() } };
+        let fate = match access.read(&setting) {
+            Err(e) => failed(e),
+            Ok(found) if found == entry.old => Fate::Verified { value: show(&found) },
+            Ok(found) if !entry.ours.contains(&found) => {
+                Fate::Left { found: show(&found), old: show(&entry.old) }
+            }
+            Ok(found) => match if write { access.write(&setting, &entry.old) } else { Ok(()) } {
+                Ok(()) => Fate::Restored { from: show(&found), to: show(&entry.old) },
+                Err(e) => failed(e),
+            },
+        };
+        let name = netns::name_of(self.doc.ifindex).unwrap_or_else(|_| self.doc.name.clone());
+        let queue = entry.queue.or(match setting {
+            Setting::RpsCpus { queue, .. } => Some(queue),
+            _ => None,
+        });
+        let target = queue.map_or_else(|| name.clone(), |q| format!("{name}/{q}"));
+        Some(Outcome { target, setting: setting.label(), napi_id: setting.napi_id(), fate })
+    }
+
+    /// Removes the file: nothing of weir is left on the interface.
+    pub fn remove(&self) -> Result<()> {
+        match fs::remove_file(&self.path) {
+            Err(e) if e.kind() != io::ErrorKind::NotFound => {
+                Err(Error::io(self.path.display().to_string(), e))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Where it is kept.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The guard that made it.
+    pub fn owner(&self) -> Owner {
+        self.doc.guard
+    }
+
+    /// Interface index.
+    pub fn ifindex(&self) -> u32 {
+        self.doc.ifindex
+    }
+
+    /// Interface name when the journal was made.
+    pub fn name(&self) -> &str {
+        &self.doc.name
+    }
+
+    /// The namespace it belongs to.
+    pub fn netns(&self) -> NetnsId {
+        self.doc.netns
+    }
+
+    /// True if it belongs to the caller's namespace.
+    pub fn is_here(&self) -> bool {
+        netns::current().is_ok_and(|n| n.same(&self.doc.netns))
+    }
+
+    /// Number of settings in it.
+    pub fn len(&self) -> usize {
+        self.doc.entries.len()
+    }
+
+    /// True if it holds no setting.
+    pub fn is_empty(&self) -> bool {
+        self.doc.entries.is_empty()
+    }
+
+    /// Longest flush timer that weir has set: how long a queue may stay silent after its settings were put
+    /// back without a turn.
+    pub fn longest_flush(&self) -> Duration {
+        let flush = |e: &&Entry| matches!(e.set, Kind::NapiFlush | Kind::DevFlush);
+        let values = self.doc.entries.iter().filter(flush).flat_map(|e| &e.ours);
+        let ns = values.map(|v| if let Value::Number(n) = v { *n } else { 0 }).max().unwrap_or(0);
+        Duration::from_nanos(ns)
+    }
+
+    fn save(&self) -> Result<()> {
+        let mut bytes = serde_json::to_vec(&self.doc)
+            .map_err(|e| Error::Invalid { what: self.path.display().to_string(), why: e.to_string() })?;
+        bytes.push(b'\n');
+        if bytes.len() > MAX_BYTES {
+            return Err(Error::Invalid {
+                what: self.doc.name.clone(),
+                why: format!("too many settings to change: the journal would exceed {MAX_BYTES} bytes"),
+            });
+        }
+        let stem = file_name(self.doc.netns.inode, self.doc.ifindex);
+        let temp = self.path.with_file_name(format!(".{stem}.{}.tmp", std::process::id()));
+        replace(&temp, &self.path, &bytes).map_err(|e| {
+            // The error is what counts; a temporary file left behind is swept by the next listing.
+            _ = fs::remove_file(&temp);
+            Error::io(self.path.display().to_string(), e)
+        })
+    }
+}
+
+fn file_name(netns_inode: u64, ifindex: u32) -> String {
+    format!("{netns_inode}-{ifindex}.json")
+}
+
+fn make_dir(dir: &Path) -> Result<()> {
+    let shown = || dir.display().to_string();
+    match fs::DirBuilder::new().recursive(true).mode(0o700).create(dir) {
+        Err(e) if e.kind() == io::ErrorKind::PermissionDenied => {
+            Err(Error::Denied { what: shown(), need: "write access" })
+        }
+        r => r.map_err(|e| Error::io(shown(), e)),
+    }
+}
+
+fn replace(temp: &Path, path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let mut file = OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .mode(0o600)
+        .custom_flags(libc::O_NOFOLLOW)
+        .open(temp)?;
+    file.write_all(bytes)?;
+    file.sync_all()?;
+    fs::rename(temp, path)?;
+    if let Some(dir) = path.parent() {
+        File::open(dir)?.sync_all()?;
+    }
+    Ok(())
+}
+
+/// Parses and checks the bytes of a journal.
+fn parse(bytes: &[u8]) -> std::result::Result<Document, String> {
+    if bytes.len() > MAX_BYTES {
+        return Err(format!("larger than {MAX_BYTES} bytes"));
+    }
+    let doc: Document = serde_json::from_slice(bytes).map_err(|e| format!("not a journal: {e}"))?;
+    if doc.schema != SCHEMA {
+        let found: String = doc.schema.chars().filter(|c| c.is_ascii_graphic()).take(40).collect();
+        return Err(format!("schema {found}, this weir knows {SCHEMA}"));
+    }
+    if doc.entries.len() > MAX_ENTRIES {
+        return Err(format!("more than {MAX_ENTRIES} settings"));
+    }
+    if !netns::valid_name(&doc.name) || doc.ifindex == 0 || doc.ifindex > i32::MAX as u32 {
+        return Err("no usable interface name or index".into());
+    }
+    if doc.guard.pid == 0 || doc.guard.pid > i32::MAX as u32 {
+        return Err("no usable guard pid".into());
+    }
+    for e in &doc.entries {
+        let Some(setting) = e.setting(doc.ifindex) else {
+            return Err("a setting without its NAPI or queue".into());
+        };
+        if e.ours.is_empty() || e.ours.len() > MAX_OURS {
+            return Err(format!("{}: 1 to {MAX_OURS} values are weir's", setting.label()));
+        }
+        if !e.ours.iter().chain([&e.old]).all(|v| setting.accepts(v)) {
+            return Err(format!("{}: a value that it cannot have", setting.label()));
+        }
+    }
+    Ok(doc)
+}
+
+/// Paths of all journals in `dir`, sorted, at most [`MAX_JOURNALS`]; none if there is no such directory.
+/// Temporary files of dead processes are removed.
+pub fn paths(dir: &Path) -> Result<Vec<PathBuf>> {
+    let shown = || dir.display().to_string();
+    let entries = match fs::read_dir(dir) {
+        Ok(e) => e,
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(e) => return Err(Error::io(shown(), e)),
+    };
+    let mut paths = Vec::new();
+    for entry in entries.flatten() {
+        let name = entry.file_name();
+        let Some(name) = name.to_str() else { continue };
+        let digits = |t: &str| !t.is_empty() && t.bytes().all(|b| b.is_ascii_digit());
+        if let Some((a, b)) = name.strip_suffix(".json").and_then(|s| s.split_once('-')) {
+            if digits(a) && digits(b) && paths.len() < MAX_JOURNALS {
+                paths.push(entry.path());
+            }
+        } else if let Some((_, pid)) = name.strip_suffix(".tmp").and_then(|s| s.rsplit_once('.'))
+            && name.starts_with('.')
+            && pid.parse().is_ok_and(|p| proc::start_time(p).is_none())
+        {
+            _ = fs::remove_file(entry.path());
+        }
+    }
+    paths.sort();
+    Ok(paths)
+}
+
+/// Keeps two processes from restoring or claiming at the same time. Released on drop, also by death.
+pub struct Lock(#[allow(dead_code, reason = "held for its lock")] nix::fcntl::Flock<File>);
+
+impl Lock {
+    /// Longest wait for another holder.
+    pub const PATIENCE: Duration = Duration::from_secs(1);
+
+    /// Takes the lock of `dir`, which must exist; waits at most [`Lock::PATIENCE`].
+    pub fn take(dir: &Path) -> Result<Lock> {
+        use nix::fcntl::{Flock, FlockArg};
+        let path = dir.join(".lock");
+        let open = || {
+            OpenOptions::new()
+                .write(true)
+                .create(true)
+                .truncate(false)
+                .mode(0o600)
+                .custom_flags(libc::O_NOFOLLOW)
+                .open(&path)
+        };
+        let mut file = open().map_err(|e| Error::io(path.display().to_string(), e))?;
+        let until = Instant::now() + Lock::PATIENCE;
+        loop {
+            match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+                Ok(lock) => return Ok(Lock(lock)),
+                Err((f, nix::errno::Errno::EWOULDBLOCK | nix::errno::Errno::EINTR))
+                    if Instant::now() < until =>
+                {
+                    file = f;
+                    std::thread::sleep(Duration::from_millis(2));
+                }
+                Err((_, e)) => return Err(Error::io(path.display().to_string(), io::Error::from(e))),
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "journal_tests.rs"]
+mod tests;

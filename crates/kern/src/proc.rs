@@ -1,0 +1,273 @@
+//! procfs of the calling thread's namespaces: processes, UDP sockets, softirq counters. Files of other
+//! processes are untrusted text: each is read with a limit and parsed with checks.
+
+use crate::error::{Error, Result};
+use serde::Serialize;
+use std::{
+    collections::HashMap,
+    fs::{self, File},
+    io::{BufRead, BufReader, Read},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
+    time::{Duration, Instant},
+};
+
+/// Most UDP sockets that are read.
+pub const MAX_SOCKETS: usize = 65_536;
+/// Most descriptors that are looked at in one process.
+pub const MAX_FDS: usize = 65_536;
+
+/// Start time of process `pid` in clock ticks since boot, which tells it from a later one with the same pid.
+/// `None` if there is no such process, or it is a zombie.
+pub fn start_time(pid: u32) -> Option<u64> {
+    parse_start(&read_limited(&format!("/proc/{pid}/stat"), 4096)?)
+}
+
+fn parse_start(stat: &str) -> Option<u64> {
+    // The command name may hold anything, also spaces and parentheses: fields count from the last ')'.
+    let mut fields = stat.rsplit_once(')')?.1.split_ascii_whitespace();
+    if matches!(fields.next()?, "Z" | "X" | "x") {
+        return None;
+    }
+    fields.nth(18)?.parse().ok()
+}
+
+/// Command name of process `pid`, printable characters only, at most 15; `None` if there is none.
+pub fn name(pid: u32) -> Option<String> {
+    let text = read_limited(&format!("/proc/{pid}/comm"), 64)?;
+    let clean: String = text.trim_end_matches('\n').chars().filter(|c| !c.is_control()).take(15).collect();
+    (!clean.is_empty()).then_some(clean)
+}
+
+fn read_limited(path: &str, limit: u64) -> Option<String> {
+    let mut bytes = Vec::new();
+    File::open(path).ok()?.take(limit).read_to_end(&mut bytes).ok()?;
+    Some(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+/// One UDP socket of the caller's network namespace.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct UdpSocket {
+    /// Address it is bound to.
+    pub local: SocketAddr,
+    /// Peer it is connected to; `None` if it is not.
+    pub remote: Option<SocketAddr>,
+    /// Memory of the datagrams that wait in it, bytes (with overhead, as against `SO_RCVBUF`).
+    pub rx_queue: u64,
+    /// Datagrams it has lost since it was made.
+    pub drops: u64,
+    /// Inode, which also stands in the descriptors of its owner.
+    pub inode: u64,
+    /// User id of its owner.
+    pub uid: u32,
+}
+
+/// UDP sockets of the caller's network namespace, IPv4 then IPv6; with `port` only those bound to it.
+pub fn udp_sockets(port: Option<u16>) -> Result<Vec<UdpSocket>> {
+    let mut all = Vec::new();
+    for file in ["udp", "udp6"] {
+        let path = format!("/proc/thread-self/net/{file}");
+        let lines = match File::open(&path) {
+            Ok(f) => BufReader::new(f).lines(),
+            // A kernel without IPv6.
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound && file == "udp6" => continue,
+            Err(e) => return Err(Error::io(path, e)),
+        };
+        for line in lines.skip(1) {
+            let line = line.map_err(|e| Error::io(&path, e))?;
+            let Some(socket) = parse_udp(&line) else { continue };
+            if port.is_none_or(|p| socket.local.port() == p) && all.len() < MAX_SOCKETS {
+                all.push(socket);
+            }
+        }
+    }
+    Ok(all)
+}
+
+fn parse_udp(line: &str) -> Option<UdpSocket> {
+    // sl local remote st tx:rx tr:when retransmits uid timeout inode ref pointer drops
+    let f: Vec<&str> = line.split_ascii_whitespace().collect();
+    let remote = parse_address(f.get(2)?)?;
+    Some(UdpSocket {
+        local: parse_address(f.get(1)?)?,
+        remote: (remote.port() != 0).then_some(remote),
+        rx_queue: u64::from_str_radix(f.get(4)?.split_once(':')?.1, 16).ok()?,
+        uid: f.get(7)?.parse().ok()?,
+        inode: f.get(9)?.parse().ok()?,
+        drops: f.get(12)?.parse().ok()?,
+    })
+}
+
+fn parse_address(text: &str) -> Option<SocketAddr> {
+    let (ip, port) = text.split_once(':')?;
+    let port = u16::from_str_radix(port, 16).ok()?;
+    // The address is written as 32-bit words in the machine's byte order.
+    let word = |i: usize| Some(u32::from_str_radix(ip.get(i * 8..i * 8 + 8)?, 16).ok()?.to_ne_bytes());
+    let ip: IpAddr = match ip.len() {
+        8 => Ipv4Addr::from(word(0)?).into(),
+        32 => {
+            let mut bytes = [0u8; 16];
+            for (i, four) in bytes.chunks_exact_mut(4).enumerate() {
+                four.copy_from_slice(&word(i)?);
+            }
+            Ipv6Addr::from(bytes).into()
+        }
+        _ => return None,
+    };
+    Some(SocketAddr::new(ip, port))
+}
+
+/// A process that holds a socket.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Holder {
+    /// Process id, as seen from here.
+    pub pid: u32,
+    /// Command name.
+    pub name: String,
+}
+
+/// The processes that hold the sockets with these inodes: the one with the lowest pid where several share it.
+/// Stops when all are found or `patience` is over; processes that may not be looked at are left out.
+pub fn socket_holders(inodes: &[u64], patience: Duration) -> HashMap<u64, Holder> {
+    let until = Instant::now() + patience;
+    let mut found = HashMap::new();
+    let Ok(proc) = fs::read_dir("/proc") else { return found };
+    let mut pids: Vec<u32> = proc.flatten().filter_map(|e| e.file_name().to_str()?.parse().ok()).collect();
+    pids.sort_unstable();
+    for pid in pids {
+        if found.len() == inodes.len() || Instant::now() >= until {
+            break;
+        }
+        let Ok(fds) = fs::read_dir(format!("/proc/{pid}/fd")) else { continue };
+        for fd in fds.flatten().take(MAX_FDS) {
+            let Some(inode) = fs::read_link(fd.path()).ok().and_then(|l| socket_inode(l.to_str()?)) else {
+                continue;
+            };
+            if inodes.contains(&inode) && !found.contains_key(&inode) {
+                let name = name(pid).unwrap_or_default();
+                found.insert(inode, Holder { pid, name });
+            }
+        }
+    }
+    found
+}
+
+fn socket_inode(link: &str) -> Option<u64> {
+    link.strip_prefix("socket:[")?.strip_suffix(']')?.parse().ok()
+}
+
+/// Receive counters of one CPU (`softnet_stat`), since boot, over all namespaces.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Softnet {
+    /// The CPU.
+    pub cpu: u32,
+    /// Packets handed to the stack.
+    pub processed: u32,
+    /// Packets lost because the CPU's backlog was full.
+    pub dropped: u32,
+    /// Softirq runs that ended with work left.
+    pub time_squeeze: u32,
+    /// Packets that wait in the CPU's backlog now; `None` before 5.10.
+    pub backlog: Option<u32>,
+}
+
+/// Receive counters per CPU.
+pub fn softnet() -> Result<Vec<Softnet>> {
+    let path = "/proc/thread-self/net/softnet_stat";
+    let text = fs::read_to_string(path).map_err(|e| Error::io(path, e))?;
+    text.lines()
+        .enumerate()
+        .map(|(row, line)| {
+            parse_softnet(row, line)
+                .ok_or_else(|| Error::Invalid { what: path.into(), why: "unknown format".into() })
+        })
+        .collect()
+}
+
+fn parse_softnet(row: usize, line: &str) -> Option<Softnet> {
+    let columns: Vec<u32> = line
+        .split_ascii_whitespace()
+        .map(|c| u32::from_str_radix(c, 16))
+        .collect::<std::result::Result<_, _>>()
+        .ok()?;
+    Some(Softnet {
+        // Rows are of online CPUs only; the number stands in column 12 since 5.10.
+        cpu: columns.get(12).copied().unwrap_or(u32::try_from(row).ok()?),
+        processed: *columns.first()?,
+        dropped: *columns.get(1)?,
+        time_squeeze: *columns.get(2)?,
+        backlog: columns.get(11).copied(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::UdpSocket as StdSocket;
+
+    #[test]
+    fn start_times() {
+        let me = std::process::id();
+        let first = start_time(me).unwrap();
+        assert!(first > 0);
+        assert_eq!(start_time(me), Some(first));
+        assert_eq!(start_time(u32::MAX), None);
+        let tail = "S 1 1 1 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 4711 0 0";
+        assert_eq!(parse_start(&format!("12 (a) b (c)) {tail}")), Some(4711));
+        assert_eq!(parse_start(&format!("12 (a) {}", tail.replace('S', "Z"))), None);
+        assert_eq!(parse_start("12 (a"), None);
+        assert_eq!(parse_start("12 (a) S 1"), None);
+    }
+
+    #[test]
+    fn a_zombie_has_no_start_time() {
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        assert!(start_time(child.id()).is_some());
+        child.kill().unwrap();
+        let until = Instant::now() + Duration::from_secs(5);
+        while start_time(child.id()).is_some() {
+            assert!(Instant::now() < until, "still there");
+        }
+        child.wait().unwrap();
+    }
+
+    #[test]
+    fn own_udp_socket_is_found() {
+        let socket = StdSocket::bind("127.0.0.1:0").unwrap();
+        let local = socket.local_addr().unwrap();
+        let found = udp_sockets(Some(local.port())).unwrap();
+        let one = found.iter().find(|s| s.local == local).unwrap();
+        assert_eq!(one.remote, None);
+        let holders = socket_holders(&[one.inode], Duration::from_secs(5));
+        assert_eq!(holders[&one.inode].pid, std::process::id());
+        assert!(socket_holders(&[one.inode], Duration::ZERO).is_empty());
+    }
+
+    #[test]
+    fn udp_lines() {
+        let line = "  12: 0100007F:0035 00000000:0000 07 00000000:00003400 00:00000000 00000000  101        0 4711 2 \
+                    0000000000000000 99";
+        let s = parse_udp(line).unwrap();
+        if cfg!(target_endian = "little") {
+            assert_eq!(s.local, "127.0.0.1:53".parse().unwrap());
+        }
+        assert_eq!((s.rx_queue, s.uid, s.inode, s.drops), (0x3400, 101, 4711, 99));
+        let v6 = parse_address("00000000000000000000000001000000:0035").unwrap();
+        if cfg!(target_endian = "little") {
+            assert_eq!(v6, "[::1]:53".parse().unwrap());
+        }
+        for bad in ["", "x", "1: 0100007F:0035", "0100007\u{e9}:0035 a b c d"] {
+            assert!(parse_udp(bad).is_none(), "{bad}");
+        }
+        assert!(parse_address("0100\u{e9}07:0035").is_none());
+    }
+
+    #[test]
+    fn softnet_rows() {
+        let rows = softnet().unwrap();
+        assert!(!rows.is_empty());
+        let line = "0000000a 00000001 00000002 0 0 0 0 0 0 0 0 00000003 00000005";
+        let row = parse_softnet(0, line).unwrap();
+        assert_eq!(row, Softnet { cpu: 5, processed: 10, dropped: 1, time_squeeze: 2, backlog: Some(3) });
+        assert!(parse_softnet(0, "zz").is_none());
+    }
+}

@@ -1,0 +1,325 @@
+//! The kernel settings that weir may change: a closed list, each readable, writable and verified.
+
+use crate::{
+    cpus::CpuSet,
+    error::{Error, Result},
+    ethtool,
+    napi::{Change, Client, Napi, Threaded},
+    netns,
+    sysfs::Sysfs,
+};
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// One setting of one interface, in the caller's network namespace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Setting {
+    /// `defer-hard-irqs` of a NAPI (6.13).
+    NapiDefer {
+        /// Interface of the NAPI.
+        ifindex: u32,
+        /// NAPI id.
+        napi_id: u32,
+    },
+    /// `gro-flush-timeout` of a NAPI, ns (6.13).
+    NapiFlush {
+        /// Interface of the NAPI.
+        ifindex: u32,
+        /// NAPI id.
+        napi_id: u32,
+    },
+    /// `threaded` of a NAPI: 0, 1 or 2 (6.17).
+    NapiThreaded {
+        /// Interface of the NAPI.
+        ifindex: u32,
+        /// NAPI id.
+        napi_id: u32,
+    },
+    /// `napi_defer_hard_irqs` of a device; from 6.13 writing it overwrites every NAPI's own value.
+    DevDefer {
+        /// The device.
+        ifindex: u32,
+    },
+    /// `gro_flush_timeout` of a device, ns; from 6.13 writing it overwrites every NAPI's own value.
+    DevFlush {
+        /// The device.
+        ifindex: u32,
+    },
+    /// `threaded` of a device: 0 or 1 (5.12).
+    DevThreaded {
+        /// The device.
+        ifindex: u32,
+    },
+    /// Generic receive offload: 0 or 1.
+    Gro {
+        /// The device.
+        ifindex: u32,
+    },
+    /// CPUs that a receive queue spreads its packets over.
+    RpsCpus {
+        /// The device.
+        ifindex: u32,
+        /// Receive queue.
+        queue: u32,
+    },
+}
+
+/// Value of a [`Setting`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum Value {
+    /// A number; ns for the flush timeouts, 0 or 1 for switches.
+    Number(u64),
+    /// A set of CPUs.
+    Cpus(CpuSet),
+}
+
+impl fmt::Display for Value {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Value::Number(n) => write!(f, "{n}"),
+            Value::Cpus(c) if c.is_empty() => f.write_str("none"),
+            Value::Cpus(c) => write!(f, "{c}"),
+        }
+    }
+}
+
+impl From<u64> for Value {
+    fn from(n: u64) -> Self {
+        Value::Number(n)
+    }
+}
+
+impl Setting {
+    /// Interface it belongs to.
+    pub fn ifindex(&self) -> u32 {
+        match *self {
+            Setting::NapiDefer { ifindex, .. }
+            | Setting::NapiFlush { ifindex, .. }
+            | Setting::NapiThreaded { ifindex, .. }
+            | Setting::DevDefer { ifindex }
+            | Setting::DevFlush { ifindex }
+            | Setting::DevThreaded { ifindex }
+            | Setting::Gro { ifindex }
+            | Setting::RpsCpus { ifindex, .. } => ifindex,
+        }
+    }
+
+    /// NAPI it belongs to, if it is one of a NAPI.
+    pub fn napi_id(&self) -> Option<u32> {
+        match *self {
+            Setting::NapiDefer { napi_id, .. }
+            | Setting::NapiFlush { napi_id, .. }
+            | Setting::NapiThreaded { napi_id, .. } => Some(napi_id),
+            _ => None,
+        }
+    }
+
+    /// The kernel's name of it, for the user.
+    pub fn label(&self) -> &'static str {
+        match self {
+            Setting::NapiDefer { .. } => "defer-hard-irqs",
+            Setting::NapiFlush { .. } => "gro-flush-timeout",
+            Setting::DevDefer { .. } => "napi_defer_hard_irqs",
+            Setting::DevFlush { .. } => "gro_flush_timeout",
+            Setting::NapiThreaded { .. } | Setting::DevThreaded { .. } => "threaded",
+            Setting::Gro { .. } => "gro",
+            Setting::RpsCpus { .. } => "rps_cpus",
+        }
+    }
+
+    /// `value` with its unit, for the user.
+    pub fn show(&self, value: &Value) -> String {
+        match (self, value) {
+            (Setting::NapiFlush { .. } | Setting::DevFlush { .. }, v) => format!("{v} ns"),
+            (Setting::Gro { .. }, Value::Number(n)) => if *n == 0 { "off" } else { "on" }.into(),
+            (_, v) => v.to_string(),
+        }
+    }
+
+    /// True if the setting can have this value.
+    pub fn accepts(&self, value: &Value) -> bool {
+        match (self, value) {
+            (Setting::RpsCpus { .. }, v) => matches!(v, Value::Cpus(_)),
+            (_, Value::Cpus(_)) => false,
+            (Setting::NapiDefer { .. } | Setting::DevDefer { .. }, Value::Number(n)) => *n <= i32::MAX as u64,
+            // The kernel arms a timer with it as signed 64-bit nanoseconds.
+            (Setting::NapiFlush { .. } | Setting::DevFlush { .. }, Value::Number(n)) => *n <= i64::MAX as u64,
+            (Setting::NapiThreaded { .. }, Value::Number(n)) => *n <= 2,
+            (Setting::DevThreaded { .. } | Setting::Gro { .. }, Value::Number(n)) => *n <= 1,
+        }
+    }
+
+    fn what(&self) -> String {
+        let name = netns::name_of(self.ifindex()).unwrap_or_else(|_| format!("interface {}", self.ifindex()));
+        match self.napi_id() {
+            Some(id) => format!("{name}: {} of NAPI {id}", self.label()),
+            None => format!("{name}: {}", self.label()),
+        }
+    }
+}
+
+/// Whether an interface can be worked on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Presence {
+    /// There is no interface with this index here.
+    Absent,
+    /// It is there, but down: its NAPIs cannot be seen.
+    Down,
+    /// It is up.
+    Up,
+}
+
+/// State of interface `ifindex` in the caller's namespace.
+pub fn presence(ifindex: u32) -> Presence {
+    match netns::name_of(ifindex).and_then(|name| ethtool::flags(&name)) {
+        Ok(flags) if flags & libc::IFF_UP != 0 => Presence::Up,
+        Ok(_) => Presence::Down,
+        Err(_) => Presence::Absent,
+    }
+}
+
+/// What settings are read and written through, in the namespace it was opened in.
+pub struct Access {
+    netdev: Option<Client>,
+    sysfs: Sysfs,
+}
+
+impl Access {
+    /// Opens it for the caller's namespace; use it from threads of that one only.
+    pub fn for_current_netns() -> Result<Self> {
+        let netdev = match Client::open() {
+            Ok(c) => Some(c),
+            Err(Error::Unsupported { .. }) => None,
+            Err(e) => return Err(e),
+        };
+        Ok(Access { netdev, sysfs: Sysfs::for_current_netns()? })
+    }
+
+    /// The connection for NAPI settings; `None` on kernels without the family.
+    pub fn netdev(&mut self) -> Option<&mut Client> {
+        self.netdev.as_mut()
+    }
+
+    /// The sysfs of this namespace.
+    pub fn sysfs(&self) -> &Sysfs {
+        &self.sysfs
+    }
+
+    /// The setting's value now. [`Error::Gone`] if its interface, NAPI or queue does not exist, also for the
+    /// NAPIs of an interface that is down.
+    pub fn read(&mut self, setting: &Setting) -> Result<Value> {
+        let number = match *setting {
+            Setting::NapiDefer { .. } => {
+                need(self.napi(setting)?.defer_hard_irqs.map(u64::from), setting, "6.13")
+            }
+            Setting::NapiFlush { .. } => need(self.napi(setting)?.gro_flush_timeout_ns, setting, "6.13"),
+            Setting::NapiThreaded { .. } => {
+                need(self.napi(setting)?.threaded.map(|t| t.to_wire().into()), setting, "6.17")
+            }
+            Setting::DevDefer { ifindex } => self.sysfs.device(ifindex)?.defer_hard_irqs(),
+            Setting::DevFlush { ifindex } => self.sysfs.device(ifindex)?.gro_flush_timeout_ns(),
+            Setting::DevThreaded { ifindex } => self.sysfs.device(ifindex)?.threaded(),
+            Setting::Gro { ifindex } => ethtool::gro(&netns::name_of(ifindex)?).map(u64::from),
+            Setting::RpsCpus { ifindex, queue } => {
+                return self.sysfs.device(ifindex)?.rps_cpus(queue).map(Value::Cpus);
+            }
+        };
+        number.map(Value::Number)
+    }
+
+    /// Writes the value and reads it back; [`Error::ReadBack`] if the kernel shows another one.
+    pub fn write(&mut self, setting: &Setting, value: &Value) -> Result<()> {
+        if !setting.accepts(value) {
+            return Err(Error::Invalid { what: setting.what(), why: format!("cannot be {value}") });
+        }
+        match (*setting, value) {
+            (Setting::RpsCpus { ifindex, queue }, Value::Cpus(cpus)) => {
+                self.sysfs.device(ifindex)?.set_rps_cpus(queue, cpus)?;
+            }
+            (_, Value::Number(n)) => self.write_number(setting, *n)?,
+            // `accepts` has refused the rest.
+            (_, Value::Cpus(_)) => {}
+        }
+        let found = self.read(setting)?;
+        if found != *value {
+            return Err(Error::ReadBack {
+                what: setting.what(),
+                wrote: setting.show(value),
+                found: setting.show(&found),
+            });
+        }
+        Ok(())
+    }
+
+    fn write_number(&mut self, setting: &Setting, n: u64) -> Result<()> {
+        match *setting {
+            Setting::NapiDefer { .. } => {
+                self.change(setting, Change { defer_hard_irqs: u32::try_from(n).ok(), ..Change::default() })
+            }
+            Setting::NapiFlush { .. } => {
+                self.change(setting, Change { gro_flush_timeout_ns: Some(n), ..Change::default() })
+            }
+            Setting::NapiThreaded { .. } => {
+                let threaded = u32::try_from(n).ok().and_then(Threaded::from_wire);
+                self.change(setting, Change { threaded, ..Change::default() })
+            }
+            Setting::DevDefer { ifindex } => self.sysfs.device(ifindex)?.set_defer_hard_irqs(n),
+            Setting::DevFlush { ifindex } => self.sysfs.device(ifindex)?.set_gro_flush_timeout_ns(n),
+            Setting::DevThreaded { ifindex } => self.sysfs.device(ifindex)?.set_threaded(n),
+            Setting::Gro { ifindex } => ethtool::set_gro(&netns::name_of(ifindex)?, n != 0),
+            // Its value is a set of CPUs, never a number.
+            Setting::RpsCpus { .. } => Ok(()),
+        }
+    }
+
+    fn change(&mut self, setting: &Setting, change: Change) -> Result<()> {
+        // An id of another interface would be a stale one that has been given out again.
+        let id = self.napi(setting)?.id;
+        self.client(setting)?.set(id, change)
+    }
+
+    /// The setting's NAPI, if it still belongs to the setting's interface.
+    fn napi(&mut self, setting: &Setting) -> Result<Napi> {
+        let gone = || Error::Gone { what: setting.what() };
+        let napi = self.client(setting)?.get(setting.napi_id().ok_or_else(gone)?)?;
+        if napi.ifindex == setting.ifindex() { Ok(napi) } else { Err(gone()) }
+    }
+
+    fn client(&mut self, setting: &Setting) -> Result<&mut Client> {
+        self.netdev.as_mut().ok_or_else(|| Error::Unsupported { what: setting.what(), since: "6.13" })
+    }
+}
+
+fn need(value: Option<u64>, setting: &Setting, since: &'static str) -> Result<u64> {
+    value.ok_or_else(|| Error::Unsupported { what: setting.what(), since })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn accepts_only_its_own_range() {
+        let (ifindex, napi_id) = (2, 8193);
+        let defer = Setting::NapiDefer { ifindex, napi_id };
+        assert!(defer.accepts(&Value::Number(8)));
+        assert!(!defer.accepts(&Value::Number(1 << 31)));
+        assert!(!defer.accepts(&Value::Cpus(CpuSet::new())));
+        assert!(!Setting::Gro { ifindex }.accepts(&Value::Number(2)));
+        assert!(Setting::NapiThreaded { ifindex, napi_id }.accepts(&Value::Number(2)));
+        assert!(!Setting::DevThreaded { ifindex }.accepts(&Value::Number(2)));
+        assert!(!Setting::RpsCpus { ifindex, queue: 0 }.accepts(&Value::Number(0)));
+    }
+
+    #[test]
+    fn values_as_json() {
+        assert_eq!(serde_json::to_string(&Value::Number(5)).unwrap(), "5");
+        let cpus = Value::Cpus("0-1,4".parse().unwrap());
+        assert_eq!(serde_json::to_string(&cpus).unwrap(), "\"0-1,4\"");
+        assert_eq!(serde_json::from_str::<Value>("\"0-1,4\"").unwrap(), cpus);
+        assert!(serde_json::from_str::<Value>("-1").is_err());
+        assert!(serde_json::from_str::<Value>("\"/etc/passwd\"").is_err());
+        assert!(serde_json::from_str::<Value>("1.5").is_err());
+    }
+}

@@ -1,0 +1,293 @@
+//! `/sys/class/net` of the caller's network namespace.
+//!
+//! A sysfs mount shows the namespace it was mounted from, not that of the reader: after `nsenter` or `setns`
+//! `/sys` shows other interfaces, perhaps with the same names and indices. So this module asks the kernel for
+//! a sysfs of its own, attached nowhere, and falls back to `/sys` only if that agrees with the namespace.
+
+use crate::{
+    cpus::CpuSet,
+    error::{Error, Result},
+    netns,
+};
+use std::{
+    ffi::CString,
+    fs::File,
+    io::{self, Read, Write},
+    os::fd::{AsRawFd, FromRawFd, OwnedFd},
+};
+
+/// Longest attribute that is read, in bytes; sysfs attributes are at most one page.
+const ATTR_MAX: u64 = 4096;
+
+/// The directory `class/net` of the namespace it was opened in. Interface names and indices are resolved in
+/// the caller's namespace, so use it from a thread of the same one.
+#[derive(Debug)]
+pub struct Sysfs {
+    net: OwnedFd,
+    private: bool,
+}
+
+impl Sysfs {
+    /// Opens it for the caller's namespace. Needs no privilege if `/sys` already shows this namespace;
+    /// otherwise CAP_SYS_ADMIN, or the error says that `/sys` shows another one.
+    pub fn for_current_netns() -> Result<Self> {
+        match private_mount() {
+            Ok(net) => Ok(Sysfs { net, private: true }),
+            Err(refused) => {
+                let net = open_at(libc::AT_FDCWD, "/sys/class/net", libc::O_PATH | libc::O_DIRECTORY)?;
+                let sysfs = Sysfs { net, private: false };
+                if sysfs.agrees()? {
+                    return Ok(sysfs);
+                }
+                Err(Error::Invalid {
+                    what: "/sys".into(),
+                    why: format!(
+                        "shows another network namespace, and a fresh one cannot be mounted ({refused}); use \
+                         `ip netns exec` or run with CAP_SYS_ADMIN"
+                    ),
+                })
+            }
+        }
+    }
+
+    /// True if this is a mount of our own, false if it is the system's `/sys`.
+    pub fn is_private(&self) -> bool {
+        self.private
+    }
+
+    /// True if each interface of the caller's namespace is here with the same index and address.
+    fn agrees(&self) -> Result<bool> {
+        for (name, ifindex) in netns::interfaces()? {
+            let Ok(dir) = open_at(self.net.as_raw_fd(), &name, libc::O_PATH | libc::O_DIRECTORY) else {
+                return Ok(false);
+            };
+            let device = Device { dir, name: name.clone() };
+            if device.number("ifindex").ok() != Some(ifindex.into())
+                || device.text("address").ok() != Some(crate::ethtool::address(&name)?)
+            {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// The directory of the interface that has index `ifindex` now; [`Error::Gone`] if there is none.
+    pub fn device(&self, ifindex: u32) -> Result<Device> {
+        let name = netns::name_of(ifindex)?;
+        if !netns::valid_name(&name) {
+            return Err(Error::Invalid { what: format!("interface {ifindex}"), why: "unusable name".into() });
+        }
+        let dir = open_at(self.net.as_raw_fd(), &name, libc::O_PATH | libc::O_DIRECTORY)
+            .map_err(|e| gone_if_missing(e, &name))?;
+        let device = Device { dir, name };
+        // A rename between the two steps above would have led to another interface.
+        if device.number("ifindex")? != u64::from(ifindex) {
+            return Err(Error::Gone { what: device.name });
+        }
+        Ok(device)
+    }
+}
+
+/// One interface's directory. It follows the interface through a rename and answers [`Error::Gone`] after its
+/// deletion.
+#[derive(Debug)]
+pub struct Device {
+    dir: OwnedFd,
+    name: String,
+}
+
+impl Device {
+    /// The interface's name when this was opened.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// `napi_defer_hard_irqs`: timer expiries without a poll before interrupts come back.
+    pub fn defer_hard_irqs(&self) -> Result<u64> {
+        self.number("napi_defer_hard_irqs")
+    }
+
+    /// Writes `napi_defer_hard_irqs`; from 6.13 this sets all NAPIs of the device.
+    pub fn set_defer_hard_irqs(&self, value: u64) -> Result<()> {
+        self.write("napi_defer_hard_irqs", &value.to_string())
+    }
+
+    /// `gro_flush_timeout`, ns.
+    pub fn gro_flush_timeout_ns(&self) -> Result<u64> {
+        self.number("gro_flush_timeout")
+    }
+
+    /// Writes `gro_flush_timeout`, ns; from 6.13 this sets all NAPIs of the device.
+    pub fn set_gro_flush_timeout_ns(&self, value: u64) -> Result<()> {
+        self.write("gro_flush_timeout", &value.to_string())
+    }
+
+    /// `threaded` of the device: 0 or 1; [`Error::Unsupported`] before 5.12.
+    pub fn threaded(&self) -> Result<u64> {
+        self.number("threaded").map_err(|e| match e {
+            Error::Io { what, source } if source.raw_os_error() == Some(libc::ENOENT) => {
+                Error::Unsupported { what, since: "5.12" }
+            }
+            e => e,
+        })
+    }
+
+    /// Writes `threaded`. EOPNOTSUPP if the device has no NAPI at the moment.
+    pub fn set_threaded(&self, value: u64) -> Result<()> {
+        self.write("threaded", &value.to_string())
+    }
+
+    /// CPUs that receive queue `queue` spreads its packets over (RPS); empty is off.
+    pub fn rps_cpus(&self, queue: u32) -> Result<CpuSet> {
+        CpuSet::from_mask(&self.text(&format!("queues/rx-{queue}/rps_cpus"))?)
+    }
+
+    /// Writes the CPUs of RPS of receive queue `queue`.
+    pub fn set_rps_cpus(&self, queue: u32, cpus: &CpuSet) -> Result<()> {
+        self.write(&format!("queues/rx-{queue}/rps_cpus"), &cpus.to_mask())
+    }
+
+    /// Number of receive queues.
+    pub fn rx_queues(&self) -> Result<u32> {
+        let names = self.list("queues")?;
+        let count = names.iter().filter(|n| n.starts_with("rx-")).count();
+        Ok(u32::try_from(count).unwrap_or(u32::MAX))
+    }
+
+    /// NUMA node of the device behind the interface; `None` if it has none.
+    pub fn numa_node(&self) -> Option<u32> {
+        self.text("device/numa_node").ok()?.parse().ok()
+    }
+
+    /// Interrupts of the device behind the interface (MSI), ascending; empty for virtual devices.
+    pub fn msi_irqs(&self) -> Vec<u32> {
+        // A virtio interface's device is the virtio one; the PCI device with the vectors is its parent.
+        let mut irqs: Vec<u32> = ["device/msi_irqs", "device/../msi_irqs"]
+            .iter()
+            .find_map(|p| self.list(p).ok().filter(|l| !l.is_empty()))
+            .unwrap_or_default()
+            .iter()
+            .filter_map(|n| n.parse().ok())
+            .collect();
+        irqs.sort_unstable();
+        irqs
+    }
+
+    /// Names of the interfaces that this one stands on (bond, bridge, VLAN), and for a bond or bridge its ports.
+    pub fn lower(&self) -> Result<Vec<String>> {
+        let mut names: Vec<String> =
+            self.list(".")?.iter().filter_map(|n| n.strip_prefix("lower_").map(String::from)).collect();
+        names.sort();
+        Ok(names)
+    }
+
+    /// A counter of `statistics/`; each is maintained by the kernel since the interface was made.
+    pub fn statistic(&self, counter: &str) -> Result<u64> {
+        if !counter.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_') {
+            return Err(Error::Invalid { what: counter.into(), why: "no such counter".into() });
+        }
+        self.number(&format!("statistics/{counter}"))
+    }
+
+    pub(crate) fn number(&self, attr: &str) -> Result<u64> {
+        let text = self.text(attr)?;
+        text.parse().map_err(|_| Error::Invalid {
+            what: self.what(attr),
+            why: format!("{:?} is not a number", text.chars().take(40).collect::<String>()),
+        })
+    }
+
+    pub(crate) fn text(&self, attr: &str) -> Result<String> {
+        let mut bytes = Vec::new();
+        File::from(self.open(attr, libc::O_RDONLY)?)
+            .take(ATTR_MAX)
+            .read_to_end(&mut bytes)
+            .map_err(|e| Error::io(self.what(attr), e))?;
+        Ok(String::from_utf8_lossy(&bytes).trim().to_string())
+    }
+
+    fn write(&self, attr: &str, value: &str) -> Result<()> {
+        // One write call: sysfs takes each as a value of its own.
+        let n = File::from(self.open(attr, libc::O_WRONLY)?)
+            .write(value.as_bytes())
+            .map_err(|e| Error::io(self.what(attr), e))?;
+        if n < value.len() {
+            return Err(Error::io(self.what(attr), io::ErrorKind::WriteZero.into()));
+        }
+        Ok(())
+    }
+
+    fn open(&self, attr: &str, flags: i32) -> Result<OwnedFd> {
+        open_at(self.dir.as_raw_fd(), attr, flags).map_err(|e| match e {
+            // The directory outlives the interface, empty: tell a deleted one from a missing attribute.
+            Error::Io { source, .. } if source.raw_os_error() == Some(libc::ENOENT) => {
+                match open_at(self.dir.as_raw_fd(), "ifindex", libc::O_RDONLY) {
+                    Ok(_) => Error::io(self.what(attr), source),
+                    Err(_) => Error::Gone { what: self.name.clone() },
+                }
+            }
+            Error::Io { source, .. } => Error::io(self.what(attr), source),
+            e => e,
+        })
+    }
+
+    fn list(&self, sub: &str) -> Result<Vec<String>> {
+        let fd = self.open(sub, libc::O_RDONLY | libc::O_DIRECTORY)?;
+        let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
+        let dir = std::fs::read_dir(path).map_err(|e| Error::io(self.what(sub), e))?;
+        Ok(dir.flatten().take(65536).map(|e| e.file_name().to_string_lossy().into_owned()).collect())
+    }
+
+    fn what(&self, attr: &str) -> String {
+        format!("/sys/class/net/{}/{attr}", self.name)
+    }
+}
+
+fn gone_if_missing(e: Error, name: &str) -> Error {
+    match e.errno() {
+        Some(libc::ENOENT) => Error::Gone { what: name.into() },
+        _ => e,
+    }
+}
+
+fn open_at(dir: i32, path: &str, flags: i32) -> Result<OwnedFd> {
+    let Ok(c) = CString::new(path) else {
+        return Err(Error::Invalid { what: path.escape_default().to_string(), why: "not a path".into() });
+    };
+    // SAFETY: `c` is a NUL-terminated string that lives through the call.
+    let fd = unsafe { libc::openat(dir, c.as_ptr(), flags | libc::O_CLOEXEC) };
+    owned(fd.into(), path)
+}
+
+fn owned(fd: libc::c_long, what: &str) -> Result<OwnedFd> {
+    match i32::try_from(fd) {
+        // SAFETY: the kernel has just returned this descriptor, nobody else owns it.
+        Ok(fd) if fd >= 0 => Ok(unsafe { OwnedFd::from_raw_fd(fd) }),
+        _ => Err(Error::last(what)),
+    }
+}
+
+/// A sysfs for this namespace, mounted nowhere (since 5.2; needs CAP_SYS_ADMIN). It is gone when the
+/// descriptor is closed, and does not keep the namespace alive.
+fn private_mount() -> Result<OwnedFd> {
+    const FSOPEN_CLOEXEC: libc::c_uint = 1;
+    const FSCONFIG_CMD_CREATE: libc::c_uint = 6;
+    const FSMOUNT_CLOEXEC: libc::c_uint = 1;
+    const MOUNT_ATTRS: libc::c_ulong = libc::MS_NOSUID | libc::MS_NODEV | libc::MS_NOEXEC;
+    // SAFETY: the name is a NUL-terminated string constant.
+    let context =
+        owned(unsafe { libc::syscall(libc::SYS_fsopen, c"sysfs".as_ptr(), FSOPEN_CLOEXEC) }, "fsopen")?;
+    let none = std::ptr::null::<libc::c_char>();
+    // SAFETY: this command takes no key and no value.
+    let r =
+        unsafe { libc::syscall(libc::SYS_fsconfig, context.as_raw_fd(), FSCONFIG_CMD_CREATE, none, none, 0) };
+    if r < 0 {
+        return Err(Error::last("fsconfig"));
+    }
+    // SAFETY: plain numbers; MOUNT_ATTR_NOSUID, _NODEV and _NOEXEC have the values of the MS_ flags.
+    let mount = owned(
+        unsafe { libc::syscall(libc::SYS_fsmount, context.as_raw_fd(), FSMOUNT_CLOEXEC, MOUNT_ATTRS) },
+        "fsmount",
+    )?;
+    open_at(mount.as_raw_fd(), "class/net", libc::O_PATH | libc::O_DIRECTORY)
+}
