@@ -6,7 +6,7 @@ fn gauges_load_and_every_probe_attaches_root() {
     if !testkit::root_or_skip("gauges_load_and_every_probe_attaches_root") {
         return;
     }
-    let gauges = kern::guard::Gauges::load(2).unwrap();
+    let gauges = kern::guard::Gauges::load(2, 0).unwrap();
     let p = &gauges.probes;
     assert!(p.napi_poll && p.udp_full && p.recv && p.switch && p.softirq, "{p:?}");
 }

@@ -22,9 +22,22 @@ struct napi_struct {
 	unsigned int napi_id;
 } __attribute__((preserve_access_index));
 
+struct ns_common {
+	unsigned int inum;
+} __attribute__((preserve_access_index));
+
+struct net {
+	struct ns_common ns;
+} __attribute__((preserve_access_index));
+
+typedef struct {
+	struct net *net;
+} possible_net_t;
+
 struct sock_common {
 	unsigned short skc_family;
 	__u16 skc_num;
+	possible_net_t skc_net;
 	atomic64_t skc_cookie;
 } __attribute__((preserve_access_index));
 
@@ -39,6 +52,9 @@ struct sock {
 struct task_struct {
 	int pid;
 } __attribute__((preserve_access_index));
+
+/* Only sockets of this network namespace can be consumers; inode of /proc/self/ns/net. */
+const volatile __u32 netns_inode = 0;
 
 struct { /* events for the control loop */
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
@@ -210,7 +226,7 @@ int BPF_PROG(weir_udp_full, int rc, struct sock *sk)
 	struct weir_event event = { .kind = WEIR_EVENT_CONSUMER };
 	struct weir_consumer_stat *stat;
 
-	if (!guard)
+	if (!guard || sk->__sk_common.skc_net.net->ns.inum != netns_inode)
 		return 0;
 	if (slot) {
 		stat = bpf_map_lookup_elem(&consumer_stats, slot);
@@ -260,8 +276,11 @@ int BPF_PROG(weir_recv, struct sock *sk, int ret, int flags)
 	stat->recvs++;
 	stat->cpu = bpf_get_smp_processor_id();
 	sample(ctl, stat, bpf_ktime_get_ns());
-	if (stat->level <= ctl->low)
-		wake(ctl->poller, WEIR_WAKE_LEVEL);
+	if (stat->level > ctl->low)
+		return 0;
+	for (__u32 i = 0; i < WEIR_POLLERS; i++)
+		if (ctl->inhibited & (1ULL << i))
+			wake(i, WEIR_WAKE_LEVEL);
 	return 0;
 }
 

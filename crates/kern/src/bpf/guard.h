@@ -51,10 +51,9 @@ struct weir_rx_stat {
 struct weir_consumer_ctl {
 	__u64 sk;		/* kernel address: names the socket, is never followed unchecked */
 	__u64 cookie;
-	__u32 inhibited;	/* levels at or below `low` wake the poller */
+	__u64 inhibited;	/* bit i: poller i keeps input away, wake it at `low` */
 	__u32 low;		/* permille */
-	__u32 poller;		/* index into `wakes` */
-	__u32 shed;		/* XDP drops what is for this consumer */
+	__u32 shed;		/* while inhibited XDP drops what is for this consumer */
 	__u32 pad[8];
 };
 

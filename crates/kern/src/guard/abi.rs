@@ -100,13 +100,11 @@ shared!(
         sk: AtomicU64,
         /// Socket cookie.
         cookie: AtomicU64,
-        /// Not 0: reads down to `low` wake the poller.
-        inhibited: AtomicU32,
+        /// Bit i: poller i keeps input away; reads down to `low` wake it.
+        inhibited: AtomicU64,
         /// Low water, permille.
         low: AtomicU32,
-        /// Poller to wake.
-        poller: AtomicU32,
-        /// Not 0: XDP drops what is for this consumer.
+        /// Not 0: while inhibited XDP drops what is for this consumer.
         shed: AtomicU32,
     }
 );

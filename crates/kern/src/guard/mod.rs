@@ -16,7 +16,7 @@ pub use abi::{
 pub use handle::{Handle, TurnEnd};
 pub use shared::Shared;
 #[cfg(not(no_bpf))]
-pub use sleep::{Bell, EventRing};
+pub use sleep::{Bell, EventRing, OpenBell};
 
 /// Why the gauges cannot be had.
 #[derive(Debug, thiserror::Error)]
@@ -36,15 +36,17 @@ pub enum Error {
 }
 
 #[cfg(not(no_bpf))]
-pub use load::{Gauges, Probes, RxLink};
+pub use load::{Gauges, Probes, RxLink, Views};
 
 #[cfg(not(no_bpf))]
 mod load {
     use std::io;
     use std::os::fd::{AsFd, AsRawFd};
+    use std::sync::Arc;
 
     use libbpf_rs::{
-        Link, MapCore, MapFlags, MapHandle, MapType, Object, ObjectBuilder, OpenObject, libbpf_sys,
+        Link, MapCore, MapFlags, MapHandle, MapType, Object, ObjectBuilder, OpenMapMut, OpenObject,
+        libbpf_sys,
     };
 
     use super::abi::*;
@@ -92,12 +94,8 @@ mod load {
         pub refused: Vec<String>,
     }
 
-    /// The loaded gauges. Dropping detaches everything.
-    pub struct Gauges {
-        object: Object,
-        _links: Vec<Link>,
-        /// What could be attached.
-        pub probes: Probes,
+    /// The maps as this process sees them; shared by all threads.
+    pub struct Views {
         /// Global switches.
         pub guard: Shared<GuardCtl>,
         /// Per source, written here.
@@ -116,6 +114,16 @@ mod load {
         pub cpu_stats: Shared<CpuStat>,
     }
 
+    /// The loaded gauges. Dropping detaches everything.
+    pub struct Gauges {
+        object: Object,
+        _links: Vec<Link>,
+        /// What could be attached.
+        pub probes: Probes,
+        /// The maps.
+        pub views: Arc<Views>,
+    }
+
     fn wake_ring() -> Result<MapHandle, Error> {
         let opts = libbpf_sys::bpf_map_create_opts {
             sz: size_of::<libbpf_sys::bpf_map_create_opts>() as libbpf_sys::size_t,
@@ -132,17 +140,31 @@ mod load {
             .map_err(failed(format!("object {name}")))
     }
 
+    fn write_rodata(map: &mut OpenMapMut<'_>, words: &[u32]) -> Result<(), Error> {
+        let bytes: Vec<u8> = words.iter().flat_map(|w| w.to_ne_bytes()).collect();
+        let data = map.initial_value_mut().filter(|d| d.len() == bytes.len());
+        let data = data
+            .ok_or_else(|| Error::Bpf { what: "rodata".into(), source: io::ErrorKind::InvalidData.into() })?;
+        data.copy_from_slice(&bytes);
+        Ok(())
+    }
+
     impl Gauges {
-        /// Loads the programs for a machine with `cpus` possible CPUs and attaches every tracepoint it can.
+        /// Loads the programs for a machine with `cpus` possible CPUs and attaches every tracepoint it can. Sockets
+        /// of the network namespace `netns_inode` can become consumers.
         ///
         /// # Errors
         /// [`Error::Bpf`] if maps or programs are refused: most often missing CAP_BPF and CAP_PERFMON, or a
         /// kernel without BTF.
-        pub fn load(cpus: usize) -> Result<Self, Error> {
+        pub fn load(cpus: usize, netns_inode: u32) -> Result<Self, Error> {
             libbpf_rs::set_print(None);
             let mut open = open(&GUARD.0, "weir_guard")?;
             let inner = wake_ring()?;
             for mut map in open.maps_mut() {
+                if map.name().to_string_lossy().ends_with(".rodata") {
+                    write_rodata(&mut map, &[netns_inode])?;
+                    continue;
+                }
                 let result = match map.name().to_str() {
                     Some("cpu_stats" | "cpu_pollers") => map.set_max_entries(cpus as u32),
                     Some("wakes") => map.set_inner_map_fd(inner.as_fd()),
@@ -179,7 +201,7 @@ mod load {
             // SAFETY: guard_maps.h declares these maps with the structs that abi.rs mirrors, sizes are asserted on
             // both sides, all fields are atomics, and the lengths are those of the maps.
             unsafe {
-                Ok(Self {
+                let views = Views {
                     guard: Shared::map(map("guard_ctl")?.as_fd(), 1).map_err(failed_io("guard_ctl"))?,
                     source_ctls: Shared::map(map("source_ctls")?.as_fd(), SOURCES)
                         .map_err(failed_io("source_ctls"))?,
@@ -195,10 +217,8 @@ mod load {
                         .map_err(failed_io("poller_ctls"))?,
                     cpu_stats: Shared::map(map("cpu_stats")?.as_fd(), cpus)
                         .map_err(failed_io("cpu_stats"))?,
-                    probes,
-                    _links: links,
-                    object,
-                })
+                };
+                Ok(Self { views: Arc::new(views), probes, _links: links, object })
             }
         }
 
@@ -278,14 +298,7 @@ mod load {
                 if let Some(shared) = self.object.maps().find(|m| *m.name() == *name) {
                     map.reuse_fd(shared.as_fd()).map_err(failed(name))?;
                 } else if name.ends_with(".rodata") {
-                    let mut bytes = [0u8; 8];
-                    bytes[..4].copy_from_slice(&(first_source as u32).to_ne_bytes());
-                    bytes[4..].copy_from_slice(&(sources as u32).to_ne_bytes());
-                    let data =
-                        map.initial_value_mut().filter(|d| d.len() == bytes.len()).ok_or_else(|| {
-                            Error::Bpf { what: "rodata".into(), source: io::ErrorKind::InvalidData.into() }
-                        })?;
-                    data.copy_from_slice(&bytes);
+                    write_rodata(&mut map, &[first_source as u32, sources as u32])?;
                 }
             }
             let object = open.load().map_err(failed("XDP program"))?;

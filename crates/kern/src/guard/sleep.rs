@@ -1,6 +1,6 @@
 //! What threads sleep on: BPF ring buffers.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::rc::Rc;
@@ -42,26 +42,35 @@ impl Bell {
     }
 
     /// The ring as this thread consumes it.
-    pub fn open(&self) -> Result<OpenBell<'static>, libbpf_rs::Error> {
+    pub fn open(&self) -> io::Result<OpenBell> {
+        let reasons = Rc::new(Cell::new(0));
+        let sink = Rc::clone(&reasons);
         let mut builder = RingBufferBuilder::new();
-        builder.add(&self.ring, |_| 0)?;
-        Ok(OpenBell { ring: builder.build()? })
+        let added = builder.add(&self.ring, move |bytes| {
+            if let Some(reason) = bytes.first_chunk::<4>() {
+                sink.set(sink.get() | u32::from_ne_bytes(*reason));
+            }
+            0
+        });
+        added.map_err(io::Error::other)?;
+        Ok(OpenBell { ring: builder.build().map_err(io::Error::other)?, reasons })
     }
 }
 
 /// See [`Bell`].
-pub struct OpenBell<'a> {
-    ring: RingBuffer<'a>,
+pub struct OpenBell {
+    ring: RingBuffer<'static>,
+    reasons: Rc<Cell<u32>>,
 }
 
-impl OpenBell<'_> {
-    /// Sleeps at most `timeout`; true if BPF woke the thread. At most a ring's worth of records is consumed.
-    pub fn sleep(&self, timeout: Duration) -> io::Result<bool> {
-        let rung = wait_readable(self.ring.epoll_fd(), Some(timeout))?;
-        if rung {
+impl OpenBell {
+    /// Sleeps at most `timeout`; the [`super::wake`] bits of who ended it early, 0 for nobody. At most a ring's
+    /// worth of records is consumed.
+    pub fn sleep(&self, timeout: Duration) -> io::Result<u32> {
+        if wait_readable(self.ring.epoll_fd(), Some(timeout))? {
             self.ring.consume_raw();
         }
-        Ok(rung)
+        Ok(self.reasons.take())
     }
 }
 
