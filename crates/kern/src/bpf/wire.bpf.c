@@ -1,0 +1,487 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0
+/* The lab's wire: a paced source of frames, the hop that carries them to the host CPU, the drops and the
+ * reply counter at the far end, and the meters of receive work.
+ *
+ * wire_source runs under BPF_PROG_TEST_RUN with live frames. The kernel hands it the same pages again and
+ * again, with whatever their last receiver wrote into them, so each run writes the whole frame. All state has
+ * one writer, the CPU that runs the source. */
+#include <linux/bpf.h>
+#include <bpf/bpf_helpers.h>
+#include <bpf/bpf_tracing.h>
+#include <bpf/bpf_core_read.h>
+#include <bpf/bpf_endian.h>
+
+#define TARGETS 8
+#define PHASES 32
+#define SCHEDULE 64
+#define FRAME_WORDS 32
+#define CPUS 256
+#define WATCHED 64
+
+/* Departure times carry 16 fractional bits of a nanosecond: 10^-5 ns, and 78 hours before they overflow. */
+#define FRACTION 16
+/* Iterations of the pacing loop, about 25 ns each: bounds one wait to some 200 ms. */
+#define WAIT_MAX (8 << 20)
+
+enum kind { KIND_STAMP = 0, KIND_DNS = 1 };
+
+/* A stretch of constant rate. step is the time between two frames, 0 for as fast as possible. */
+struct phase {
+	__u64 end_ns;
+	__u64 step;
+};
+
+struct target {
+	__u32 frame[FRAME_WORDS];
+	__u32 words;
+	__u32 kind;
+	__u32 flows;
+	__u32 port; /* first source port, host order */
+};
+
+struct config {
+	__u32 burst;
+	__u32 phases;
+	__u32 schedule_len;
+	__u32 hop; /* 1: through the CPU map */
+	__u32 hop_cpu;
+	__u32 pad;
+	__u64 late_max_ns;
+	struct phase phase[PHASES];
+	__u8 schedule[SCHEDULE];
+	struct target target[TARGETS];
+};
+
+struct state {
+	__u64 start_ns;
+	__u64 now_ns;
+	__u64 end_ns;
+	__u64 due;
+	__u64 late_ns;
+	__u64 refused;
+	__u32 phase;
+	__u32 in_burst;
+	__u32 slot;
+	__u32 done;
+	__u64 sent[TARGETS];
+	__u64 sent_phase[PHASES];
+	__u32 flow[TARGETS];
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct config);
+} wire_config SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct state);
+} wire_state SEC(".maps");
+
+/* Written by user space at any time; a word of its own, so that a write cannot disturb the state. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, __u32);
+} wire_stop SEC(".maps");
+
+/* Target index -> wire-side device. */
+struct {
+	__uint(type, BPF_MAP_TYPE_DEVMAP);
+	__uint(max_entries, TARGETS);
+	__type(key, __u32);
+	__type(value, __u32);
+} wire_out SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_CPUMAP);
+	__uint(max_entries, CPUS);
+	__type(key, __u32);
+	__type(value, struct bpf_cpumap_val);
+} wire_hop SEC(".maps");
+
+struct wait {
+	__u64 until;
+	__u64 now;
+};
+
+static long wait_step(__u32 i, void *p)
+{
+	struct wait *w = p;
+
+	w->now = bpf_ktime_get_ns();
+	return w->now >= w->until;
+}
+
+static __always_inline __u64 wait_until(__u64 until, __u64 now)
+{
+	struct wait w = { .until = until, .now = now };
+
+	if (now < until)
+		bpf_loop(WAIT_MAX, wait_step, &w, 0);
+	return w.now;
+}
+
+/* Waits for the next burst's departure. 0 when the load is over. */
+static __always_inline int pace(const struct config *cfg, struct state *st)
+{
+	__u32 zero = 0, *stop = bpf_map_lookup_elem(&wire_stop, &zero);
+	__u64 now = bpf_ktime_get_ns(), rel, due, end, step;
+	__u32 ph = st->phase;
+
+	if (!st->start_ns)
+		st->start_ns = now;
+	if (ph >= PHASES || ph >= cfg->phases || !stop || *stop)
+		goto over;
+	rel = now - st->start_ns;
+	end = cfg->phase[ph].end_ns;
+	step = cfg->phase[ph].step;
+	due = step ? st->due >> FRACTION : rel;
+	if (due >= end || rel >= end) {
+		/* The phase has no room for another burst: the next one begins when it ends. */
+		due = end;
+		st->due = end << FRACTION;
+		ph++;
+		st->phase = ph;
+		if (ph >= PHASES || ph >= cfg->phases) {
+			now = wait_until(st->start_ns + end, now);
+			goto over;
+		}
+		step = cfg->phase[ph].step;
+	}
+	if (rel > due + cfg->late_max_ns) {
+		/* The CPU was taken away. Making up for it would be a burst that nobody asked for. */
+		st->late_ns += rel - due;
+		st->due = rel << FRACTION;
+	}
+	now = wait_until(st->start_ns + due, now);
+	st->due += step * cfg->burst;
+	st->now_ns = now;
+	return 1;
+over:
+	st->done = 1;
+	st->end_ns = now;
+	return 0;
+}
+
+SEC("xdp")
+int wire_source(struct xdp_md *ctx)
+{
+	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
+	__u32 zero = 0, t, slot, ph, *words = data;
+	const struct config *cfg = bpf_map_lookup_elem(&wire_config, &zero);
+	struct state *st = bpf_map_lookup_elem(&wire_state, &zero);
+	const struct target *tg;
+	long act;
+
+	if (!cfg || !st || st->done)
+		return XDP_DROP;
+	if (st->in_burst == 0 && !pace(cfg, st))
+		return XDP_DROP;
+
+	slot = st->slot;
+	if (slot >= cfg->schedule_len || slot >= SCHEDULE)
+		slot = 0;
+	t = cfg->schedule[slot] & (TARGETS - 1);
+	st->slot = slot + 1;
+	tg = &cfg->target[t];
+
+	/* Headers, the two stamp words and the shortest frame. */
+	if (data + 60 > end)
+		return XDP_DROP;
+#pragma unroll
+	for (int i = 0; i < 15; i++)
+		words[i] = tg->frame[i];
+	if (tg->words > 15) {
+#pragma unroll
+		for (int i = 15; i < FRAME_WORDS; i++) {
+			if ((void *)(words + i + 1) > end)
+				break;
+			words[i] = tg->frame[i];
+		}
+	}
+	if (tg->flows > 1) {
+		__u32 flow = st->flow[t] + 1;
+
+		if (flow >= tg->flows)
+			flow = 0;
+		st->flow[t] = flow;
+		*(__u16 *)(data + 34) = bpf_htons((__u16)(tg->port + flow));
+	}
+	if (tg->kind == KIND_DNS) {
+		*(__u16 *)(data + 42) = bpf_htons((__u16)st->sent[t]);
+	} else {
+		*(__u64 *)(data + 42) = st->now_ns;
+		*(__u64 *)(data + 50) = st->sent[t];
+	}
+
+	act = cfg->hop ? bpf_redirect_map(&wire_hop, cfg->hop_cpu, 0) : bpf_redirect_map(&wire_out, t, 0);
+	if (++st->in_burst >= cfg->burst)
+		st->in_burst = 0;
+	if (act != XDP_REDIRECT) {
+		st->refused++;
+		return XDP_DROP;
+	}
+	st->sent[t]++;
+	ph = st->phase;
+	if (ph < PHASES)
+		st->sent_phase[ph]++;
+	return XDP_REDIRECT;
+}
+
+/* Runs on the host CPU, in the CPU map's thread. The last byte of the destination address is the target. */
+SEC("xdp/cpumap")
+int wire_hop_out(struct xdp_md *ctx)
+{
+	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
+
+	if (data + 14 > end)
+		return XDP_DROP;
+	return bpf_redirect_map(&wire_out, ((__u8 *)data)[5] & (TARGETS - 1), 0);
+}
+
+/* Device at the host side: drops everything. */
+SEC("xdp")
+int wire_drop(struct xdp_md *ctx)
+{
+	return XDP_DROP;
+}
+
+/* A static rate limit, the tool a user without weir has: a token bucket in front of the stack. */
+struct limit {
+	__u64 step;  /* ns << FRACTION per packet */
+	__u64 depth; /* ns << FRACTION that may be saved up */
+	__u64 next;  /* time << FRACTION from which the next packet conforms */
+	__u64 dropped;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct limit);
+} wire_limit SEC(".maps");
+
+/* The device has one queue, so one CPU at a time runs this. */
+SEC("xdp")
+int wire_rate_limit(struct xdp_md *ctx)
+{
+	__u32 zero = 0;
+	struct limit *l = bpf_map_lookup_elem(&wire_limit, &zero);
+	__u64 now;
+
+	if (!l)
+		return XDP_PASS;
+	/* 48 bits of nanoseconds wrap after 78 hours of uptime: the signed difference stays right. */
+	now = bpf_ktime_get_ns() << FRACTION;
+	if ((__s64)(now - l->next) < 0) {
+		l->dropped++;
+		return XDP_DROP;
+	}
+	if (now - l->next > l->depth)
+		l->next = now - l->depth;
+	l->next += l->step;
+	return XDP_PASS;
+}
+
+/* Replies that leave the host side: counted, then taken off, as a wire would. */
+struct replies {
+	__u64 packets;
+	__u64 bytes;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct replies);
+} wire_replies SEC(".maps");
+
+#define TCX_PASS 0
+#define TCX_DROP 2
+
+SEC("tcx/egress")
+int wire_reply(struct __sk_buff *skb)
+{
+	__u32 zero = 0;
+	struct replies *r = bpf_map_lookup_elem(&wire_replies, &zero);
+	__u8 protocol = 0;
+
+	if (!r || skb->protocol != bpf_htons(0x0800) || bpf_skb_load_bytes(skb, 23, &protocol, 1) ||
+	    protocol != 17)
+		return TCX_PASS;
+	r->packets++;
+	r->bytes += skb->len;
+	return TCX_DROP;
+}
+
+/* Meters. */
+
+struct ns_common {
+	unsigned int inum;
+} __attribute__((preserve_access_index));
+
+struct net {
+	struct ns_common ns;
+} __attribute__((preserve_access_index));
+
+typedef struct {
+	struct net *net;
+} possible_net_t;
+
+struct net_device {
+	int ifindex;
+	possible_net_t nd_net;
+} __attribute__((preserve_access_index));
+
+struct napi_struct {
+	struct net_device *dev;
+} __attribute__((preserve_access_index));
+
+struct xdp_cpumap_stats {
+	unsigned int redirect;
+	unsigned int pass;
+	unsigned int drop;
+} __attribute__((preserve_access_index));
+
+/* One device is metered at a time, named by namespace and index. */
+struct meter_config {
+	__u32 netns;
+	__u32 ifindex;
+	__u32 hop_map;
+	__u32 pad;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct meter_config);
+} meter_config SEC(".maps");
+
+struct meter {
+	__u64 polls;
+	__u64 packets;
+	__u64 full;
+	__u64 softirq_polls; /* those made in softirq context */
+	__u64 softirq_ns;
+	__u64 softirq_runs;
+	__u64 softirq_start;
+	__u64 stolen_ns; /* softirq time while a watched program was the current task */
+	__u64 hop_enqueue_drops;
+	__u64 hop_thread_drops;
+	__u64 hop_packets;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct meter);
+} meters SEC(".maps");
+
+/* Thread groups of the measured programs. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, WATCHED);
+	__type(key, __u32);
+	__type(value, __u32);
+} meter_watched SEC(".maps");
+
+static __always_inline struct meter *meter(void)
+{
+	__u32 zero = 0;
+
+	return bpf_map_lookup_elem(&meters, &zero);
+}
+
+SEC("tp_btf/napi_poll")
+int BPF_PROG(meter_poll, struct napi_struct *napi, int work, int budget)
+{
+	__u32 zero = 0;
+	const struct meter_config *cfg = bpf_map_lookup_elem(&meter_config, &zero);
+	struct net_device *dev = napi->dev;
+	struct meter *m;
+
+	if (!cfg || !dev || (__u32)dev->ifindex != cfg->ifindex || dev->nd_net.net->ns.inum != cfg->netns)
+		return 0;
+	m = meter();
+	if (!m)
+		return 0;
+	m->polls++;
+	m->packets += work;
+	m->full += work >= budget;
+	m->softirq_polls += m->softirq_start != 0;
+	return 0;
+}
+
+#define NET_RX 3
+
+SEC("tp_btf/softirq_entry")
+int BPF_PROG(meter_softirq_entry, unsigned int vec)
+{
+	struct meter *m;
+
+	if (vec != NET_RX)
+		return 0;
+	m = meter();
+	if (m)
+		m->softirq_start = bpf_ktime_get_ns();
+	return 0;
+}
+
+SEC("tp_btf/softirq_exit")
+int BPF_PROG(meter_softirq_exit, unsigned int vec)
+{
+	struct meter *m;
+	__u32 tgid;
+	__u64 ns;
+
+	if (vec != NET_RX)
+		return 0;
+	m = meter();
+	if (!m || !m->softirq_start)
+		return 0;
+	ns = bpf_ktime_get_ns() - m->softirq_start;
+	m->softirq_start = 0;
+	m->softirq_ns += ns;
+	m->softirq_runs++;
+	tgid = bpf_get_current_pid_tgid() >> 32;
+	if (bpf_map_lookup_elem(&meter_watched, &tgid))
+		m->stolen_ns += ns;
+	return 0;
+}
+
+SEC("tp_btf/xdp_cpumap_enqueue")
+int BPF_PROG(meter_hop_enqueue, int map_id, unsigned int processed, unsigned int drops, int to_cpu)
+{
+	__u32 zero = 0;
+	const struct meter_config *cfg = bpf_map_lookup_elem(&meter_config, &zero);
+	struct meter *m = meter();
+
+	if (cfg && m && (__u32)map_id == cfg->hop_map)
+		m->hop_enqueue_drops += drops;
+	return 0;
+}
+
+SEC("tp_btf/xdp_cpumap_kthread")
+int BPF_PROG(meter_hop_thread, int map_id, unsigned int processed, unsigned int drops, int sched,
+	     struct xdp_cpumap_stats *stats)
+{
+	__u32 zero = 0;
+	const struct meter_config *cfg = bpf_map_lookup_elem(&meter_config, &zero);
+	struct meter *m = meter();
+
+	if (cfg && m && (__u32)map_id == cfg->hop_map) {
+		m->hop_packets += processed;
+		m->hop_thread_drops += drops + stats->drop;
+	}
+	return 0;
+}
+
+char LICENSE[] SEC("license") = "Dual MIT/GPL";

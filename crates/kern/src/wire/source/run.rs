@@ -1,0 +1,453 @@
+//! The part of the source that needs the compiled BPF object.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::thread::JoinHandleExt;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use libbpf_rs::{Link, MapCore, MapFlags, Object, ObjectBuilder};
+use nix::sched::{CloneFlags, setns};
+
+use super::{Error, Load, Meter, PHASES, RawState, Result, Sent, TARGETS};
+use crate::wire::netns::Namespace;
+use crate::wire::{Context, tasks};
+
+static OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/wire.bpf.o"));
+
+const METERS: [&str; 5] =
+    ["meter_poll", "meter_softirq_entry", "meter_softirq_exit", "meter_hop_enqueue", "meter_hop_thread"];
+
+/// The loaded programs: source, hop, meters, and what can be attached at the host side.
+#[derive(Debug)]
+pub struct Wire {
+    object: Object,
+    programs: BTreeMap<String, RawFd>,
+    maps: BTreeMap<String, RawFd>,
+    _meters: Vec<Link>,
+}
+
+/// A program on an interface; detached when dropped.
+#[derive(Debug)]
+pub struct Attached {
+    _link: OwnedFd,
+}
+
+impl Wire {
+    /// Loads all programs and starts the meters, which count for this machine until the value is dropped.
+    ///
+    /// # Errors
+    /// Without CAP_BPF and CAP_PERFMON, or if the verifier refuses.
+    pub fn load() -> Result<Wire> {
+        let bpf = |e: libbpf_rs::Error| Error::Bpf(format!("wire.bpf.o: {e}"));
+        let mut builder = ObjectBuilder::default();
+        let open = builder.name("wire").and_then(|b| b.open_memory(OBJECT)).map_err(bpf)?;
+        let object = open.load().map_err(bpf)?;
+        let name = |n: &std::ffi::OsStr| n.to_string_lossy().into_owned();
+        let programs = object.progs().map(|p| (name(p.name()), p.as_fd().as_raw_fd())).collect();
+        let maps = object.maps().map(|m| (name(m.name()), m.as_fd().as_raw_fd())).collect();
+        let mut meters = Vec::new();
+        for program in object.progs_mut().filter(|p| METERS.iter().any(|m| p.name() == *m)) {
+            meters
+                .push(program.attach().map_err(|e| Error::Bpf(format!("meter {:?}: {e}", program.name())))?);
+        }
+        Ok(Wire { object, programs, maps, _meters: meters })
+    }
+
+    fn program(&self, name: &str) -> Result<RawFd> {
+        self.programs
+            .get(name)
+            .copied()
+            .ok_or_else(|| Error::Bpf(format!("wire.bpf.o has no program {name}")))
+    }
+
+    fn map_fd(&self, name: &str) -> Result<RawFd> {
+        self.maps.get(name).copied().ok_or_else(|| Error::Bpf(format!("wire.bpf.o has no map {name}")))
+    }
+
+    fn map<T>(&self, name: &str, f: impl FnOnce(&libbpf_rs::Map<'_>) -> libbpf_rs::Result<T>) -> Result<T> {
+        let map = self.object.maps().find(|m| m.name() == name);
+        let map = map.ok_or_else(|| Error::Bpf(format!("wire.bpf.o has no map {name}")))?;
+        f(&map).map_err(|e| Error::Bpf(format!("map {name}: {e}")))
+    }
+
+    fn set(&self, map: &str, key: u32, value: &[u8]) -> Result<()> {
+        self.map(map, |m| m.update(&key.to_ne_bytes(), value, MapFlags::ANY))
+    }
+
+    /// Sends target `target`'s frames to the interface `index` of `ns`.
+    ///
+    /// # Errors
+    /// If there is no such interface.
+    pub fn output(&self, target: u32, ns: &Namespace, index: u32) -> Result<()> {
+        let fd = self.map_fd("wire_out")?;
+        // The kernel resolves the index in the namespace of the caller.
+        ns.run(|| {
+            // SAFETY: key and value are live u32, the sizes the map was made with.
+            let rc = unsafe {
+                libbpf_sys::bpf_map_update_elem(fd, (&raw const target).cast(), (&raw const index).cast(), 0)
+            };
+            errno(rc).map(drop).what(|| format!("wire output to interface {index}"))
+        })
+    }
+
+    /// Makes the hop: a queue of `length` frames and a kernel thread bound to `cpu` that hands them on to the
+    /// output devices. Answers the thread's id.
+    ///
+    /// # Errors
+    /// If the CPU does not exist.
+    pub fn hop(&self, cpu: usize, length: u32) -> Result<i32> {
+        let program = self.program("wire_hop_out")?;
+        let value = [length.to_ne_bytes(), program.to_ne_bytes()].concat();
+        self.set("wire_hop", cpu as u32, &value)?;
+        let wanted = format!("cpumap/{cpu}/map:{}", self.hop_map()?);
+        // The thread gets its name when it first runs.
+        let end = Instant::now() + Duration::from_secs(1);
+        loop {
+            if let Some(pid) = tasks::find(|name| name == wanted)? {
+                return Ok(pid);
+            }
+            if Instant::now() > end {
+                return Err(Error::Missing(format!("no kernel thread {wanted}")));
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// Removes the hop on `cpu`; its thread ends.
+    ///
+    /// # Errors
+    /// If there is none.
+    pub fn remove_hop(&self, cpu: usize) -> Result<()> {
+        self.map("wire_hop", |m| m.delete(&(cpu as u32).to_ne_bytes()))
+    }
+
+    fn hop_map(&self) -> Result<u32> {
+        self.map("wire_hop", |m| m.info().map(|i| i.info.id))
+    }
+
+    /// Chooses the device whose polls are counted: `index` in `ns`.
+    ///
+    /// # Errors
+    /// Of the map.
+    pub fn meter(&self, ns: &Namespace, index: u32) -> Result<()> {
+        let words = [ns.inode(), index, self.hop_map()?, 0];
+        self.set("meter_config", 0, &words.map(u32::to_ne_bytes).concat())
+    }
+
+    /// Counts softirq time that falls on the process `pid` as stolen from it; at most 64 processes.
+    ///
+    /// # Errors
+    /// If there are more.
+    pub fn watch(&self, pid: u32) -> Result<()> {
+        self.set("meter_watched", pid, &1u32.to_ne_bytes())
+    }
+
+    /// Ends [`Wire::watch`].
+    pub fn unwatch(&self, pid: u32) {
+        // Not there is as good as removed.
+        let _ = self.map("meter_watched", |m| m.delete(&pid.to_ne_bytes()));
+    }
+
+    /// The meters of all CPUs, by CPU number.
+    ///
+    /// # Errors
+    /// Of the map.
+    pub fn meters(&self) -> Result<Vec<Meter>> {
+        let cpus = self.map("meters", |m| m.lookup_percpu(&0u32.to_ne_bytes(), MapFlags::ANY))?;
+        Ok(cpus.unwrap_or_default().iter().map(|bytes| meter(bytes)).collect())
+    }
+
+    /// Attaches the program that drops every frame to interface `index` of `ns`.
+    ///
+    /// # Errors
+    /// If another program is there.
+    pub fn attach_drop(&self, ns: &Namespace, index: u32) -> Result<Attached> {
+        self.link("wire_drop", ns, index, libbpf_sys::BPF_XDP)
+    }
+
+    /// Attaches the static rate limit: at most `rate` packets/s, of which up to `depth` may come at once.
+    ///
+    /// # Errors
+    /// If another program is there.
+    pub fn attach_limit(&self, ns: &Namespace, index: u32, rate: f64, depth: u32) -> Result<Attached> {
+        let step = (1e9 / rate.max(1.0) * f64::from(1u32 << super::FRACTION)) as u64;
+        let words = [step, step * u64::from(depth), 0, 0];
+        self.set("wire_limit", 0, &words.map(u64::to_ne_bytes).concat())?;
+        self.link("wire_rate_limit", ns, index, libbpf_sys::BPF_XDP)
+    }
+
+    /// Packets that the rate limit dropped since it was attached.
+    ///
+    /// # Errors
+    /// Of the map.
+    pub fn limit_drops(&self) -> Result<u64> {
+        let value = self.map("wire_limit", |m| m.lookup(&0u32.to_ne_bytes(), MapFlags::ANY))?;
+        Ok(value.map_or(0, |v| word(&v, 24)))
+    }
+
+    /// Counts UDP datagrams that leave by interface `index` of `ns`, and takes them off.
+    ///
+    /// # Errors
+    /// If the kernel has no tcx (before 6.6).
+    pub fn attach_replies(&self, ns: &Namespace, index: u32) -> Result<Attached> {
+        self.link("wire_reply", ns, index, libbpf_sys::BPF_TCX_EGRESS)
+    }
+
+    /// Datagrams counted by [`Wire::attach_replies`] since the programs were loaded.
+    ///
+    /// # Errors
+    /// Of the map.
+    pub fn replies(&self) -> Result<u64> {
+        let cpus = self.map("wire_replies", |m| m.lookup_percpu(&0u32.to_ne_bytes(), MapFlags::ANY))?;
+        Ok(cpus.unwrap_or_default().iter().map(|bytes| word(bytes, 0)).sum())
+    }
+
+    fn link(
+        &self,
+        program: &str,
+        ns: &Namespace,
+        index: u32,
+        kind: libbpf_sys::bpf_attach_type,
+    ) -> Result<Attached> {
+        let fd = self.program(program)?;
+        let link = ns.run(|| {
+            let mut opts = libbpf_sys::bpf_link_create_opts {
+                sz: size_of::<libbpf_sys::bpf_link_create_opts>() as u64,
+                ..Default::default()
+            };
+            if kind == libbpf_sys::BPF_XDP {
+                opts.flags = libbpf_sys::XDP_FLAGS_DRV_MODE;
+            }
+            // SAFETY: the options are a live struct of the size they say, and the program is loaded.
+            let rc = unsafe { libbpf_sys::bpf_link_create(fd, index as i32, kind, &raw const opts) };
+            let link = errno(rc).what(|| format!("attach {program} to interface {index}"))?;
+            // SAFETY: the kernel just made this descriptor for us.
+            Ok(unsafe { OwnedFd::from_raw_fd(link) })
+        })?;
+        Ok(Attached { _link: link })
+    }
+
+    /// Sends one frame from `cpu` at once and waits for it. The device's NAPI is then scheduled on that CPU.
+    ///
+    /// # Errors
+    /// If the kernel has no live frames (before 5.18).
+    pub fn prime(&self, ns: &Namespace, cpu: usize, target: u32, frame: Vec<u8>) -> Result<()> {
+        let one = super::Phase { duration: Duration::from_millis(1), rate: Some(1000.0) };
+        let targets =
+            vec![super::Target { frame, payload: super::Payload::Dns, flows: 1 }; target as usize + 1];
+        let load = Load { phases: vec![one], burst: 1, targets, schedule: vec![target as u8], hop: None };
+        self.start(ns, cpu, &load)?.wait().map(drop)
+    }
+
+    /// Starts a load from a thread on `cpu`; at most one load at a time runs.
+    ///
+    /// # Errors
+    /// If the load is out of range, or of the maps.
+    pub fn start(&self, ns: &Namespace, cpu: usize, load: &Load) -> Result<Running<'_>> {
+        load.check()?;
+        self.set("wire_config", 0, bytes_of(&load.raw()))?;
+        self.set("wire_state", 0, bytes_of(&RawState::default()))?;
+        self.set("wire_stop", 0, &0u32.to_ne_bytes())?;
+        interruptible()?;
+        let (program, repeat, burst) = (self.program("wire_source")?, load.repeat(), load.burst);
+        let mut frame = load.targets[0].frame.clone();
+        let file = ns.file().try_clone().what(|| ns.name().into())?;
+        let thread = std::thread::Builder::new().name("wire".into()).spawn(move || {
+            setns(file.as_fd(), CloneFlags::CLONE_NEWNET).what(|| "enter wire namespace".into())?;
+            tasks::pin(0, cpu)?;
+            let start = thread_cpu_ns();
+            let answer = test_run(program, &mut frame, repeat, burst);
+            answer.what(|| "BPF_PROG_TEST_RUN with live frames (Linux 5.18)".into())?;
+            Ok(thread_cpu_ns() - start)
+        });
+        let thread = thread.what(|| "thread wire".into())?;
+        let over = Instant::now() + load.duration();
+        Ok(Running {
+            wire: self,
+            thread: Some(thread),
+            over,
+            phases: load.phases.len(),
+            targets: load.targets.len(),
+        })
+    }
+
+    fn state(&self) -> Result<RawState> {
+        let bytes = self.map("wire_state", |m| m.lookup(&0u32.to_ne_bytes(), MapFlags::ANY))?;
+        let bytes = bytes.unwrap_or_default();
+        if bytes.len() < size_of::<RawState>() {
+            return Err(Error::Bpf("map wire_state: short".into()));
+        }
+        // SAFETY: the buffer holds a whole state, made of integers only.
+        Ok(unsafe { std::ptr::read_unaligned(bytes.as_ptr().cast()) })
+    }
+}
+
+/// A load under way. Dropping it stops the load and waits for its thread.
+#[derive(Debug)]
+pub struct Running<'a> {
+    wire: &'a Wire,
+    thread: Option<JoinHandle<Result<u64>>>,
+    over: Instant,
+    phases: usize,
+    targets: usize,
+}
+
+/// A source that does not end this long after its load is stopped.
+const OVERTIME: Duration = Duration::from_secs(1);
+
+impl Running<'_> {
+    /// Frames sent so far, and CLOCK_MONOTONIC of the last burst.
+    ///
+    /// # Errors
+    /// Of the map.
+    pub fn progress(&self) -> Result<(u64, u64)> {
+        let state = self.wire.state()?;
+        Ok((state.sent.iter().sum(), state.now_ns))
+    }
+
+    /// First departure, CLOCK_MONOTONIC; `None` before it.
+    ///
+    /// # Errors
+    /// Of the map.
+    pub fn started_ns(&self) -> Result<Option<u64>> {
+        Ok(Some(self.wire.state()?.start_ns).filter(|ns| *ns > 0))
+    }
+
+    /// True when the sending thread has ended.
+    #[must_use]
+    pub fn finished(&self) -> bool {
+        self.thread.as_ref().is_none_or(JoinHandle::is_finished)
+    }
+
+    /// Ends the load now.
+    ///
+    /// # Errors
+    /// Of the map.
+    pub fn stop(&self) -> Result<()> {
+        self.wire.set("wire_stop", 0, &1u32.to_ne_bytes())
+    }
+
+    /// Waits for the end and answers what was sent.
+    ///
+    /// # Errors
+    /// If the kernel refused to run the source.
+    pub fn wait(mut self) -> Result<Sent> {
+        std::thread::sleep(self.over.saturating_duration_since(Instant::now()));
+        let cpu_ns = self.join()?;
+        let state = self.wire.state()?;
+        Ok(Sent {
+            by_target: state.sent[..self.targets.min(TARGETS)].to_vec(),
+            by_phase: state.sent_phase[..self.phases.min(PHASES)].to_vec(),
+            start_ns: state.start_ns,
+            end_ns: state.end_ns.max(state.now_ns),
+            late_ns: state.late_ns,
+            refused: state.refused,
+            cpu_ns,
+        })
+    }
+
+    fn join(&mut self) -> Result<u64> {
+        let Some(thread) = self.thread.take() else { return Ok(0) };
+        let stop = self.over + OVERTIME;
+        while !thread.is_finished() {
+            let state = self.wire.state();
+            if Instant::now() > stop {
+                // Best effort: the loop goes on until the thread is gone.
+                let _ = self.stop();
+            }
+            if state.is_ok_and(|s| s.done != 0) {
+                // The program sends nothing more; a signal spares the kernel the rest of its repeat count.
+                // SAFETY: the thread is not joined, so its handle is valid; the signal's handler does nothing.
+                unsafe { libc::pthread_kill(thread.as_pthread_t(), wake_signal()) };
+            }
+            std::thread::sleep(Duration::from_micros(500));
+        }
+        thread.join().map_err(|_| Error::Missing("the sending thread panicked".into()))?
+    }
+}
+
+impl Drop for Running<'_> {
+    fn drop(&mut self) {
+        if self.thread.is_some() {
+            // Nothing to report to: the thread is waited for either way.
+            let _ = self.stop();
+            let _ = self.join();
+        }
+    }
+}
+
+fn test_run(program: RawFd, frame: &mut [u8], repeat: i32, burst: u32) -> io::Result<()> {
+    let mut opts = libbpf_sys::bpf_test_run_opts {
+        sz: size_of::<libbpf_sys::bpf_test_run_opts>() as u64,
+        data_in: frame.as_ptr().cast(),
+        data_size_in: frame.len() as u32,
+        repeat,
+        flags: libbpf_sys::BPF_F_TEST_XDP_LIVE_FRAMES,
+        batch_size: burst,
+        ..Default::default()
+    };
+    // SAFETY: the options are a live struct of the size they say; data_in is live and has the stated size.
+    let rc = unsafe { libbpf_sys::bpf_prog_test_run_opts(program, &raw mut opts) };
+    match errno(rc) {
+        // Cut short on purpose, after the program was done.
+        Err(e) if e.kind() == io::ErrorKind::Interrupted => Ok(()),
+        other => other.map(drop),
+    }
+}
+
+/// libbpf answers with a negative error number.
+fn errno(rc: i32) -> io::Result<i32> {
+    if rc < 0 { Err(io::Error::from_raw_os_error(-rc)) } else { Ok(rc) }
+}
+
+fn thread_cpu_ns() -> u64 {
+    let time = nix::time::clock_gettime(nix::time::ClockId::CLOCK_THREAD_CPUTIME_ID);
+    time.map_or(0, |t| t.tv_sec() as u64 * 1_000_000_000 + t.tv_nsec() as u64)
+}
+
+/// The signal that cuts a finished source short.
+fn wake_signal() -> i32 {
+    libc::SIGRTMIN() + 5
+}
+
+extern "C" fn nothing(_: libc::c_int) {}
+
+/// Gives [`wake_signal`] a handler without effect: its only use is to interrupt a system call.
+fn interruptible() -> Result<()> {
+    // SAFETY: an all-zero sigaction is valid, and the handler is async-signal-safe because it does nothing.
+    let rc = unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        action.sa_sigaction = nothing as *const () as usize;
+        libc::sigaction(wake_signal(), &raw const action, std::ptr::null_mut())
+    };
+    if rc == 0 { Ok(()) } else { Err(io::Error::last_os_error()).what(|| "signal handler".into()) }
+}
+
+/// A struct of integers without padding, as the bytes that the kernel copies.
+fn bytes_of<T: Copy>(value: &T) -> &[u8] {
+    // SAFETY: used for RawConfig and RawState only, whose sizes are asserted to hold no padding.
+    unsafe { std::slice::from_raw_parts((&raw const *value).cast(), size_of::<T>()) }
+}
+
+fn word(bytes: &[u8], at: usize) -> u64 {
+    bytes.get(at..at + 8).and_then(|b| b.try_into().ok()).map_or(0, u64::from_ne_bytes)
+}
+
+/// struct meter of wire.bpf.c.
+fn meter(bytes: &[u8]) -> Meter {
+    let at = |i: usize| word(bytes, i * 8);
+    Meter {
+        polls: at(0),
+        packets: at(1),
+        full: at(2),
+        softirq_polls: at(3),
+        softirq_ns: at(4),
+        softirq_runs: at(5),
+        stolen_ns: at(7),
+        hop_enqueue_drops: at(8),
+        hop_thread_drops: at(9),
+        hop_packets: at(10),
+    }
+}
