@@ -1,4 +1,5 @@
 use super::*;
+use crate::measure::Drops;
 
 fn small() -> Document {
     let mut document = Document::new("livelock-udp", Backend::Kernel);
