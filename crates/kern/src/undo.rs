@@ -1,0 +1,161 @@
+//! `weir undo`: puts back what a dead guard has left, when its keeper died with it.
+
+use crate::{
+    error::Result,
+    journal::{Fate, Journal, Lock, Outcome, paths},
+    netns,
+    settings::Access,
+};
+use serde::Serialize;
+use std::{path::Path, time::Duration};
+
+/// What was done about one journal.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(tag = "state", rename_all = "kebab-case")]
+pub enum Undone {
+    /// Its guard is dead: settings were put back. The journal is removed unless one is open still.
+    Restored {
+        /// Interface.
+        interface: String,
+        /// The dead guard.
+        pid: u32,
+        /// Setting by setting.
+        outcomes: Vec<Outcome>,
+    },
+    /// Its guard lives: nothing was done.
+    Guarded {
+        /// Interface.
+        interface: String,
+        /// The live guard; stop it first.
+        pid: u32,
+    },
+    /// It belongs to another network namespace: nothing was done.
+    Elsewhere {
+        /// Interface.
+        interface: String,
+        /// The guard.
+        pid: u32,
+        /// True if that guard lives.
+        alive: bool,
+        /// Inode of the namespace.
+        netns: u64,
+        /// Name to give to `ip netns exec`, if it has one.
+        netns_name: Option<String>,
+    },
+    /// The namespace it belonged to is gone, and every setting with it. The journal is removed.
+    NamespaceGone {
+        /// Interface.
+        interface: String,
+        /// Inode that the namespace had.
+        netns: u64,
+    },
+    /// Not a journal that weir wrote: left alone.
+    Unreadable {
+        /// The file.
+        file: String,
+        /// What is wrong with it.
+        why: String,
+    },
+}
+
+/// What `undo` did.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Report {
+    /// One per journal; empty: nothing to undo.
+    pub journals: Vec<Undone>,
+    /// A queue that was polled when its guard and keeper died may stay silent until its old flush timer has
+    /// fired: this long after the undo at most, ms (rounded up). 0 if nothing was put back.
+    pub settles_in_ms: u64,
+}
+
+impl Report {
+    /// Settings that have their old value again because of this call.
+    pub fn restored(&self) -> usize {
+        self.outcomes().filter(|o| matches!(o.fate, Fate::Restored { .. })).count()
+    }
+
+    /// True if nothing of a dead weir is left in this namespace.
+    pub fn complete(&self) -> bool {
+        self.outcomes().all(Outcome::settled)
+            && !self.journals.iter().any(|j| matches!(j, Undone::Unreadable { .. }))
+    }
+
+    fn outcomes(&self) -> impl Iterator<Item = &Outcome> {
+        self.journals.iter().flat_map(|j| match j {
+            Undone::Restored { outcomes, .. } => outcomes.as_slice(),
+            _ => &[],
+        })
+    }
+}
+
+/// Restores every journal in `dir` that belongs to the caller's network namespace and whose guard is dead.
+/// An error means that nothing could be looked at.
+pub fn undo(dir: &Path) -> Result<Report> {
+    run(dir, true)
+}
+
+/// What [`undo`] would do; changes nothing.
+pub fn dry_run(dir: &Path) -> Result<Report> {
+    run(dir, false)
+}
+
+fn run(dir: &Path, write: bool) -> Result<Report> {
+    let mut report = Report::default();
+    if paths(dir)?.is_empty() {
+        return Ok(report);
+    }
+    // A keeper may be at it: then it is done when the lock is free.
+    let _lock = if write { Some(Lock::take(dir)?) } else { None };
+    let here = netns::current()?;
+    let mut access = None;
+    for path in paths(dir)? {
+        let journal = match Journal::load(&path) {
+            Ok(j) => j,
+            Err(e) if e.errno() == Some(libc::ENOENT) => continue,
+            Err(e) => {
+                let file = path.display().to_string();
+                report.journals.push(Undone::Unreadable { file, why: e.to_string() });
+                continue;
+            }
+        };
+        let (interface, pid) = (journal.name().to_string(), journal.owner().pid);
+        let (alive, of) = (journal.owner().alive(), journal.netns());
+        let state = if of.inode == here.inode && !of.same(&here) {
+            // This namespace has got the inode of a dead one.
+            if write {
+                journal.remove()?;
+            }
+            Undone::NamespaceGone { interface, netns: of.inode }
+        } else if !of.same(&here) {
+            let netns_name = named_netns(of.inode);
+            Undone::Elsewhere { interface, pid, alive, netns: of.inode, netns_name }
+        } else if alive {
+            Undone::Guarded { interface, pid }
+        } else {
+            let access = match &mut access {
+                Some(a) => a,
+                None => access.insert(Access::for_current_netns()?),
+            };
+            let outcomes = if write { journal.restore(access) } else { journal.dry_run(access) };
+            if outcomes.iter().any(|o| matches!(o.fate, Fate::Restored { .. })) {
+                let flush = journal.longest_flush().min(Duration::from_secs(3600));
+                report.settles_in_ms = report.settles_in_ms.max(flush.as_nanos().div_ceil(1_000_000) as u64);
+            }
+            if write && outcomes.iter().all(Outcome::settled) {
+                journal.remove()?;
+            }
+            Undone::Restored { interface, pid, outcomes }
+        };
+        report.journals.push(state);
+    }
+    Ok(report)
+}
+
+/// Name under `/run/netns` of the namespace with this inode.
+fn named_netns(inode: u64) -> Option<String> {
+    use std::os::unix::fs::MetadataExt;
+    std::fs::read_dir("/run/netns").ok()?.flatten().take(4096).find_map(|e| {
+        let meta = std::fs::metadata(e.path()).ok()?;
+        (meta.ino() == inode).then(|| e.file_name().to_string_lossy().into_owned())
+    })
+}

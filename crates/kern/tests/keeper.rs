@@ -1,0 +1,388 @@
+//! Death of the guard: the keeper puts everything back, `undo` does what a dead keeper could not.
+//!
+//! The guard and the keeper are processes of their own: this test program started again, with the test that
+//! plays the part as its only one. Without the environment variable of its part such a test does nothing.
+
+#![allow(clippy::unwrap_used, reason = "a failed step is a failed test, in helpers too")]
+
+use kern::{
+    ethtool,
+    journal::{Fate, Journal, Owner, Planned},
+    keeper::{self, Keeper},
+    napi, netns, proc,
+    settings::{Access, Setting, Value},
+    undo::{self, Undone},
+};
+use std::{
+    fs,
+    io::{BufRead, BufReader, Read},
+    net::UdpSocket,
+    os::{
+        fd::{AsFd, AsRawFd},
+        unix::fs::PermissionsExt,
+    },
+    path::{Path, PathBuf},
+    process::{Child, ChildStdout, Command, Stdio},
+    time::{Duration, Instant},
+};
+use testkit::{NetNs, root_or_skip};
+
+/// Flush timer of the tests: what waits for it instead of a last turn is late by far.
+const FLUSH_NS: u64 = 4_000_000_000;
+/// Five times the time the keeper has.
+const DEADLINE: Duration = Duration::from_secs(1);
+
+#[test]
+fn part_keeper() {
+    if let Ok(fd) = std::env::var("KEEPER_FD") {
+        keeper::main(fd.parse().unwrap()).unwrap();
+        std::process::exit(0);
+    }
+}
+
+#[test]
+fn part_guard() {
+    if let Ok(dir) = std::env::var("GUARD_DIR") {
+        guard(Path::new(&dir));
+        std::process::exit(0);
+    }
+}
+
+/// Takes w0 over as a guard does, says so, and waits to be killed.
+fn guard(dir: &Path) {
+    let mut access = Access::for_current_netns().unwrap();
+    let ifindex = netns::index_of("w0").unwrap();
+    let (mut journal, _) = Journal::claim(&dir.join("run"), &mut access, ifindex).unwrap();
+    let napi_id = napi::list(ifindex).unwrap()[0].id;
+    let handle = UdpSocket::bind("10.9.0.1:7000").unwrap();
+    println!("bound");
+    handle.recv(&mut [0; 16]).unwrap();
+    let set = |option: i32, value: i32| {
+        // SAFETY: `value` lives through the call and its size is given.
+        let r = unsafe {
+            let value = (&raw const value).cast();
+            libc::setsockopt(handle.as_raw_fd(), libc::SOL_SOCKET, option, value, 4)
+        };
+        assert_eq!(r, 0, "{}", std::io::Error::last_os_error());
+    };
+    set(libc::SO_BUSY_POLL, 1);
+    set(69, 1);
+    set(70, 8);
+    handle.set_nonblocking(true).unwrap();
+
+    let planned = [
+        (Setting::NapiFlush { ifindex, napi_id }, Value::Number(FLUSH_NS)),
+        (Setting::NapiDefer { ifindex, napi_id }, Value::Number(8)),
+    ]
+    .map(|(setting, new)| Planned { setting, queue: Some(0), old: access.read(&setting).unwrap(), new });
+    journal.record(&planned).unwrap();
+    let mut keeper = Keeper::spawn(&dir.join("keeper")).unwrap();
+    keeper.journal(&journal).unwrap();
+    keeper.handle(napi_id, handle.as_fd()).unwrap();
+    for p in &planned {
+        access.write(&p.setting, &p.new).unwrap();
+    }
+    let turn = || _ = handle.recv(&mut [0; 16]);
+    turn();
+    assert!(keeper.alive());
+    println!("polling {}", keeper.pid());
+    if std::env::var("GUARD_ENDS").is_ok() {
+        let mut line = String::new();
+        std::io::stdin().read_line(&mut line).unwrap();
+        let done = journal.restore(&mut access);
+        assert!(done.iter().all(|o| matches!(o.fate, Fate::Restored { .. })), "{done:?}");
+        turn();
+        journal.remove().unwrap();
+        keeper.dismiss().unwrap();
+        return;
+    }
+    std::thread::sleep(Duration::from_secs(60));
+}
+
+/// A guard under test: a pair of namespaces, the guard inside one, the sender in the other.
+struct Scene {
+    host: NetNs,
+    wire: NetNs,
+    dir: tempfile::TempDir,
+}
+
+struct Guard {
+    child: Child,
+    out: BufReader<ChildStdout>,
+    keeper: u32,
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        _ = self.child.kill();
+        _ = self.child.wait();
+    }
+}
+
+impl Scene {
+    fn new(tag: &str) -> Self {
+        let (host, wire) = (NetNs::new(&format!("{tag}h")), NetNs::new(&format!("{tag}w")));
+        host.sh("ip", &["link", "add", "w0", "type", "veth", "peer", "name", "w1", "netns", wire.name()]);
+        host.sh("ip", &["addr", "add", "10.9.0.1/24", "dev", "w0"]);
+        wire.sh("ip", &["addr", "add", "10.9.0.2/24", "dev", "w1"]);
+        host.sh("ip", &["link", "set", "w0", "up"]);
+        wire.sh("ip", &["link", "set", "w1", "up"]);
+        host.run(|| ethtool::set_gro("w0", true).unwrap());
+        // Datagrams of a sender with segmentation offload go round the receiver's NAPI.
+        wire.sh("ethtool", &["-K", "w1", "tso", "off", "gso", "off"]);
+        // No ARP later, when nobody polls.
+        wire.sh("ip", &["neigh", "replace", "10.9.0.1", "lladdr", &mac(&host, "w0"), "dev", "w1"]);
+        host.sh("ip", &["neigh", "replace", "10.9.0.2", "lladdr", &mac(&wire, "w1"), "dev", "w0"]);
+        let dir = tempfile::tempdir().unwrap();
+        let me = std::env::current_exe().unwrap();
+        let script = format!(
+            "#!/bin/sh\n[ \"$1 $2\" = 'keeper --fd' ] || exit 9\nKEEPER_FD=$3 exec '{}' --exact part_keeper \
+             --nocapture --test-threads=1\n",
+            me.display()
+        );
+        fs::write(dir.path().join("keeper"), script).unwrap();
+        fs::set_permissions(dir.path().join("keeper"), fs::Permissions::from_mode(0o755)).unwrap();
+        Scene { host, wire, dir }
+    }
+
+    fn run_dir(&self) -> PathBuf {
+        self.dir.path().join("run")
+    }
+
+    fn guard(&self, ends: bool) -> Guard {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args(["--exact", "part_guard", "--nocapture", "--test-threads=1"]);
+        command.env("GUARD_DIR", self.dir.path()).stdin(Stdio::piped()).stdout(Stdio::piped());
+        if ends {
+            command.env("GUARD_ENDS", "1");
+        }
+        // A child is born in the namespace of the thread that starts it.
+        let mut child = self.host.run(|| command.spawn().unwrap());
+        let out = BufReader::new(child.stdout.take().unwrap());
+        let mut guard = Guard { child, out, keeper: 0 };
+        guard.line("bound");
+        self.send(7000, 1);
+        guard.keeper = guard.line("polling ").parse().unwrap();
+        guard
+    }
+
+    fn send(&self, port: u16, count: usize) {
+        self.wire.run(|| {
+            let socket = UdpSocket::bind("10.9.0.2:0").unwrap();
+            (0..count).for_each(|_| _ = socket.send_to(b"x", ("10.9.0.1", port)).unwrap());
+        });
+    }
+
+    /// Current defer and flush of w0's NAPI.
+    fn values(&self) -> (Option<u32>, Option<u64>) {
+        self.host.run(|| {
+            let list = napi::list(netns::index_of("w0").unwrap()).unwrap();
+            (list[0].defer_hard_irqs, list[0].gro_flush_timeout_ns)
+        })
+    }
+
+    fn journals(&self) -> usize {
+        kern::journal::paths(&self.run_dir()).unwrap().len()
+    }
+}
+
+impl Guard {
+    /// Reads on until a line has `prefix` in it; answers what follows.
+    fn line(&mut self, prefix: &str) -> String {
+        loop {
+            let mut line = String::new();
+            assert!(self.out.read_line(&mut line).unwrap() > 0, "the guard ended before it said {prefix:?}");
+            if let Some((_, rest)) = line.split_once(prefix) {
+                return rest.trim().into();
+            }
+        }
+    }
+}
+
+fn mac(ns: &NetNs, interface: &str) -> String {
+    let json: serde_json::Value =
+        serde_json::from_str(&ns.sh("ip", &["-j", "link", "show", interface])).unwrap();
+    json[0]["address"].as_str().unwrap().to_string()
+}
+
+fn wait_until(what: &str, limit: Duration, mut holds: impl FnMut() -> bool) -> Duration {
+    let begin = Instant::now();
+    while !holds() {
+        assert!(begin.elapsed() < limit, "{what}: not within {limit:?}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    begin.elapsed()
+}
+
+#[test]
+fn keeper_restores_after_sigkill_and_makes_the_last_turn_root() {
+    if !root_or_skip("keeper_restores_after_sigkill_and_makes_the_last_turn_root") {
+        return;
+    }
+    let scene = Scene::new("kill");
+    let receiver = scene.host.run(|| UdpSocket::bind("10.9.0.1:9000").unwrap());
+    receiver.set_nonblocking(true).unwrap();
+    let mut got = 0;
+    let mut received = || {
+        while receiver.recv(&mut [0; 16]).is_ok() {
+            got += 1;
+        }
+        got
+    };
+    for round in 1..=3 {
+        let mut guard = scene.guard(false);
+        assert_eq!(scene.values(), (Some(8), Some(FLUSH_NS)));
+        // More than one turn hands up, into a source that nobody polls any more.
+        scene.send(9000, 20);
+        std::thread::sleep(Duration::from_millis(50));
+        // One datagram may pass: the interrupt that was enabled at takeover.
+        assert!(received() <= (round - 1) * 20 + 2, "the source is not taken over");
+        guard.child.kill().unwrap();
+        let settings = wait_until("settings", DEADLINE, || scene.values() == (Some(0), Some(0)));
+        let packets = wait_until("packets", DEADLINE, || received() == round * 20);
+        wait_until("journal", DEADLINE, || scene.journals() == 0);
+        wait_until("keeper's exit", DEADLINE, || proc::start_time(guard.keeper).is_none());
+        println!("settings back after {settings:?}, packets {packets:?} later");
+    }
+}
+
+#[test]
+fn a_dismissed_keeper_leaves_nothing_root() {
+    if !root_or_skip("a_dismissed_keeper_leaves_nothing_root") {
+        return;
+    }
+    let scene = Scene::new("dismiss");
+    let mut guard = scene.guard(true);
+    drop(guard.child.stdin.take());
+    assert!(guard.child.wait().unwrap().success());
+    assert_eq!(proc::start_time(guard.keeper), None, "reaped by its guard");
+    assert_eq!((scene.values(), scene.journals()), ((Some(0), Some(0)), 0));
+}
+
+#[test]
+fn the_keeper_stands_apart_root() {
+    if !root_or_skip("the_keeper_stands_apart_root") {
+        return;
+    }
+    let scene = Scene::new("apart");
+    let guard = scene.guard(false);
+    let of = |pid: u32, file: &str| fs::read_to_string(format!("/proc/{pid}/{file}")).unwrap();
+    let stat = of(guard.keeper, "stat");
+    let fields: Vec<&str> = stat.rsplit_once(')').unwrap().1.split_ascii_whitespace().collect();
+    assert_eq!(fields[3], guard.keeper.to_string(), "a session of its own");
+    assert_eq!(fs::read_link(format!("/proc/{}/cwd", guard.keeper)).unwrap(), Path::new("/"));
+    let fds: Vec<String> = fs::read_dir(format!("/proc/{}/fd", guard.keeper))
+        .unwrap()
+        .filter_map(|e| fs::read_link(e.unwrap().path()).ok())
+        .map(|l| l.to_string_lossy().into_owned())
+        .collect();
+    // Standard streams, the guard's socket, the handle, netlink, and its own sysfs.
+    assert!(fds.len() <= 3 + 5, "{fds:?}");
+    assert!(!fds.iter().any(|f| f.contains("run") || f.contains(".json")), "{fds:?}");
+    let used = || -> u64 {
+        // All threads: here the keeper runs in a thread of the test program.
+        fs::read_dir(format!("/proc/{}/task", guard.keeper))
+            .unwrap()
+            .filter_map(|t| fs::read_to_string(t.unwrap().path().join("schedstat")).ok())
+            .map(|s| s.split(' ').next().unwrap().parse::<u64>().unwrap())
+            .sum()
+    };
+    // The terminal's signals, and those of a shell that ends.
+    for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGQUIT, libc::SIGPIPE] {
+        // SAFETY: a plain system call on a process that this test has started.
+        assert_eq!(unsafe { libc::kill(guard.keeper as i32, signal) }, 0);
+    }
+    std::thread::sleep(Duration::from_millis(50));
+    let before = used();
+    std::thread::sleep(Duration::from_millis(500));
+    assert_eq!(used(), before, "an idle keeper uses no CPU time");
+    assert_eq!(scene.values(), (Some(8), Some(FLUSH_NS)), "and survives them");
+}
+
+#[test]
+fn undo_restores_when_guard_and_keeper_died_root() {
+    if !root_or_skip("undo_restores_when_guard_and_keeper_died_root") {
+        return;
+    }
+    let scene = Scene::new("undo");
+    let dir = scene.run_dir();
+    let here = || scene.host.run(|| undo::undo(&dir).unwrap());
+    assert_eq!(here(), undo::Report::default(), "nothing to undo");
+    let mut guard = scene.guard(false);
+
+    let interface = || "w0".to_string();
+    let pid = guard.child.id();
+    assert_eq!(here().journals, [Undone::Guarded { interface: interface(), pid }]);
+    let outside = undo::undo(&dir).unwrap();
+    let netns = scene.host.run(|| netns::current_inode().unwrap());
+    let netns_name = Some(scene.host.name().to_string());
+    assert_eq!(
+        outside.journals,
+        [Undone::Elsewhere { interface: interface(), pid, alive: true, netns, netns_name }]
+    );
+    assert_eq!(scene.values(), (Some(8), Some(FLUSH_NS)), "a live guard is never undone");
+
+    // SAFETY: a plain system call on a process that this test has started.
+    assert_eq!(unsafe { libc::kill(guard.keeper as i32, libc::SIGKILL) }, 0);
+    wait_until("keeper's end", DEADLINE, || proc::start_time(guard.keeper).is_none());
+    guard.child.kill().unwrap();
+    guard.child.wait().unwrap();
+    std::thread::sleep(Duration::from_millis(300));
+    assert_eq!(scene.values(), (Some(8), Some(FLUSH_NS)), "nobody has restored yet");
+
+    let dry = scene.host.run(|| undo::dry_run(&dir).unwrap());
+    assert_eq!(scene.values(), (Some(8), Some(FLUSH_NS)), "a dry run changes nothing");
+    let done = here();
+    assert_eq!(dry, done);
+    assert_eq!((done.restored(), done.complete(), done.settles_in_ms), (2, true, FLUSH_NS / 1_000_000));
+    assert_eq!((scene.values(), scene.journals()), ((Some(0), Some(0)), 0));
+    assert_eq!(here(), undo::Report::default());
+
+    // A file that weir did not write is reported and left.
+    let alien = dir.join("1-2.json");
+    fs::write(&alien, "{}").unwrap();
+    let report = here();
+    assert!(matches!(report.journals[..], [Undone::Unreadable { .. }]) && !report.complete());
+    assert!(alien.exists());
+}
+
+#[test]
+fn a_keeper_leaves_the_journal_of_a_new_guard_alone_root() {
+    if !root_or_skip("a_keeper_leaves_the_journal_of_a_new_guard_alone_root") {
+        return;
+    }
+    let scene = Scene::new("newer");
+    let mut guard = scene.guard(false);
+    let path = kern::journal::paths(&scene.run_dir()).unwrap().remove(0);
+    // As if another guard had claimed the interface between the death and the keeper's turn.
+    let mut v: serde_json::Value = serde_json::from_str(&fs::read_to_string(&path).unwrap()).unwrap();
+    v["guard"] = serde_json::to_value(Owner::me().unwrap()).unwrap();
+    fs::write(&path, v.to_string()).unwrap();
+    guard.child.kill().unwrap();
+    guard.child.wait().unwrap();
+    wait_until("keeper's exit", DEADLINE, || proc::start_time(guard.keeper).is_none());
+    assert_eq!(scene.values(), (Some(8), Some(FLUSH_NS)));
+    assert_eq!(scene.journals(), 1);
+}
+
+#[test]
+fn spawn_tells_why_it_fails_root() {
+    if !root_or_skip("spawn_tells_why_it_fails_root") {
+        return;
+    }
+    assert_eq!(Keeper::spawn(Path::new("/nonexistent/weir")).unwrap_err().errno(), Some(libc::ENOENT));
+    let begin = Instant::now();
+    let error = Keeper::spawn(Path::new("/bin/true")).unwrap_err();
+    assert!(begin.elapsed() < DEADLINE && error.to_string().contains("exited"), "{error}");
+    // Started by hand.
+    let mut child = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "part_keeper", "--nocapture"])
+        .env("KEEPER_FD", "7")
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut said = String::new();
+    child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+    assert!(!child.wait().unwrap().success() && said.contains("started by `weir guard` only"), "{said}");
+}
