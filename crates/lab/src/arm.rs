@@ -1,0 +1,123 @@
+//! The variants under comparison.
+
+use kern::wire::tasks::Policy;
+use results::Role;
+
+use crate::rig::Wiring;
+
+/// What stands at the host's device, beside the kernel's own stack.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Host {
+    /// Nothing.
+    Plain,
+    /// XDP drops every frame: what the way there costs.
+    Drop,
+    /// A static rate limit in packets/s.
+    Limit(f64),
+    /// `weir guard` with these options.
+    Guard(Vec<String>),
+}
+
+/// One variant.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Arm {
+    /// Name, as in the results.
+    pub name: String,
+    /// What it is compared as.
+    pub role: Role,
+    /// A line for the reader.
+    pub note: Option<String>,
+    /// How receive work gets to the host CPU.
+    pub wiring: Wiring,
+    /// What stands at the device.
+    pub host: Host,
+}
+
+const DEADLINE_RUNTIME_NS: u64 = 8_000_000;
+const DEADLINE_PERIOD_NS: u64 = 10_000_000;
+
+fn arm(name: &str, role: Role, note: &str, wiring: Wiring, host: Host) -> Arm {
+    let note = (!note.is_empty()).then(|| note.to_string());
+    Arm { name: name.into(), role, note, wiring, host }
+}
+
+fn guard(options: &[&str], reserve: u8) -> Host {
+    let own = options.iter().map(|o| (*o).to_string());
+    Host::Guard(own.chain(["--reserve".into(), reserve.to_string()]).collect())
+}
+
+/// The arms that show what the kernel does by itself: the best of them is what weir is measured against.
+#[must_use]
+pub fn stock() -> Vec<Arm> {
+    vec![
+        arm(
+            "stock-irq",
+            Role::Stock,
+            "a hop with real-time priority stands for the interrupt; its cost falls on the host CPU",
+            Wiring::Hop,
+            Host::Plain,
+        ),
+        arm("stock-rps", Role::Stock, "the driver's part runs on the wire CPU", Wiring::Rps, Host::Plain),
+        arm(
+            "stock-timer",
+            Role::Stock,
+            "the device's flush timer of 50 us stands for a moderated interrupt",
+            Wiring::Timer,
+            Host::Plain,
+        ),
+    ]
+}
+
+/// Threaded NAPI under a policy.
+fn threaded(policy: Policy, bound: bool) -> Wiring {
+    Wiring::Threaded { policy, bound }
+}
+
+/// All arms but the static rate limit, whose rate is searched for, in the order in which they are shown.
+/// `reserve` is the guard's, in percent.
+#[must_use]
+pub fn all(reserve: u8) -> Vec<Arm> {
+    let deadline = Policy::Deadline(DEADLINE_RUNTIME_NS, DEADLINE_PERIOD_NS);
+    let mut arms = stock();
+    arms.extend([
+        arm("threaded", Role::Alternative, "", threaded(Policy::Other(0), true), Host::Plain),
+        arm("threaded-idle", Role::Alternative, "", threaded(Policy::Idle, true), Host::Plain),
+        arm(
+            "threaded-deadline",
+            Role::Shown,
+            "8 ms of every 10 ms; the kernel refuses to bind it, so it may use the wire CPU",
+            threaded(deadline, false),
+            Host::Plain,
+        ),
+        arm("hop-only", Role::Shown, "stock-irq with every packet dropped by XDP", Wiring::Hop, Host::Drop),
+        arm("no-op", Role::Control, "a guard that does nothing", Wiring::Timer, guard(&["--mode", "none"], reserve)),
+        arm("weir", Role::Weir, "", Wiring::Timer, guard(&[], reserve)),
+    ]);
+    for part in ["feedback", "budget", "quota"] {
+        let name = format!("weir-no-{part}");
+        arms.push(arm(&name, Role::Ablation, "", Wiring::Timer, guard(&["--ablate", part], reserve)));
+    }
+    arms
+}
+
+/// The static rate limit at `rate` packets/s.
+#[must_use]
+pub fn rate_limit(rate: f64) -> Arm {
+    let note = format!("XDP token bucket at {:.0} k/s, the best of a search", rate / 1000.0);
+    arm("rate-limit", Role::Alternative, &note, Wiring::Timer, Host::Limit(rate))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn there_is_one_weir_and_every_name_is_used_once() {
+        let arms = all(20);
+        assert_eq!(arms.iter().filter(|a| a.role == Role::Weir).count(), 1);
+        let mut names: Vec<_> = arms.iter().map(|a| a.name.clone()).collect();
+        names.sort();
+        names.dedup();
+        assert_eq!(names.len(), arms.len());
+    }
+}

@@ -1,0 +1,112 @@
+//! `weir guard` as a child inside the host's namespace, with all its threads on the host CPU.
+
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+use kern::wire::netns::Namespace;
+use kern::wire::tasks;
+use serde_json::Value;
+
+use crate::{Error, Result};
+
+/// The line that says that the guard is in force.
+const IN_FORCE: &str = "weir: guarding";
+const START: Duration = Duration::from_secs(10);
+const STOP: Duration = Duration::from_secs(5);
+
+/// A running guard; stopped with SIGTERM and waited for when dropped.
+#[derive(Debug)]
+pub struct Guard {
+    child: Child,
+    status: PathBuf,
+}
+
+impl Guard {
+    /// Starts `weir guard INTERFACES OPTIONS` and waits until it is in force.
+    ///
+    /// # Errors
+    /// If it does not get there in 10 s; the message carries its last line.
+    pub fn start(
+        weir: &Path,
+        ns: &Namespace,
+        cpu: usize,
+        interfaces: &[&str],
+        options: &[String],
+    ) -> Result<Guard> {
+        // One file per run in a directory that only root writes to.
+        let status = PathBuf::from(format!("/run/{}.status", ns.name()));
+        // Gone already, normally.
+        let _ = std::fs::remove_file(&status);
+        let mut command = Command::new(weir);
+        command.arg("guard").args(interfaces).args(options).arg("--status").arg(&status);
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let child = ns.run(|| {
+            tasks::pin(0, cpu)?;
+            Ok(command.spawn())
+        })?;
+        let mut child = child.map_err(|e| Error::program("weir guard", e))?;
+        let (sender, lines) = mpsc::channel();
+        // The readers go on to the end: a guard that blocks on a full pipe would be our fault.
+        if let Some(out) = child.stdout.take() {
+            let sender = sender.clone();
+            std::thread::spawn(move || forward(BufReader::new(out), &sender));
+        }
+        if let Some(err) = child.stderr.take() {
+            std::thread::spawn(move || forward(BufReader::new(err), &sender));
+        }
+        let guard = Guard { child, status };
+        let end = Instant::now() + START;
+        let mut last = String::from("it said nothing");
+        loop {
+            match lines.recv_timeout(end.saturating_duration_since(Instant::now())) {
+                Ok(line) if line.starts_with(IN_FORCE) => return Ok(guard),
+                Ok(line) => last = line,
+                Err(_) => return Err(Error::program("weir guard", format!("not in force: {last}"))),
+            }
+        }
+    }
+
+    /// Its process id.
+    #[must_use]
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// The status lines so far, oldest first.
+    #[must_use]
+    pub fn status(&self) -> Vec<Value> {
+        let text = std::fs::read_to_string(&self.status).unwrap_or_default();
+        // The last line may be half written.
+        text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
+    }
+}
+
+fn forward(reader: impl BufRead, sender: &mpsc::Sender<String>) {
+    for line in reader.lines().map_while(std::result::Result::ok) {
+        // Nobody listens any more once the guard is in force; the pipe must be emptied all the same.
+        let _ = sender.send(line);
+    }
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        let pid = nix::unistd::Pid::from_raw(self.child.id() as i32);
+        // Fails only if it has ended already.
+        let _ = nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM);
+        let end = Instant::now() + STOP;
+        while Instant::now() < end {
+            if !matches!(self.child.try_wait(), Ok(None)) {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        if matches!(self.child.try_wait(), Ok(None)) {
+            let _ = self.child.kill();
+            let _ = self.child.wait();
+        }
+        let _ = std::fs::remove_file(&self.status);
+    }
+}

@@ -1,0 +1,125 @@
+//! The measured programs as child processes. Each ends when its standard input closes, so none outlives the lab.
+
+use std::io::{Read, Write};
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use kern::wire::netns::Namespace;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use serde_json::Value;
+
+use crate::{Error, Result};
+
+/// A program that does not answer within this time is broken: its control thread is on the wire CPU, which the
+/// load shares with it at normal priority.
+const ANSWER: Duration = Duration::from_secs(5);
+
+/// Finds a program: in `directory` if given, else beside the running executable or one level above it (tests
+/// and examples live in a directory of their own).
+///
+/// # Errors
+/// With the places that were looked at.
+pub fn locate(name: &str, directory: Option<&Path>) -> Result<PathBuf> {
+    let exe = std::env::current_exe().unwrap_or_default();
+    let places: Vec<PathBuf> = match directory {
+        Some(directory) => vec![directory.join(name)],
+        None => exe.ancestors().skip(1).take(2).map(|d| d.join(name)).collect(),
+    };
+    places.iter().find(|p| p.is_file()).cloned().ok_or_else(|| {
+        let tried: Vec<String> = places.iter().map(|p| p.display().to_string()).collect();
+        Error::Missing(format!("program {name} not found, looked at {}; build it with `make`", tried.join(", ")))
+    })
+}
+
+/// A child that answers lines of JSON.
+#[derive(Debug)]
+pub struct Program {
+    name: String,
+    child: Child,
+    stdin: Option<ChildStdin>,
+    stdout: ChildStdout,
+    pending: Vec<u8>,
+}
+
+impl Program {
+    /// Starts `path` inside `ns` and waits for its first line.
+    ///
+    /// # Errors
+    /// If it does not start.
+    pub fn start(path: &Path, ns: &Namespace, args: &[String]) -> Result<Program> {
+        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let mut command = Command::new(path);
+        command.args(args).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let child = ns.run(|| Ok(command.spawn()))?;
+        let mut child = child.map_err(|e| Error::program(&name, e))?;
+        let (Some(stdin), Some(stdout)) = (child.stdin.take(), child.stdout.take()) else {
+            return Err(Error::program(&name, "no pipes"));
+        };
+        let mut program = Program { name, child, stdin: Some(stdin), stdout, pending: Vec::new() };
+        let hello = program.line()?;
+        if hello["ready"] != Value::Bool(true) {
+            return Err(Error::program(&program.name, format!("says {hello} instead of being ready")));
+        }
+        Ok(program)
+    }
+
+    /// Its process id.
+    #[must_use]
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Sends one line and reads the one that answers it.
+    ///
+    /// # Errors
+    /// If it has ended or does not answer in time.
+    pub fn ask(&mut self, line: &str) -> Result<Value> {
+        if let Some(stdin) = &mut self.stdin {
+            writeln!(stdin, "{line}").map_err(|e| Error::program(&self.name, e))?;
+        }
+        self.line()
+    }
+
+    fn line(&mut self) -> Result<Value> {
+        let end = Instant::now() + ANSWER;
+        loop {
+            if let Some(at) = self.pending.iter().position(|b| *b == b'\n') {
+                let line: Vec<u8> = self.pending.drain(..=at).collect();
+                return serde_json::from_slice(&line).map_err(|e| Error::program(&self.name, e));
+            }
+            let left = end.saturating_duration_since(Instant::now());
+            let timeout = PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX);
+            let mut fds = [PollFd::new(self.stdout.as_fd(), PollFlags::POLLIN)];
+            match poll(&mut fds, timeout) {
+                Ok(0) => return Err(Error::program(&self.name, format!("no answer in {ANSWER:?}"))),
+                Err(nix::errno::Errno::EINTR) => continue,
+                Err(e) => return Err(Error::program(&self.name, e)),
+                Ok(_) => {}
+            }
+            let mut buffer = [0u8; 65536];
+            match self.stdout.read(&mut buffer) {
+                Ok(0) => return Err(Error::program(&self.name, "ended unexpectedly")),
+                Ok(n) => self.pending.extend(&buffer[..n]),
+                Err(e) => return Err(Error::program(&self.name, e)),
+            }
+        }
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        drop(self.stdin.take());
+        let end = Instant::now() + Duration::from_secs(1);
+        while Instant::now() < end {
+            if !matches!(self.child.try_wait(), Ok(None)) {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        // A child that ignores the end of its input is ended the hard way; it is ours and not yet reaped.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
