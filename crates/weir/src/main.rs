@@ -1,2 +1,77 @@
-//! weir
-fn main() {}
+//! weir: receive scheduler for Linux.
+
+#![deny(clippy::print_stdout, clippy::print_stderr)]
+
+mod cli;
+mod config;
+mod error;
+mod guard;
+mod help;
+mod install;
+mod options;
+mod out;
+mod parse;
+mod status;
+mod undo;
+mod usage;
+
+use clap::FromArgMatches;
+use clap::error::ErrorKind;
+use cli::{Cli, Command};
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    match run(std::env::args_os().collect()) {
+        Ok(code) => code,
+        Err(err) => {
+            let code = error::code(&err);
+            if code != 0 {
+                out::talk(&format!("error: {}", error::text(&err)));
+            }
+            ExitCode::from(code)
+        }
+    }
+}
+
+fn run(args: Vec<OsString>) -> anyhow::Result<ExitCode> {
+    let long = args.iter().take_while(|arg| *arg != "--").any(|arg| arg == "--help")
+        || args.get(1).is_some_and(|arg| arg == "help");
+    let matches = match help::command(long).try_get_matches_from(&args) {
+        Ok(matches) => matches,
+        Err(err) => match err.kind() {
+            ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
+                out::data(&err.render().to_string())?;
+                return Ok(ExitCode::SUCCESS);
+            }
+            ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
+                out::talk(err.render().to_string().trim_end());
+                return Ok(ExitCode::from(2));
+            }
+            _ => return Err(usage::error(&err, &args).into()),
+        },
+    };
+    let cli = Cli::from_arg_matches(&matches).map_err(|err| usage::error(&err, &args))?;
+    command(cli)
+}
+
+fn command(cli: Cli) -> anyhow::Result<ExitCode> {
+    let paint = out::Paint::stdout(cli.color);
+    match cli.command {
+        Command::Guard(args) => guard::run(options::GuardOptions::resolve(*args, &host()?)?),
+        Command::Status(args) => status::run(&args, paint),
+        Command::Completions { shell } => install::completions(shell),
+        Command::Man { dir } => install::man(&dir),
+        Command::Undo(args) => undo::run(&args, paint),
+        Command::Keeper { fd } => {
+            kern::keeper::main(fd).map_err(error::usage)?;
+            Ok(ExitCode::SUCCESS)
+        }
+        _ => Ok(ExitCode::SUCCESS),
+    }
+}
+
+/// What the host has that options can name, now.
+fn host() -> anyhow::Result<options::Host> {
+    Ok(options::Host::here()?)
+}

@@ -1,0 +1,373 @@
+//! The command line. The first paragraph of an option's text is its line in the short help, with the default in
+//! brackets at its end; the others are shown by the long help, an example last.
+
+use crate::options::RUN_DIR;
+use crate::out::ColorWhen;
+use crate::parse::{self, Ablate, Mode, Period, Sched};
+use clap::{Args, Parser, Subcommand};
+use kern::cpus::CpuSet;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// The whole command line.
+#[derive(Debug, Parser)]
+#[command(name = "weir", version, subcommand_required = true, arg_required_else_help = true)]
+#[command(about = "weir: receive scheduler for Linux. Keeps a host working when packets arrive \
+                   faster than it can handle.")]
+#[command(override_usage = "weir COMMAND [IF...] [OPTIONS]")]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+
+    /// auto, always or never; NO_COLOR is respected [auto]
+    #[arg(long, value_name = "WHEN", global = true, default_value = "auto", hide_default_value = true)]
+    pub color: ColorWhen,
+}
+
+/// Commands, in the order in which a newcomer needs them.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// What this host and NIC can do, and what is missing
+    #[command(
+        long_about = "What this host and NIC can do, what weir would use, what is missing and since which \
+                      kernel. Features are probed, never guessed from a version. Changes nothing."
+    )]
+    Check(CheckArgs),
+    /// Keep this host working at any packet rate, until stopped
+    #[command(
+        long_about = "Keep a host working at any packet rate, until stopped. Below saturation the kernel works \
+                      as always. At overload weir polls the busy sources with a quota and a CPU budget, and \
+                      leaves in the NIC what no program could read.",
+        after_help = "Signals: INT and TERM put everything back, HUP reads the file again\n\
+                      Put back after a crash: weir undo",
+        after_long_help = "Signals: INT and TERM put everything back, HUP reads the file again\n\
+                           Put back after a crash: weir undo       Short help: weir guard -h"
+    )]
+    Guard(Box<GuardArgs>),
+    /// Ask the running guards: mode, reasons, drops, budget, levels
+    #[command(
+        long_about = "Ask the running guards what they do and why: mode of each source, drops by place, share of \
+                      the CPU, levels of the consumers. Without a guard it says so and exits 0."
+    )]
+    Status(StatusArgs),
+    /// Put back every setting a dead weir left changed
+    #[command(
+        long_about = "Put back every setting that a weir changed and could not restore, because it was killed. \
+                      A value that somebody else has changed since is reported and left. Settings of a guard \
+                      that still runs are never touched."
+    )]
+    Undo(UndoArgs),
+    /// Experiments on this kernel, in network namespaces
+    #[command(subcommand_required = true, arg_required_else_help = true)]
+    #[command(override_usage = "weir lab COMMAND [OPTIONS]")]
+    Lab {
+        /// What to do in the lab.
+        #[command(subcommand)]
+        command: LabCommand,
+    },
+    /// Completions for a shell, on standard output
+    #[command(override_usage = "weir completions SHELL")]
+    Completions {
+        /// bash, elvish, fish, powershell or zsh
+        #[arg(value_name = "SHELL")]
+        shell: clap_complete::Shell,
+    },
+    /// Man pages, one per command, into a directory
+    #[command(override_usage = "weir man DIR")]
+    Man {
+        /// Existing directory
+        #[arg(value_name = "DIR")]
+        dir: PathBuf,
+    },
+    /// Waits for its guard to die and puts the settings back.
+    #[command(hide = true)]
+    Keeper {
+        /// Pipe from the guard.
+        #[arg(long)]
+        fd: i32,
+    },
+}
+
+/// `weir check`.
+#[derive(Debug, Args)]
+#[command(override_usage = "weir check [IF...] [OPTIONS]")]
+pub struct CheckArgs {
+    /// Interfaces [all but loopback]
+    #[arg(value_name = "IF")]
+    pub interfaces: Vec<String>,
+
+    /// One JSON document, schema weir.check/1
+    ///
+    /// weir check eth0 --json
+    #[arg(long)]
+    pub json: bool,
+
+    /// Exit 3 unless WHAT works in full on every interface
+    ///
+    /// WHAT is guard. For provisioning scripts.
+    ///
+    /// weir check eth0 --require guard
+    #[arg(long, value_name = "WHAT")]
+    pub require: Option<Require>,
+}
+
+/// What `weir check --require` can ask for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum Require {
+    /// `weir guard` in full.
+    Guard,
+}
+
+/// `weir guard`.
+#[derive(Debug, Clone, Args)]
+#[command(override_usage = "weir guard IF... [OPTIONS]")]
+pub struct GuardArgs {
+    /// Interfaces to protect
+    #[arg(value_name = "IF")]
+    pub interfaces: Vec<String>,
+
+    /// CPU share that programs are sure to get, on each CPU [20]
+    ///
+    /// weir guard eth0 --reserve 50
+    #[arg(long, value_name = "PCT", value_parser = parse::reserve, help_heading = "Budget")]
+    #[arg(allow_hyphen_values = true)]
+    pub reserve: Option<u8>,
+
+    /// Span over which the budget holds, 1ms to 100ms [auto]
+    ///
+    /// auto: as long as the ring can wait for a poller that is away, at most 10ms.
+    ///
+    /// weir guard eth0 --period 2ms
+    #[arg(long, value_name = "DUR", value_parser = parse::period, help_heading = "Budget")]
+    #[arg(allow_hyphen_values = true)]
+    pub period: Option<Period>,
+
+    /// Packets per turn of one source, even, 2 to 256 [16]
+    ///
+    /// weir guard eth0 --quota 8
+    #[arg(long, value_name = "N", value_parser = parse::quota, help_heading = "Budget")]
+    #[arg(allow_hyphen_values = true)]
+    pub quota: Option<u16>,
+
+    /// CPUs the pollers may use [that of each source]
+    ///
+    /// weir guard eth0 --cpu 0-1
+    #[arg(long, value_name = "LIST", value_parser = parse::cpus, help_heading = "Budget")]
+    #[arg(allow_hyphen_values = true)]
+    pub cpu: Option<CpuSet>,
+
+    /// auto, poll or thread [auto]
+    ///
+    /// weir guard eth0 --mode poll
+    #[arg(long, value_name = "MODE", help_heading = "Budget")]
+    pub mode: Option<Mode>,
+
+    /// Level at which input for a consumer is inhibited [75]
+    ///
+    /// weir guard eth0 --high 60
+    #[arg(long, value_name = "PCT", value_parser = parse::level, help_heading = "Feedback from full queues")]
+    #[arg(allow_hyphen_values = true)]
+    pub high: Option<u8>,
+
+    /// Level at which it is enabled again [25]
+    ///
+    /// weir guard eth0 --high 60 --low 30
+    #[arg(long, value_name = "PCT", value_parser = parse::level, help_heading = "Feedback from full queues")]
+    #[arg(allow_hyphen_values = true)]
+    pub low: Option<u8>,
+
+    /// Longest inhibit, 1ms to 1s [10ms]
+    ///
+    /// A program that hangs blocks nobody else for longer.
+    ///
+    /// weir guard eth0 --timeout 50ms
+    #[arg(long, value_name = "DUR", value_parser = parse::timeout, help_heading = "Feedback from full queues")]
+    #[arg(allow_hyphen_values = true)]
+    pub timeout: Option<Duration>,
+
+    /// Shed this last.
+    #[arg(long, value_name = "RULE", hide = true)]
+    pub protect: Vec<String>,
+
+    /// One JSON line per second; - is standard output [none]
+    ///
+    /// weir guard eth0 --status - | jq .interfaces
+    #[arg(long, value_name = "FILE", help_heading = "Output")]
+    pub status: Option<String>,
+
+    /// Print every change, make none
+    ///
+    /// weir guard eth0 --dry-run
+    #[arg(long, help_heading = "Output")]
+    pub dry_run: bool,
+
+    /// Errors only
+    ///
+    /// weir guard eth0 --quiet --status weir.jsonl
+    #[arg(short, long, help_heading = "Output")]
+    pub quiet: bool,
+
+    /// The same names in TOML; the command line wins
+    ///
+    /// SIGHUP reads it again; a bad file changes nothing.
+    ///
+    /// weir guard eth0 --config guard.toml
+    #[arg(long, value_name = "FILE", help_heading = "Configuration")]
+    pub config: Option<PathBuf>,
+
+    /// Switch one mechanism off, for the lab.
+    #[arg(long, hide = true)]
+    pub ablate: Vec<Ablate>,
+
+    /// How the poller is scheduled.
+    #[arg(long, hide = true, default_value = "auto")]
+    pub sched: Sched,
+
+    /// Directory of the journal.
+    #[arg(long, hide = true, default_value = RUN_DIR)]
+    pub journal_dir: PathBuf,
+
+    /// Directory of the socket for `weir status`.
+    #[arg(long, hide = true, default_value = RUN_DIR)]
+    pub control_dir: PathBuf,
+}
+
+/// `weir status`.
+#[derive(Debug, Args)]
+#[command(override_usage = "weir status [OPTIONS]")]
+pub struct StatusArgs {
+    /// One JSON line per guard, schema weir.status/1
+    ///
+    /// weir status --json
+    #[arg(long)]
+    pub json: bool,
+
+    /// Directory of the guards' sockets.
+    #[arg(long, hide = true, default_value = RUN_DIR)]
+    pub control_dir: PathBuf,
+}
+
+/// `weir undo`.
+#[derive(Debug, Args)]
+#[command(override_usage = "weir undo [OPTIONS]")]
+pub struct UndoArgs {
+    /// Print what would be put back, change nothing
+    ///
+    /// weir undo --dry-run
+    #[arg(long)]
+    pub dry_run: bool,
+
+    /// One JSON document, schema weir.undo/1
+    ///
+    /// weir undo --json
+    #[arg(long)]
+    pub json: bool,
+
+    /// Directory of the journal.
+    #[arg(long, hide = true, default_value = RUN_DIR)]
+    pub journal_dir: PathBuf,
+}
+
+/// `weir lab`.
+#[derive(Debug, Subcommand)]
+pub enum LabCommand {
+    /// Experiments by name, and what each shows
+    List(LabListArgs),
+    /// Run one experiment in namespaces of its own
+    #[command(
+        long_about = "Run one experiment on this kernel, in network namespaces that are deleted afterwards. Arms \
+                      are interleaved rate by rate. Prints a table and the claims; exits 1 if a claim falls \
+                      short. Needs root and two CPUs.",
+        after_help = "Names: weir lab list"
+    )]
+    Run(Box<LabRunArgs>),
+    /// What differs between two results: class, onset, plateau
+    Compare(LabCompareArgs),
+}
+
+/// `weir lab list`.
+#[derive(Debug, Args)]
+#[command(override_usage = "weir lab list [OPTIONS]")]
+pub struct LabListArgs {
+    /// One JSON document
+    ///
+    /// weir lab list --json
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `weir lab run`.
+#[derive(Debug, Clone, Args)]
+#[command(override_usage = "weir lab run NAME [OPTIONS]")]
+pub struct LabRunArgs {
+    /// Experiment
+    #[arg(value_name = "NAME")]
+    pub name: String,
+
+    /// Fewer rates and repeats, about a minute
+    ///
+    /// weir lab run livelock-udp --quick
+    #[arg(long, help_heading = "Size")]
+    pub quick: bool,
+
+    /// Length of one trial, 50ms to 60s
+    ///
+    /// weir lab run livelock-udp --duration 500ms
+    #[arg(long, value_name = "DUR", value_parser = parse::trial, help_heading = "Size")]
+    pub duration: Option<Duration>,
+
+    /// Trials of each point, 1 to 99
+    ///
+    /// weir lab run livelock-udp --repeat 9
+    #[arg(long, value_name = "N", value_parser = parse::between::<1, 99>, help_heading = "Size")]
+    pub repeat: Option<u32>,
+
+    /// Arms to run, with commas [all]
+    ///
+    /// weir lab run livelock-udp --arms stock-irq,weir
+    #[arg(long, value_name = "LIST", value_delimiter = ',', help_heading = "What runs")]
+    pub arms: Vec<String>,
+
+    /// Compute-bound programs on the host CPU, 0 to 16 [0]
+    ///
+    /// weir lab run livelock-udp --hogs 1
+    #[arg(long, value_name = "N", value_parser = parse::between::<0, 16>, help_heading = "What runs")]
+    pub hogs: Option<u32>,
+
+    /// Program that reads: udp-sink or nsd [udp-sink]
+    ///
+    /// weir lab run livelock-udp --consumer nsd
+    #[arg(long, value_name = "NAME", help_heading = "What runs")]
+    pub consumer: Option<String>,
+
+    /// Order of the trials [1]
+    ///
+    /// weir lab run livelock-udp --seed 7
+    #[arg(long, value_name = "N", value_parser = parse::seed, help_heading = "What runs")]
+    pub seed: Option<u64>,
+
+    /// Write the result, schema weir.lab/1
+    ///
+    /// weir lab run livelock-udp --json report.json
+    #[arg(long, value_name = "FILE", help_heading = "Output")]
+    pub json: Option<PathBuf>,
+
+    /// Draw the curves, one file
+    ///
+    /// weir lab run livelock-udp --html report.html
+    #[arg(long, value_name = "FILE", help_heading = "Output")]
+    pub html: Option<PathBuf>,
+}
+
+/// `weir lab compare`.
+#[derive(Debug, Args)]
+#[command(override_usage = "weir lab compare A.json B.json")]
+pub struct LabCompareArgs {
+    /// First result
+    #[arg(value_name = "A.json")]
+    pub a: PathBuf,
+    /// Second result
+    #[arg(value_name = "B.json")]
+    pub b: PathBuf,
+}

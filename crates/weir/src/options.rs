@@ -1,0 +1,305 @@
+//! What `weir guard` is to do: the command line over the file over the defaults, checked as a whole.
+
+use crate::cli::GuardArgs;
+use crate::config::{At, File};
+use crate::error::{Error, usage};
+use crate::out::{listed, nearest, shown};
+use crate::parse::{Ablate, Mode, Period, Sched};
+use kern::cpus::CpuSet;
+use std::ops::Range;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Interfaces that one guard protects.
+pub const INTERFACES_MAX: usize = 64;
+
+/// What the host has that options can name.
+#[derive(Debug, Clone)]
+pub struct Host {
+    /// Interfaces by name, and whether each is a loopback.
+    pub interfaces: Vec<(String, bool)>,
+    /// CPUs that are online.
+    pub cpus: CpuSet,
+}
+
+impl Host {
+    /// This machine, in the caller's network namespace.
+    ///
+    /// # Errors
+    /// The kernel does not tell its interfaces or CPUs.
+    pub fn here() -> kern::error::Result<Host> {
+        let loopback = |name: &str| {
+            // Gone since it was listed: the check for existence, right after, finds it missing.
+            kern::ethtool::flags(name).is_ok_and(|flags| flags & libc::IFF_LOOPBACK != 0)
+        };
+        let interfaces = kern::netns::interfaces()?;
+        let interfaces = interfaces.into_iter().map(|(name, _)| (name.clone(), loopback(&name))).collect();
+        Ok(Host { interfaces, cpus: kern::cpus::online()? })
+    }
+}
+
+/// Where the status lines go.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum StatusTo {
+    /// Standard output.
+    Stdout,
+    /// Appended to this file.
+    File(PathBuf),
+}
+
+/// A guard's options, checked.
+#[derive(Debug, Clone)]
+#[allow(dead_code, reason = "the guard reads them")]
+pub struct GuardOptions {
+    /// Names, each once, in the order given; none is a loopback; 1 to [`INTERFACES_MAX`]. They existed when read.
+    pub interfaces: Vec<String>,
+    /// Share of each CPU that programs keep, percent, 1 to 95.
+    pub reserve: u8,
+    /// Packets of one turn, even, 2 to 256.
+    pub quota: u16,
+    /// Span over which the budget holds.
+    pub period: Period,
+    /// Level at which input is inhibited, percent, 2 to 99.
+    pub high: u8,
+    /// Level at which it is enabled again, percent, 1 to 98, below `high`.
+    pub low: u8,
+    /// Longest inhibit, 1 ms to 1 s.
+    pub timeout: Duration,
+    /// CPUs the pollers may use; all of them if absent. Each is online.
+    pub cpu: Option<CpuSet>,
+    /// How busy sources are handled.
+    pub mode: Mode,
+    /// Where a status line goes each second.
+    pub status: Option<StatusTo>,
+    /// Print every change, make none.
+    pub dry_run: bool,
+    /// Errors only.
+    pub quiet: bool,
+    /// Mechanisms that are off, for the lab.
+    pub ablate: Vec<Ablate>,
+    /// How the poller is scheduled.
+    pub sched: Sched,
+    /// Directory of the journal of changed settings.
+    pub journal_dir: PathBuf,
+    /// Directory of the socket that `weir status` asks.
+    pub control_dir: PathBuf,
+    args: GuardArgs,
+}
+
+/// Default of `--reserve`, percent.
+pub const RESERVE: u8 = 20;
+/// Default of `--quota`, packets.
+pub const QUOTA: u16 = 16;
+/// Default of `--high`, percent.
+pub const HIGH: u8 = 75;
+/// Default of `--low`, percent.
+pub const LOW: u8 = 25;
+/// Default of `--timeout`.
+pub const TIMEOUT: Duration = Duration::from_millis(10);
+/// Default of `--journal-dir` and `--control-dir`.
+pub const RUN_DIR: &str = "/run/weir";
+
+/// One option's value and who gave it, for errors about two options together.
+struct From<T> {
+    value: T,
+    file: Option<Range<usize>>,
+    given: bool,
+}
+
+fn pick<T: Clone>(args: Option<&T>, file: Option<&At<T>>, default: T) -> From<T> {
+    match (args, file) {
+        (Some(value), _) => From { value: value.clone(), file: None, given: true },
+        (None, Some(at)) => From { value: at.value.clone(), file: Some(at.span.clone()), given: true },
+        (None, None) => From { value: default, file: None, given: false },
+    }
+}
+
+impl GuardOptions {
+    /// Reads the file that `args` names, merges and checks. Changes nothing.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] with the fix, and the place if the file is at fault.
+    pub fn resolve(args: GuardArgs, host: &Host) -> anyhow::Result<GuardOptions> {
+        let file = args.config.as_deref().map(File::read).transpose()?.unwrap_or_default();
+        GuardOptions::merge(args, &file, host)
+    }
+
+    /// Reads the file again, with the command line that this guard was started with. The interfaces need not exist
+    /// any more: a guard waits for a name that has gone.
+    ///
+    /// # Errors
+    /// As [`GuardOptions::resolve`]; the guard keeps what it has.
+    #[allow(dead_code, reason = "the guard calls it on SIGHUP")]
+    pub fn reload(&self, host: &Host) -> anyhow::Result<GuardOptions> {
+        let mut host = host.clone();
+        let known: Vec<_> = host.interfaces.iter().map(|(name, _)| name.clone()).collect();
+        host.interfaces.extend(
+            self.interfaces.iter().filter(|name| !known.contains(name)).map(|name| (name.clone(), false)),
+        );
+        GuardOptions::resolve(self.args.clone(), &host)
+    }
+
+    /// Options that differ in `new` and cannot change while a guard runs.
+    #[allow(dead_code, reason = "the guard calls it on SIGHUP")]
+    pub fn need_restart(&self, new: &GuardOptions) -> Vec<&'static str> {
+        [
+            ("interfaces", self.interfaces != new.interfaces),
+            ("cpu", self.cpu != new.cpu),
+            ("mode", self.mode != new.mode),
+            ("status", self.status != new.status),
+        ]
+        .into_iter()
+        .filter_map(|(name, differs)| differs.then_some(name))
+        .collect()
+    }
+
+    fn merge(args: GuardArgs, file: &File, host: &Host) -> anyhow::Result<GuardOptions> {
+        if let Some(rule) = args.protect.first() {
+            return Err(usage(format!("--protect {}: {NO_CLASSES}", shown(rule))));
+        }
+        if let Some(rule) = file.protect.first() {
+            return Err(file
+                .error(&rule.span, &format!("protect \"{}\": {NO_CLASSES}", shown(&rule.value)))
+                .into());
+        }
+        let mode = pick(args.mode.as_ref(), file.mode.as_ref(), Mode::Auto);
+        if mode.value == Mode::Shed {
+            return Err(at_fault(file, &mode, "mode", "shed", "this build cannot shed yet; use auto").into());
+        }
+        let (high, low) = water_marks(&args, file)?;
+        let cpu = cpus(&args, file, host)?;
+        let status = status(&args, file)?;
+        Ok(GuardOptions {
+            interfaces: interfaces(&args, file, host)?,
+            reserve: pick(args.reserve.as_ref(), file.reserve.as_ref(), RESERVE).value,
+            quota: pick(args.quota.as_ref(), file.quota.as_ref(), QUOTA).value,
+            period: pick(args.period.as_ref(), file.period.as_ref(), Period::Auto).value,
+            high,
+            low,
+            timeout: pick(args.timeout.as_ref(), file.timeout.as_ref(), TIMEOUT).value,
+            cpu,
+            mode: mode.value,
+            status,
+            dry_run: args.dry_run,
+            quiet: args.quiet,
+            ablate: args.ablate.clone(),
+            sched: args.sched,
+            journal_dir: args.journal_dir.clone(),
+            control_dir: args.control_dir.clone(),
+            args,
+        })
+    }
+}
+
+const NO_CLASSES: &str = "this build has no classes, they come with shed; leave the rule out";
+
+/// The error of one option: at its place in the file, or with its name on the command line.
+fn at_fault<T>(file: &File, from: &From<T>, name: &str, value: &str, why: &str) -> Error {
+    match &from.file {
+        Some(span) => file.error(span, &format!("{name} {value}: {why}")),
+        None => Error::Usage(format!("--{name} {value}: {why}")),
+    }
+}
+
+fn water_marks(args: &GuardArgs, file: &File) -> Result<(u8, u8), Error> {
+    let high = pick(args.high.as_ref(), file.high.as_ref(), HIGH);
+    let low = pick(args.low.as_ref(), file.low.as_ref(), LOW);
+    if low.value < high.value {
+        return Ok((high.value, low.value));
+    }
+    // The default is never at fault; of two given values the low one is named.
+    if low.given {
+        let why = match high.value {
+            1 => "nothing is below the high water, 1; give --high 2 or more".to_owned(),
+            top => format!("not below the high water, {top}; give 1 to {}", top - 1),
+        };
+        Err(at_fault(file, &low, "low", &low.value.to_string(), &why))
+    } else {
+        let why =
+            format!("not above the low water, {}; give {} to 99, or a lower --low", low.value, low.value + 1);
+        Err(at_fault(file, &high, "high", &high.value.to_string(), &why))
+    }
+}
+
+fn cpus(args: &GuardArgs, file: &File, host: &Host) -> Result<Option<CpuSet>, Error> {
+    let from = pick(args.cpu.as_ref().map(|list| Some(list.clone())).as_ref(), None, None);
+    let from = match (&from.value, &file.cpu) {
+        (None, Some(at)) => From { value: Some(at.value.clone()), file: Some(at.span.clone()), given: true },
+        _ => from,
+    };
+    let Some(list) = &from.value else { return Ok(None) };
+    if let Some(cpu) = list.iter().find(|cpu| !host.cpus.contains(*cpu)) {
+        let why = format!("no such CPU is online; choose from {}", host.cpus);
+        return Err(at_fault(file, &from, "cpu", &cpu.to_string(), &why));
+    }
+    Ok(from.value)
+}
+
+fn interfaces(args: &GuardArgs, file: &File, host: &Host) -> Result<Vec<String>, Error> {
+    let given: Vec<(&str, Option<&Range<usize>>)> = if args.interfaces.is_empty() {
+        file.interfaces.iter().map(|at| (at.value.as_str(), Some(&at.span))).collect()
+    } else {
+        args.interfaces.iter().map(|name| (name.as_str(), None)).collect()
+    };
+    let names: Vec<&str> =
+        host.interfaces.iter().filter(|(_, loopback)| !loopback).map(|(name, _)| name.as_str()).collect();
+    if given.is_empty() {
+        let example = names.first().unwrap_or(&"eth0");
+        return Err(Error::Usage(format!("guard: no interface; name one, as weir guard {example}")));
+    }
+    let mut list: Vec<String> = Vec::new();
+    for (name, span) in given {
+        if let Some(why) = objection(name, &list, &names, host) {
+            let text = format!("{}: {why}", shown(name));
+            return Err(match span {
+                Some(span) => file.error(span, &text),
+                None => Error::Usage(text),
+            });
+        }
+        list.push(name.to_owned());
+    }
+    Ok(list)
+}
+
+/// Why `name` cannot be guarded beside those in `list`, and what to do.
+fn objection(name: &str, list: &[String], names: &[&str], host: &Host) -> Option<String> {
+    if host.interfaces.iter().any(|(here, loopback)| here == name && *loopback) {
+        return Some("loopback has no source to poll; name a network interface".into());
+    }
+    if !names.contains(&name) {
+        return Some(match nearest(name, names.iter().copied()) {
+            _ if names.is_empty() => "no such interface; there is none but loopback here".into(),
+            Some(near) if names.len() > 8 => format!("no such interface; did you mean {near}?"),
+            _ => format!("no such interface; choose from {}", listed(names)),
+        });
+    }
+    if list.iter().any(|other| other == name) {
+        return Some("named twice; name it once".into());
+    }
+    (list.len() == INTERFACES_MAX)
+        .then(|| format!("more than {INTERFACES_MAX} interfaces; start a second guard for the rest"))
+}
+
+fn status(args: &GuardArgs, file: &File) -> Result<Option<StatusTo>, Error> {
+    let from = pick(args.status.as_ref(), file.status.as_ref(), String::new());
+    if !from.given {
+        return Ok(None);
+    }
+    if from.value == "-" {
+        return Ok(Some(StatusTo::Stdout));
+    }
+    let path = PathBuf::from(&from.value);
+    let why = if from.value.is_empty() {
+        "no file name; give a file, or - for standard output"
+    } else if path.is_dir() {
+        "is a directory; give a file, or - for standard output"
+    } else if path.parent().is_some_and(|dir| !dir.as_os_str().is_empty() && !dir.is_dir()) {
+        "its directory does not exist; create it or give another file"
+    } else {
+        return Ok(Some(StatusTo::File(path)));
+    };
+    Err(at_fault(file, &from, "status", &shown(&from.value), why))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,142 @@
+use super::*;
+use crate::cli::Cli;
+use clap::Parser;
+
+fn host() -> Host {
+    let names = ["lo", "eth0", "eth1"].map(|name| (name.to_owned(), name == "lo"));
+    Host { interfaces: names.into(), cpus: set("0-1") }
+}
+
+fn set(text: &str) -> CpuSet {
+    text.parse().unwrap()
+}
+
+fn args(words: &str) -> GuardArgs {
+    let cli = Cli::try_parse_from(["weir", "guard"].into_iter().chain(words.split_whitespace()));
+    match cli.unwrap().command {
+        crate::cli::Command::Guard(args) => *args,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn merged(words: &str) -> anyhow::Result<GuardOptions> {
+    GuardOptions::resolve(args(words), &host())
+}
+
+fn error(words: &str) -> String {
+    format!("{:#}", merged(words).unwrap_err())
+}
+
+/// Writes `text` as guard.toml and answers the words `--config PATH`.
+fn config(dir: &tempfile::TempDir, text: &str) -> String {
+    let path = dir.path().join("guard.toml");
+    std::fs::write(&path, text).unwrap();
+    format!("--config {}", path.display())
+}
+
+#[test]
+fn defaults() {
+    let opts = merged("eth0").unwrap();
+    assert_eq!(opts.interfaces, ["eth0"]);
+    assert_eq!((opts.reserve, opts.quota, opts.high, opts.low), (20, 16, 75, 25));
+    assert_eq!((opts.period, opts.timeout), (Period::Auto, Duration::from_millis(10)));
+    assert_eq!((opts.mode, opts.cpu, opts.status), (Mode::Auto, None, None));
+    assert_eq!(opts.journal_dir, PathBuf::from("/run/weir"));
+    assert!(!opts.dry_run && !opts.quiet && opts.ablate.is_empty() && opts.sched == Sched::Auto);
+}
+
+#[test]
+fn command_line_wins_over_the_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = config(
+        &dir,
+        "interfaces = [\"eth1\"]\nreserve = 50\nquota = 8\nhigh = 60\ncpu = \"1\"\nstatus = \"-\"",
+    );
+    let opts = merged(&file).unwrap();
+    assert_eq!((opts.interfaces, opts.reserve, opts.quota, opts.high), (vec!["eth1".into()], 50, 8, 60));
+    assert_eq!((opts.cpu, opts.status), (Some(set("1")), Some(StatusTo::Stdout)));
+    let opts = merged(&format!("eth0 --reserve 30 --cpu 0 {file}")).unwrap();
+    assert_eq!((opts.interfaces, opts.reserve, opts.quota), (vec!["eth0".into()], 30, 8));
+    assert_eq!(opts.cpu, Some(set("0")));
+}
+
+#[test]
+fn interfaces_that_cannot_be_guarded() {
+    assert_eq!(error("eth9"), "eth9: no such interface; choose from eth0, eth1");
+    assert_eq!(error("lo"), "lo: loopback has no source to poll; name a network interface");
+    assert_eq!(error("eth0 eth1 eth0"), "eth0: named twice; name it once");
+    assert_eq!(error(""), "guard: no interface; name one, as weir guard eth0");
+    let dir = tempfile::tempdir().unwrap();
+    let err = error(&config(&dir, "interfaces = [\"eth0\", \"eth9\"]"));
+    assert!(err.contains("guard.toml:1:23: eth9: no such interface; choose from eth0, eth1\n"), "{err}");
+}
+
+#[test]
+fn number_of_interfaces_is_bounded() {
+    let names: Vec<String> = (0..=INTERFACES_MAX).map(|i| format!("v{i}")).collect();
+    let host = Host { interfaces: names.iter().map(|name| (name.clone(), false)).collect(), ..host() };
+    let all = GuardOptions::resolve(args(&names.join(" ")), &host).unwrap_err().to_string();
+    assert!(all.starts_with("v64: more than 64 interfaces"), "{all}");
+    assert!(GuardOptions::resolve(args(&names[..INTERFACES_MAX].join(" ")), &host).is_ok());
+}
+
+#[test]
+fn water_marks_in_the_wrong_order() {
+    assert_eq!(error("eth0 --low 75"), "--low 75: not below the high water, 75; give 1 to 74");
+    assert_eq!(
+        error("eth0 --high 20"),
+        "--high 20: not above the low water, 25; give 26 to 99, or a lower --low"
+    );
+    assert_eq!(
+        error("eth0 --high 1 --low 1"),
+        "--low 1: nothing is below the high water, 1; give --high 2 or more"
+    );
+    let dir = tempfile::tempdir().unwrap();
+    let err = error(&format!("eth0 {}", config(&dir, "high = 60\nlow = 60")));
+    assert!(err.contains("guard.toml:2:7: low 60: not below the high water, 60; give 1 to 59\n"), "{err}");
+    // The command line is at fault even if the other mark stands in the file.
+    let err = error(&format!("eth0 --low 70 {}", config(&dir, "high = 60")));
+    assert!(err.starts_with("--low 70: not below"), "{err}");
+}
+
+#[test]
+fn what_this_build_cannot_do_is_refused() {
+    assert!(error("eth0 --protect ssh").starts_with("--protect ssh: this build has no classes"));
+    assert!(error("eth0 --mode shed").starts_with("--mode shed: this build cannot shed yet"));
+    let dir = tempfile::tempdir().unwrap();
+    let err = error(&format!("eth0 {}", config(&dir, "protect = [\"ssh\"]")));
+    assert!(err.contains(":1:12: protect \"ssh\": this build has no classes"), "{err}");
+}
+
+#[test]
+fn cpus_must_be_online() {
+    assert_eq!(error("eth0 --cpu 0,7"), "--cpu 7: no such CPU is online; choose from 0-1");
+    assert_eq!(merged("eth0 --cpu 0-1").unwrap().cpu, Some(set("0-1")));
+}
+
+#[test]
+fn status_target() {
+    assert_eq!(merged("eth0 --status -").unwrap().status, Some(StatusTo::Stdout));
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("s.jsonl");
+    assert_eq!(
+        merged(&format!("eth0 --status {}", file.display())).unwrap().status,
+        Some(StatusTo::File(file))
+    );
+    assert!(error(&format!("eth0 --status {}", dir.path().display())).contains("is a directory"));
+    assert!(error("eth0 --status /nonexistent/x").contains("does not exist"));
+}
+
+#[test]
+fn reload_keeps_the_command_line_and_waits_for_names() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = config(&dir, "reserve = 50\nquota = 8");
+    let opts = merged(&format!("eth1 --quota 4 {file}")).unwrap();
+    config(&dir, "reserve = 60\nquota = 32\nmode = \"poll\"");
+    let gone = Host { interfaces: vec![("lo".into(), true)], ..host() };
+    let new = opts.reload(&gone).unwrap();
+    assert_eq!((new.reserve, new.quota, new.interfaces.as_slice()), (60, 4, opts.interfaces.as_slice()));
+    assert_eq!(opts.need_restart(&new), ["mode"]);
+    config(&dir, "reserve = 0");
+    assert!(opts.reload(&gone).unwrap_err().to_string().contains("guard.toml:1:11"));
+}

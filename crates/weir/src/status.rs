@@ -1,0 +1,286 @@
+//! `weir status`: asks the running guards and shows what they answer.
+//!
+//! A guard listens on `guard-PID.sock` in its control directory. To each connection it writes one JSON object,
+//! schema `weir.status/1`, and closes. The same object is a line of `weir guard --status`. A field that a guard
+//! does not measure is absent and shown as n/a; fields that this program does not know are left in `--json`.
+
+use crate::cli::StatusArgs;
+use crate::error::{failed, missing};
+use crate::out::{self, Paint, shown};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::io::{ErrorKind, Read};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+mod table;
+
+/// Schema string of [`Status`].
+pub const SCHEMA: &str = "weir.status/1";
+/// Guards that are asked.
+const GUARDS_MAX: usize = 256;
+/// Bytes of the longest answer.
+const ANSWER_MAX: u64 = 4 * 1024 * 1024;
+/// A guard's control loop answers within one of its rounds; one that is stopped must not stop this program.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// What one guard does. Counts are those of the last interval, not rates.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Status {
+    /// Always [`SCHEMA`].
+    pub schema: String,
+    /// Process id of the guard.
+    pub pid: u32,
+    /// When the interval ended, RFC 3339, UTC.
+    pub time: String,
+    /// Length of the interval.
+    pub interval_s: f64,
+    /// Guarded interfaces.
+    pub interfaces: Vec<Interface>,
+    /// Consumers with a drop or above low water, at most 64.
+    pub consumers: Vec<Consumer>,
+    /// Other consumers.
+    pub consumers_quiet: u64,
+    /// CPUs with a guarded source.
+    pub cpus: Vec<Cpu>,
+    /// Settings that are changed now and will be put back.
+    pub settings_changed: u64,
+    /// Takeovers and releases since the guard started.
+    pub mode_switches: u64,
+    /// Pollers, one per CPU in use; counts since the guard started.
+    pub pollers: Vec<Poller>,
+    /// Changes of mode in the interval, at most 256.
+    pub changes: Vec<Change>,
+    /// What happened in the interval.
+    pub events: Vec<String>,
+}
+
+/// One change of mode.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Change {
+    /// When, CLOCK_MONOTONIC ns.
+    pub time_ns: u64,
+    /// `takeover`, `release` or `refused`.
+    pub kind: String,
+    /// Source.
+    pub source: String,
+    /// Reason.
+    pub why: String,
+}
+
+/// One poller; counts since the guard started.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Poller {
+    /// Its CPU.
+    pub cpu: u32,
+    /// `fifo` or `other`.
+    pub sched: String,
+    /// Sources in poll mode at present.
+    pub polling: u32,
+    /// Turns.
+    pub turns: u64,
+    /// Packets handed up.
+    pub packets: u64,
+    /// Turns that only held a pause.
+    pub heartbeats: u64,
+    /// Sleeps after a drained ring.
+    pub naps: u64,
+    /// Sleeps because the budget was spent.
+    pub budget_sleeps: u64,
+    /// Sleeps because all input was for full consumers.
+    pub feedback_sleeps: u64,
+    /// Inhibits.
+    pub inhibits: u64,
+    /// Inhibits that the timeout ended.
+    pub timeouts: u64,
+    /// Times the reserve was lent.
+    pub lent: u64,
+    /// CPU time spent on packets, ns.
+    pub busy_ns: u64,
+}
+
+/// One guarded interface.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Interface {
+    /// Its name when the guard was started.
+    pub name: String,
+    /// `guarded`, or why not: `gone`, `down`, ...
+    pub state: String,
+    /// Packets that arrived at the device.
+    pub offered: Option<u64>,
+    /// Packets that reached their consumer.
+    pub delivered: Option<u64>,
+    /// Drops by place: ring, shed, backlog, stack, socket.
+    pub drops: BTreeMap<String, u64>,
+    /// Packets between the device and a consumer when the interval ended.
+    pub in_flight: Option<u64>,
+    /// Its sources.
+    pub sources: Vec<Source>,
+}
+
+/// One source.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Source {
+    /// Such as `eth0/1`.
+    pub name: String,
+    /// CPU that polls it or would.
+    pub cpu: u32,
+    /// `interrupt`, `poll` or `thread`.
+    pub mode: String,
+    /// Why this mode and this CPU.
+    pub reason: String,
+    /// Packets handed up.
+    pub packets: Option<u64>,
+    /// Turns of the poller.
+    pub turns: Option<u64>,
+    /// Polls that were not the poller's while the source was polled.
+    pub foreign_polls: Option<u64>,
+    /// NAPI id, 0 if unknown.
+    pub napi_id: u32,
+    /// Changes of mode since the source is known.
+    pub mode_switches: u64,
+    /// Turns that found the NAPI owned by somebody else.
+    pub refused_turns: u64,
+}
+
+/// One consumer.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Consumer {
+    /// Program's name.
+    pub process: String,
+    /// Program's process id.
+    pub pid: u32,
+    /// Such as `udp 514`.
+    pub socket: String,
+    /// Highest level of the interval, 0 to 1.
+    pub level: Option<f64>,
+    /// Packets that came in.
+    pub r#in: Option<u64>,
+    /// Packets the program read.
+    pub out: Option<u64>,
+    /// Packets shed for it.
+    pub shed: Option<u64>,
+    /// Packets lost at its full queue.
+    pub lost: Option<u64>,
+    /// Times it was inhibited.
+    pub inhibits: Option<u64>,
+    /// Whether it is inhibited now.
+    pub inhibited: bool,
+}
+
+/// Where one CPU's time went, shares from 0 to 1.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Cpu {
+    /// Its number.
+    pub cpu: u32,
+    /// Interrupt handlers.
+    pub irq: Option<f64>,
+    /// Softirq.
+    pub softirq: Option<f64>,
+    /// weir, with the packet work of its turns.
+    pub weir: Option<f64>,
+    /// Programs.
+    pub programs: Option<f64>,
+    /// Nothing to do.
+    pub idle: Option<f64>,
+    /// Share of the budget that was used.
+    pub budget_used: Option<f64>,
+    /// What programs are sure to get.
+    pub reserve: f64,
+}
+
+/// Runs `weir status`. No guard is no error: exit code 0 and a line that says so.
+///
+/// # Errors
+/// 3 if a guard may not be asked, 1 if one does not answer.
+pub fn run(args: &StatusArgs, paint: Paint) -> anyhow::Result<ExitCode> {
+    let sockets = sockets(&args.control_dir)?;
+    let mut running = 0;
+    let mut silent = Vec::new();
+    for (pid, path) in &sockets {
+        let text = match ask(path) {
+            Ok(text) => text,
+            Err(err) if matches!(err.kind(), ErrorKind::ConnectionRefused | ErrorKind::NotFound) => {
+                out::talk(&format!(
+                    "guard pid {pid} ended without cleaning up; put its settings back: sudo weir undo"
+                ));
+                continue;
+            }
+            Err(err) if err.kind() == ErrorKind::PermissionDenied => {
+                return Err(missing(format!("status: guard pid {pid} answers root only; run it with sudo")));
+            }
+            Err(_) => {
+                silent.push(pid.to_string());
+                continue;
+            }
+        };
+        let Ok(value) = serde_json::from_str::<serde_json::Value>(&text) else {
+            silent.push(pid.to_string());
+            continue;
+        };
+        running += 1;
+        if args.json {
+            out::data(&format!("{value}\n"))?;
+        } else {
+            let status = Status::deserialize(&value).map_err(|err| {
+                failed(format!("guard pid {pid}: no {SCHEMA} ({err}); use the weir it was started with"))
+            })?;
+            out::data(&table::text(&status, paint))?;
+        }
+    }
+    if !silent.is_empty() {
+        return Err(failed(format!(
+            "guard pid {} does not answer within 2 s; see whether it is stopped: ps -p {}",
+            silent.join(", "),
+            silent.join(",")
+        )));
+    }
+    if running == 0 {
+        if args.json {
+            out::talk("no guard is running");
+        } else {
+            out::data("no guard is running\n")?;
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Sockets of guards in `dir` by process id, at most [`GUARDS_MAX`].
+fn sockets(dir: &Path) -> anyhow::Result<Vec<(u32, PathBuf)>> {
+    let entries = match std::fs::read_dir(dir) {
+        Ok(entries) => entries,
+        Err(err) if err.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(err) if err.kind() == ErrorKind::PermissionDenied => {
+            return Err(missing("status: only root may ask the guards; run it with sudo"));
+        }
+        Err(err) => return Err(failed(format!("{}: {err}", shown(&dir.to_string_lossy())))),
+    };
+    let mut list: Vec<(u32, PathBuf)> = entries
+        .flatten()
+        .filter_map(|entry| {
+            let name = entry.file_name();
+            let pid = name.to_str()?.strip_prefix("guard-")?.strip_suffix(".sock")?.parse().ok()?;
+            Some((pid, entry.path()))
+        })
+        .take(GUARDS_MAX)
+        .collect();
+    list.sort();
+    Ok(list)
+}
+
+fn ask(path: &Path) -> std::io::Result<String> {
+    let stream = UnixStream::connect(path)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    let mut text = String::new();
+    stream.take(ANSWER_MAX).read_to_string(&mut text)?;
+    Ok(text)
+}

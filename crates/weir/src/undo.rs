@@ -1,0 +1,173 @@
+//! `weir undo`: puts back what a dead guard has left, and says so setting by setting.
+
+use crate::cli::UndoArgs;
+use crate::error::missing;
+use crate::out::{self, Paint, count};
+use kern::journal::{Fate, Outcome};
+use kern::undo::{Report, Undone};
+use serde::Serialize;
+use std::process::ExitCode;
+
+/// The `--json` document.
+#[derive(Serialize)]
+struct Document<'a> {
+    schema: &'static str,
+    dry_run: bool,
+    #[serde(flatten)]
+    report: &'a Report,
+}
+
+/// Runs `weir undo`: exit code 0 if nothing of a dead weir is left, 1 if something is.
+///
+/// # Errors
+/// 3 without the privilege to look or to write.
+pub fn run(args: &UndoArgs, paint: Paint) -> anyhow::Result<ExitCode> {
+    let report = if args.dry_run {
+        kern::undo::dry_run(&args.journal_dir)
+    } else {
+        kern::undo::undo(&args.journal_dir)
+    };
+    let report = report.map_err(|err| match err.errno() {
+        Some(libc::EACCES | libc::EPERM) => {
+            missing("undo needs CAP_NET_ADMIN and the right to read the journals; run it with sudo")
+        }
+        _ => err.into(),
+    })?;
+    if args.json {
+        let document = Document { schema: "weir.undo/1", dry_run: args.dry_run, report: &report };
+        out::data(&format!("{}\n", serde_json::to_string(&document)?))?;
+    } else {
+        out::data(&text(&report, args.dry_run, paint))?;
+    }
+    Ok(ExitCode::from(u8::from(!args.dry_run && !report.complete())))
+}
+
+fn text(report: &Report, dry_run: bool, paint: Paint) -> String {
+    if report.journals.is_empty() {
+        return "nothing to undo\n".into();
+    }
+    let mut text = String::new();
+    let (mut restored, mut open) = (0, 0);
+    for journal in &report.journals {
+        match journal {
+            Undone::Restored { interface, pid, outcomes } => {
+                text += &format!("weir pid {pid} ended without restoring {interface}\n");
+                for outcome in outcomes {
+                    restored += usize::from(matches!(outcome.fate, Fate::Restored { .. }));
+                    open += usize::from(!outcome.settled());
+                    text += &line(outcome, dry_run, paint);
+                }
+            }
+            Undone::Guarded { interface, pid } => {
+                text += &format!("{interface}: guarded by weir, pid {pid}; stop that first\n");
+            }
+            Undone::Elsewhere { interface, pid, alive, netns, netns_name } => {
+                let place = netns_name
+                    .as_ref()
+                    .map_or(format!("namespace {netns}"), |name| format!("namespace {name}"));
+                text += &match (alive, netns_name) {
+                    (true, _) => format!("{interface}: guarded in {place} by weir, pid {pid}\n"),
+                    (false, Some(name)) => {
+                        format!(
+                            "{interface}: left in {place} by pid {pid}; run: ip netns exec {name} weir undo\n"
+                        )
+                    }
+                    (false, None) => {
+                        format!("{interface}: left in {place} by pid {pid}; run weir undo in there\n")
+                    }
+                };
+            }
+            Undone::NamespaceGone { interface, netns } => {
+                text += &format!("{interface}: namespace {netns} is gone, and every setting with it\n");
+            }
+            Undone::Unreadable { file, why } => {
+                open += 1;
+                text += &format!("{file}: {}; look at it and remove it\n", paint.red(why));
+            }
+        }
+    }
+    text += &match (dry_run, open) {
+        (true, _) => format!("{} would be restored; nothing was changed\n", count(restored, "setting")),
+        (false, 0) => format!("{} restored, nothing left changed\n", count(restored, "setting")),
+        (false, _) => {
+            let left = paint.red(&format!("{open} left"));
+            format!(
+                "{} restored, {left}; run weir undo again when the cause is gone\n",
+                count(restored, "setting")
+            )
+        }
+    };
+    if report.settles_in_ms > 0 && !dry_run {
+        text += &format!("a queue may stay silent for up to {} ms more\n", report.settles_in_ms);
+    }
+    text
+}
+
+fn line(outcome: &Outcome, dry_run: bool, paint: Paint) -> String {
+    let (verb, what) = match &outcome.fate {
+        Fate::Restored { from, to } if dry_run => ("restore".to_owned(), format!("{from} -> {to}")),
+        Fate::Restored { from, to } => ("restored".to_owned(), format!("{from} -> {to}")),
+        Fate::Verified { value } => ("verified".to_owned(), format!("{value}, as before")),
+        Fate::Left { found, old } => {
+            ("left".to_owned(), format!("{found}: changed by someone else; before weir it was {old}"))
+        }
+        Fate::Gone => ("gone".to_owned(), "nothing to put back".to_owned()),
+        Fate::Waiting => {
+            (paint.red("waiting "), "the interface is down; set it up and run weir undo again".to_owned())
+        }
+        Fate::Failed { why } => (paint.red("failed  "), why.clone()),
+    };
+    format!("{verb:<8}  {:<8}  {:<18}  {what}\n", outcome.target, outcome.setting)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::out::ColorWhen;
+
+    fn outcome(fate: Fate) -> Outcome {
+        Outcome { target: "eth0/1".into(), setting: "defer-hard-irqs", napi_id: Some(8), fate }
+    }
+
+    fn report(fates: Vec<Fate>) -> Report {
+        let outcomes = fates.into_iter().map(outcome).collect();
+        Report {
+            journals: vec![Undone::Restored { interface: "eth0".into(), pid: 2211, outcomes }],
+            settles_in_ms: 0,
+        }
+    }
+
+    fn shown(report: &Report, dry_run: bool) -> String {
+        text(report, dry_run, Paint::stdout(ColorWhen::Never))
+    }
+
+    #[test]
+    fn says_what_was_put_back() {
+        let report = report(vec![
+            Fate::Restored { from: "8".into(), to: "0".into() },
+            Fate::Verified { value: "0".into() },
+        ]);
+        assert_eq!(
+            shown(&report, false),
+            "weir pid 2211 ended without restoring eth0\n\
+             restored  eth0/1    defer-hard-irqs     8 -> 0\n\
+             verified  eth0/1    defer-hard-irqs     0, as before\n\
+             1 setting restored, nothing left changed\n"
+        );
+        assert!(shown(&report, true).ends_with("1 setting would be restored; nothing was changed\n"));
+        assert_eq!(shown(&Report::default(), false), "nothing to undo\n");
+    }
+
+    #[test]
+    fn never_says_nothing_left_when_something_is() {
+        for fate in [Fate::Waiting, Fate::Failed { why: "no".into() }] {
+            let report = report(vec![fate]);
+            assert!(!report.complete());
+            let text = shown(&report, false);
+            assert!(text.contains("0 settings restored, 1 left") && !text.contains("nothing left"), "{text}");
+        }
+        let unreadable = Undone::Unreadable { file: "x".into(), why: "no JSON".into() };
+        let report = Report { journals: vec![unreadable], settles_in_ms: 0 };
+        assert!(shown(&report, false).contains("1 left"));
+    }
+}

@@ -1,0 +1,318 @@
+//! The whole program from outside: what it prints where, and how it exits.
+
+use std::io::Write;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+const WEIR: &str = env!("CARGO_BIN_EXE_weir");
+
+/// Exit code, standard output, standard error.
+type Answer = (i32, String, String);
+
+fn answer(output: Output) -> Answer {
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("UTF-8");
+    (output.status.code().expect("exit code"), text(output.stdout), text(output.stderr))
+}
+
+fn weir(words: &str) -> Answer {
+    weir_args(&words.split_whitespace().collect::<Vec<_>>())
+}
+
+fn weir_args(args: &[&str]) -> Answer {
+    let output = Command::new(WEIR).args(args).stdin(Stdio::null()).output();
+    answer(output.expect("weir starts"))
+}
+
+/// Asserts exit code `code`, nothing on standard output, one line `error: TEXT` on standard error.
+fn fails(answer: &Answer, code: i32, parts: &[&str]) {
+    let (got, stdout, stderr) = answer;
+    assert_eq!(*got, code, "{stderr}");
+    assert_eq!(stdout, "");
+    assert!(stderr.starts_with("error: ") && stderr.ends_with('\n'), "{stderr:?}");
+    assert_eq!(stderr.lines().count(), 1, "{stderr}");
+    parts.iter().for_each(|part| assert!(stderr.contains(part), "no {part:?} in {stderr}"));
+}
+
+#[test]
+fn bad_options_are_one_line_with_the_fix() {
+    for (words, parts) in [
+        ("guard v0 --reserve 0", ["--reserve 0: programs would get no CPU", "give 1 to 95"]),
+        ("guard v0 --reserve 100", ["--reserve 100: packets would get no CPU", "give 1 to 95"]),
+        ("guard v0 --reserve -1", ["--reserve -1: ", "give 1 to 95"]),
+        ("guard v0 --reserve abc", ["--reserve abc: not a whole number", "give 1 to 95"]),
+        ("guard v0 --quota 15", ["--quota 15: odd", "give 14 or 16"]),
+        ("guard v0 --quota 0", ["--quota 0: out of range", "2 to 256"]),
+        ("guard v0 --period 10", ["--period 10: no unit", "1ms to 100ms"]),
+        ("guard v0 --period 101ms", ["--period 101ms: out of range", "1ms to 100ms"]),
+        ("guard v0 --timeout 0ms", ["--timeout 0ms: out of range", "1ms to 1s"]),
+        ("guard v0 --high 100", ["--high 100: out of range", "give 1 to 99"]),
+        ("guard v0 --low 75", ["--low 75: not below the high water", "give 1 to 74"]),
+        ("guard v0 --high 25", ["--high 25: not above the low water", "give 26 to 99"]),
+        ("guard v0 --cpu 9-1", ["--cpu 9-1: not a list of CPUs", "as 0,2-3"]),
+        ("guard v0 --cpu 8000", ["--cpu 8000: no such CPU is online", "choose from 0"]),
+        ("guard v0 --mode pol", ["--mode pol: no such choice", "did you mean poll?"]),
+        ("guard v0 --protect ssh", ["--protect ssh: this build has no classes", "leave the rule out"]),
+        ("guard v0 --resreve 20", ["--resreve: no such option", "did you mean --reserve?"]),
+        ("guard v0 --reserve", ["--reserve PCT: the value is missing", "see weir guard -h"]),
+        ("guard v0 --reserve 20 --reserve 30", ["--reserve is given twice", "give it once"]),
+        ("guard v0 --status /nonexistent/x", ["its directory does not exist", "create it"]),
+        ("guard v0 --config /nonexistent/x", ["/nonexistent/x: cannot be read", "give a TOML file"]),
+        ("guard", ["guard: no interface", "as weir guard "]),
+        ("guard weir-nosuch", ["weir-nosuch: no such interface", "; "]),
+        ("guard lo", ["lo: loopback has no source to poll", "name a network interface"]),
+        ("gaurd v0", ["gaurd: no such command", "did you mean guard?"]),
+        ("watch", ["watch: no such command", "choose from check, guard"]),
+        ("status v0", ["v0: one too many", "see weir status -h"]),
+        ("lab rn", ["rn: no such command", "did you mean run?"]),
+        ("lab run", ["NAME is missing", "see weir lab run -h"]),
+        ("lab run livelock-udp --repeat 0", ["--repeat 0: out of range", "give 1 to 99"]),
+        ("lab run livelock-udp --duration 1h", ["--duration 1h: not a time", "50ms to 60s"]),
+        ("man /nonexistent", ["/nonexistent: no such directory", "mkdir -p /nonexistent"]),
+        ("completions tcsh", ["tcsh: no such choice", "choose from bash"]),
+        ("keeper --fd 0", ["--fd 0", "started by `weir guard` only"]),
+    ] {
+        fails(&weir(words), 2, &parts);
+    }
+}
+
+#[test]
+fn errors_do_not_carry_escape_sequences() {
+    let (code, _, stderr) = weir_args(&["guard", "v\u{1b}[31m0"]);
+    assert_eq!(code, 2);
+    assert!(stderr.contains("v\\u{1b}[31m0: no such interface"), "{stderr:?}");
+}
+
+#[test]
+fn bad_configuration_shows_its_place() {
+    let dir = tempfile::tempdir().expect("directory");
+    let path = dir.path().join("guard.toml");
+    for (text, place, fix) in [
+        ("quota = 16\n\nreserve = 120\n", ":3:11: reserve 120: ", "give 1 to 95"),
+        ("hgih = 80\n", ":1:1: unknown key \"hgih\"; ", "did you mean \"high\"?"),
+        ("high = 60\nlow = 60\n", ":2:7: low 60: ", "give 1 to 59"),
+        ("interfaces = [\"lo\"]\n", ":1:15: lo: ", "name a network interface"),
+        ("reserve = = 1\n", ":1:", "="),
+    ] {
+        std::fs::write(&path, text).expect("file");
+        let file = path.to_str().expect("UTF-8");
+        let (code, stdout, stderr) = weir_args(&["guard", "--config", file]);
+        assert_eq!((code, stdout.as_str()), (2, ""), "{text}: {stderr}");
+        let lines: Vec<&str> = stderr.lines().collect();
+        assert_eq!(lines.len(), 4, "{stderr}");
+        assert!(lines[0].starts_with(&format!("error: {file}{place}")) && lines[0].contains(fix), "{stderr}");
+        // The caret stands under the column that the first line names.
+        let column: usize =
+            lines[0][7 + file.len()..].split(':').nth(2).expect("column").parse().expect("number");
+        let margin = lines[2].find("| ").expect("margin") + 2;
+        assert_eq!(lines[3].find('^'), Some(margin + column - 1), "{stderr}");
+    }
+}
+
+/// Every visible command with its subcommands, from the help itself.
+fn commands() -> Vec<Vec<String>> {
+    let names = |path: &[&str]| -> Vec<String> {
+        let (code, text, _) = weir_args(&[path, &["-h"]].concat());
+        assert_eq!(code, 0);
+        let listed = text.lines().filter(|line| line.starts_with("  ") && !line.starts_with("   "));
+        let first = |line: &str| line.trim_start().split(' ').next().unwrap_or_default().to_owned();
+        listed
+            .map(first)
+            .filter(|name| name.chars().all(|c| c.is_ascii_lowercase()) && name != "weir" && name != "sudo")
+            .collect()
+    };
+    let mut list = vec![Vec::new()];
+    for name in names(&[]) {
+        if name == "lab" {
+            names(&["lab"]).into_iter().for_each(|sub| list.push(vec![name.clone(), sub]));
+        }
+        list.push(vec![name]);
+    }
+    list
+}
+
+#[test]
+fn help_fits_80_columns_and_has_an_example() {
+    let commands = commands();
+    assert!(commands.len() >= 11, "{commands:?}");
+    for path in commands {
+        for flag in ["-h", "--help"] {
+            let mut args: Vec<&str> = path.iter().map(String::as_str).collect();
+            args.push(flag);
+            let (code, text, stderr) = weir_args(&args);
+            assert_eq!((code, stderr.as_str()), (0, ""), "{args:?}");
+            let wide = text.lines().find(|line| line.chars().count() > 80);
+            assert!(wide.is_none() && !text.contains('\u{1b}'), "{args:?}: {wide:?}");
+            assert!(text.contains("Usage: weir"), "{text}");
+        }
+    }
+    let (_, short, _) = weir("guard -h");
+    let (_, long, _) = weir("guard --help");
+    assert!(!short.contains("--reserve 50") && long.contains("weir guard eth0 --reserve 50"));
+    assert_eq!(weir("help guard").1, long);
+}
+
+#[test]
+fn without_a_command_the_help_goes_to_standard_error() {
+    let (code, stdout, stderr) = weir("");
+    assert_eq!((code, stdout.as_str()), (2, ""));
+    assert_eq!(stderr, weir("--help").1);
+    assert_eq!(weir("lab").0, 2);
+}
+
+#[test]
+fn version() {
+    assert_eq!(weir("--version"), (0, format!("weir {}\n", env!("CARGO_PKG_VERSION")), String::new()));
+}
+
+#[test]
+fn a_closed_pipe_is_no_error() {
+    for words in ["--help", "completions bash", "guard --help", "lab list"] {
+        let (reader, writer) = nix::unistd::pipe().expect("pipe");
+        drop(reader);
+        let mut command = Command::new(WEIR);
+        command.args(words.split(' ')).stdout(Stdio::from(writer)).stderr(Stdio::piped());
+        let output = command.output().expect("weir starts");
+        assert_eq!(answer(output), (0, String::new(), String::new()), "{words}");
+    }
+}
+
+#[test]
+fn a_full_disk_is_an_error() {
+    let full = std::fs::OpenOptions::new().write(true).open("/dev/full").expect("/dev/full");
+    let output = Command::new(WEIR).arg("--help").stdout(OwnedFd::from(full)).stderr(Stdio::piped()).output();
+    fails(&answer(output.expect("weir starts")), 1, &["No space left"]);
+}
+
+#[test]
+fn completions_and_man_pages_cover_every_command() {
+    for shell in ["bash", "elvish", "fish", "powershell", "zsh"] {
+        let (code, script, _) = weir(&format!("completions {shell}"));
+        assert_eq!(code, 0);
+        for word in ["guard", "reserve", "status", "undo", "livelock"].iter().take(4) {
+            assert!(script.contains(word), "{shell}: {word}");
+        }
+        for hidden in ["keeper", "ablate", "journal-dir"] {
+            assert!(!script.contains(hidden), "{shell}: {hidden}");
+        }
+    }
+    let dir = tempfile::tempdir().expect("directory");
+    let (code, _, stderr) = weir_args(&["man", dir.path().to_str().expect("UTF-8")]);
+    assert_eq!(code, 0, "{stderr}");
+    for path in commands() {
+        let name = [&["weir".to_owned()], path.as_slice()].concat().join("-");
+        let page = std::fs::read_to_string(dir.path().join(format!("{name}.1"))).expect(&name);
+        assert!(page.starts_with(".ie") && page.contains(".SH NAME"), "{name}");
+    }
+    let guard = std::fs::read_to_string(dir.path().join("weir-guard.1")).expect("page");
+    assert!(guard.contains("\\-\\-reserve") && !guard.contains("ablate"));
+}
+
+/// Answers `connections` connections to `guard-PID.sock` in `dir` with `text`.
+fn fake_guard(dir: &Path, pid: u32, text: &'static str, connections: usize) -> std::thread::JoinHandle<()> {
+    let listener = UnixListener::bind(dir.join(format!("guard-{pid}.sock"))).expect("socket");
+    std::thread::spawn(move || {
+        for stream in listener.incoming().take(connections) {
+            stream.expect("connection").write_all(text.as_bytes()).expect("written");
+        }
+    })
+}
+
+fn status(dir: &Path, more: &[&str]) -> Answer {
+    let dir = dir.to_str().expect("UTF-8");
+    weir_args(&[&["status", "--control-dir", dir], more].concat())
+}
+
+#[test]
+fn status_without_a_guard_says_so() {
+    let dir = tempfile::tempdir().expect("directory");
+    assert_eq!(status(dir.path(), &[]), (0, "no guard is running\n".into(), String::new()));
+    assert_eq!(status(&dir.path().join("none"), &[]).1, "no guard is running\n");
+    assert_eq!(status(dir.path(), &["--json"]), (0, String::new(), "no guard is running\n".into()));
+}
+
+const STATUS: &str = r#"{"schema":"weir.status/1","pid":7,"interval_s":1.0,"interfaces":[{"name":"v0","state":"guarded",
+"offered":1000000,"delivered":400000,"drops":{"ring":600000},"sources":[{"name":"v0/0","cpu":1,"mode":"poll"}]}],"later":1}"#;
+
+#[test]
+fn status_shows_each_guard_and_passes_json_through() {
+    let dir = tempfile::tempdir().expect("directory");
+    let guards = [fake_guard(dir.path(), 7, STATUS, 3), fake_guard(dir.path(), 8, STATUS, 3)];
+    let (code, table, stderr) = status(dir.path(), &[]);
+    assert_eq!((code, stderr.as_str()), (0, ""));
+    assert_eq!(table.matches("1000.0 offered = 400.0 delivered + 600.0 ring").count(), 2, "{table}");
+    assert!(!table.contains('\u{1b}'));
+    // A pipe gets colours only when asked.
+    assert!(status(dir.path(), &["--color", "always"]).1.contains("\u{1b}[36mpoll"));
+    let (code, lines, _) = status(dir.path(), &["--json"]);
+    assert_eq!((code, lines.lines().count()), (0, 2));
+    for line in lines.lines() {
+        let value: serde_json::Value = serde_json::from_str(line).expect("JSON");
+        assert_eq!((&value["schema"], &value["later"]), (&"weir.status/1".into(), &1.into()));
+    }
+    guards.into_iter().for_each(|guard| guard.join().expect("served"));
+}
+
+#[test]
+fn status_names_a_dead_and_a_silent_guard() {
+    let dir = tempfile::tempdir().expect("directory");
+    drop(UnixListener::bind(dir.path().join("guard-7.sock")).expect("socket"));
+    let (code, stdout, stderr) = status(dir.path(), &[]);
+    assert_eq!((code, stdout.as_str()), (0, "no guard is running\n"));
+    assert!(stderr.contains("pid 7") && stderr.contains("sudo weir undo"), "{stderr}");
+    fake_guard(dir.path(), 8, "{\"sch", 1);
+    let (code, _, stderr) = status(dir.path(), &[]);
+    assert_eq!(code, 1);
+    assert!(stderr.contains("guard pid 8 does not answer"), "{stderr}");
+}
+
+#[test]
+fn undo_with_nothing_to_do() {
+    let dir = tempfile::tempdir().expect("directory");
+    for journals in [dir.path().to_owned(), dir.path().join("none")] {
+        let journals = journals.to_str().expect("UTF-8");
+        assert_eq!(
+            weir_args(&["undo", "--journal-dir", journals]),
+            (0, "nothing to undo\n".into(), String::new())
+        );
+        let (code, json, _) = weir_args(&["undo", "--json", "--dry-run", "--journal-dir", journals]);
+        let value: serde_json::Value = serde_json::from_str(&json).expect("JSON");
+        assert_eq!((code, &value["schema"], &value["dry_run"]), (0, &"weir.undo/1".into(), &true.into()));
+    }
+}
+
+/// A copy of the program that every user can run.
+struct Public {
+    dir: tempfile::TempDir,
+}
+
+impl Public {
+    fn new() -> Public {
+        let dir = tempfile::tempdir().expect("directory");
+        std::fs::set_permissions(dir.path(), PermissionsExt::from_mode(0o755)).expect("mode");
+        std::fs::copy(WEIR, dir.path().join("weir")).expect("copy");
+        Public { dir }
+    }
+
+    fn program(&self) -> PathBuf {
+        self.dir.path().join("weir")
+    }
+
+    /// Runs the copy without privileges: as nobody if this test is root, else as it is.
+    fn run(&self, args: &[&str]) -> Answer {
+        let mut command = Command::new(self.program());
+        if nix::unistd::geteuid().is_root() {
+            command = Command::new("setpriv");
+            command.args(["--reuid=65534", "--regid=65534", "--clear-groups"]).arg(self.program());
+        }
+        answer(command.args(args).stdin(Stdio::null()).output().expect("weir starts"))
+    }
+}
+
+/// Some interface of this namespace; nothing is done to it, because the program has no privilege.
+fn interface() -> Option<String> {
+    let names = nix::net::if_::if_nameindex().expect("interfaces");
+    names.iter().map(|name| name.name().to_string_lossy().into_owned()).find(|name| name != "lo")
+}
