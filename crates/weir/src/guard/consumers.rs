@@ -1,0 +1,136 @@
+//! The table of consumers: UDP sockets that overflowed at least once, found by BPF, named and retired here.
+//!
+//! A socket that never overflows costs nothing and is never tracked. At most [`CONSUMERS`] are tracked; one more is
+//! not, and has no feedback.
+
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+
+use kern::guard::{CONSUMERS, Gauges};
+use policy::Nanos;
+
+/// Overflows of one consumer between two pieces of evidence.
+pub const OVERFLOW_STEP: u32 = 64;
+/// Evidence counts only if that many overflows came within this time, ns; slower losses are the program's own.
+const OVERFLOW_SPAN: Nanos = 20_000_000;
+/// A consumer without overflow or inhibit for this long is forgotten, ns.
+const QUIET: Nanos = 60_000_000_000;
+/// Longest search for the process behind a socket.
+const NAME_PATIENCE: Duration = Duration::from_millis(20);
+
+/// One tracked consumer.
+#[derive(Clone, Debug)]
+pub struct Consumer {
+    sk: u64,
+    /// Local UDP port.
+    pub port: u16,
+    /// Program, once found.
+    pub process: String,
+    /// Its process id, 0 if not found.
+    pub pid: u32,
+    /// False where several sockets share the port: then a full one says nothing about the others.
+    pub alone: bool,
+    last_overflow: Nanos,
+    seen_overflows: u64,
+}
+
+/// See the module.
+pub struct Consumers {
+    slots: Vec<Option<Consumer>>,
+    low: u32,
+}
+
+impl Consumers {
+    /// An empty table; `low` in permille.
+    pub fn new(low: u32) -> Self {
+        Self { slots: (0..CONSUMERS).map(|_| None).collect(), low }
+    }
+
+    /// New low water for all.
+    pub fn set_low(&mut self, gauges: &Gauges, low: u32) {
+        self.low = low;
+        for ctl in gauges.views.consumer_ctls.iter() {
+            ctl.low.store(low, Relaxed);
+        }
+    }
+
+    /// Tracked consumers with their slots.
+    pub fn iter(&self) -> impl Iterator<Item = (usize, &Consumer)> {
+        self.slots.iter().enumerate().filter_map(|(i, c)| c.as_ref().map(|c| (i, c)))
+    }
+
+    /// Tracks a socket that overflowed; its slot, or `None` if the table is full.
+    pub fn add(&mut self, gauges: &Gauges, sk: u64, cookie: u64, port: u16, now: Nanos) -> Option<usize> {
+        let slot = self.slots.iter().position(Option::is_none)?;
+        let sockets = kern::proc::udp_sockets(Some(port)).unwrap_or_default();
+        let alone = sockets.len() == 1;
+        let (mut process, mut pid) = (String::new(), 0);
+        if let [socket] = sockets.as_slice()
+            && let Some(holder) = kern::proc::socket_holders(&[socket.inode], NAME_PATIENCE).remove(&socket.inode)
+        {
+            (process, pid) = (holder.name, holder.pid);
+        }
+        let stat = &gauges.views.consumer_stats[slot];
+        for counter in [&stat.overflows, &stat.recvs, &stat.shed] {
+            counter.store(0, Relaxed);
+        }
+        stat.level.store(0, Relaxed);
+        stat.gone.store(0, Relaxed);
+        let ctl = &gauges.views.consumer_ctls[slot];
+        ctl.cookie.store(cookie, Relaxed);
+        ctl.low.store(self.low, Relaxed);
+        ctl.inhibited.store(0, Relaxed);
+        // Shed needs the port: XDP sees no socket. A full socket beside others on its port must not stop theirs.
+        ctl.shed.store(u32::from(alone), Relaxed);
+        // Only a socket that is alone is watched for feedback; the address makes the slot live.
+        ctl.sk.store(if alone { sk } else { 0 }, Relaxed);
+        if gauges.track_consumer(sk, slot).is_err() {
+            return None;
+        }
+        if alone && gauges.set_port(port, Some(slot)).is_err() {
+            return None;
+        }
+        gauges.views.guard[0].consumers.fetch_max(slot as u32 + 1, Relaxed);
+        self.slots[slot] =
+            Some(Consumer { sk, port, process, pid, alone, last_overflow: now, seen_overflows: 0 });
+        Some(slot)
+    }
+
+    /// A consumer overflowed [`OVERFLOW_STEP`] times more: true if that was fast enough to be evidence.
+    pub fn overflowed(&mut self, slot: usize, now: Nanos) -> bool {
+        let Some(Some(consumer)) = self.slots.get_mut(slot) else { return false };
+        let since = now.saturating_sub(std::mem::replace(&mut consumer.last_overflow, now));
+        since < OVERFLOW_SPAN
+    }
+
+    /// Retires closed and quiet consumers; the slots that became free. Looks at every slot once.
+    pub fn retire(&mut self, gauges: &Gauges, now: Nanos) -> Vec<usize> {
+        let mut freed = Vec::new();
+        for (slot, entry) in self.slots.iter_mut().enumerate() {
+            let Some(consumer) = entry else { continue };
+            let stat = &gauges.views.consumer_stats[slot];
+            let ctl = &gauges.views.consumer_ctls[slot];
+            let overflows = stat.overflows.load(Relaxed);
+            if overflows != consumer.seen_overflows || ctl.inhibited.load(Relaxed) != 0 {
+                consumer.seen_overflows = overflows;
+                consumer.last_overflow = now;
+            }
+            let gone = stat.gone.load(Relaxed) != 0;
+            let quiet = now.saturating_sub(consumer.last_overflow) > QUIET;
+            // A closed socket is noticed at once while it is sampled, and here in interrupt mode.
+            let closed = kern::proc::udp_sockets(Some(consumer.port)).is_ok_and(|s| s.is_empty());
+            if gone || quiet || closed {
+                ctl.sk.store(0, Relaxed);
+                stat.level.store(0, Relaxed);
+                gauges.untrack_consumer(consumer.sk);
+                if consumer.alone {
+                    // A port left behind would shed for the next socket on it.
+                    let _ = gauges.set_port(consumer.port, None);
+                }
+                *entry = None;
+                freed.push(slot);
+            }
+        }
+        freed
+    }
+}

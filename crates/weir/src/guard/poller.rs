@@ -1,0 +1,428 @@
+//! The poller: one thread per CPU that does what `policy::poller` says.
+//!
+//! It owns the turns and, between takeover and release, the settings of its sources. Everything it shares goes
+//! through atomics; the one lock on the turn's way is a source's handle, which nobody else takes while it polls.
+
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::mpsc::{Receiver, Sender, TryRecvError};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use kern::guard::{CONSUMERS, OpenBell, TurnEnd, Views, mode, wake};
+use kern::settings::Access;
+use policy::Nanos;
+use policy::poller::{Action, Config, Counts, Poller as Policy, Turned, WakeOn};
+use policy::switch::ModeSwitch;
+
+use super::clock;
+use super::sched::{self, Class};
+use super::source::Source;
+use super::takeover;
+
+/// Turns in a row that raise no `napi_poll` event before the handle counts as stale.
+const STALE_TURNS: u32 = 256;
+/// Pause between two tries when the NAPI belongs to somebody else.
+const REFUSED_NAP: Duration = Duration::from_micros(50);
+
+/// What the control loop tells a poller.
+pub enum Command {
+    /// Take the source over; the switch has already decided so.
+    TakeOver(Arc<Source>, ModeSwitch),
+    /// New options.
+    Configure(Config),
+    /// The consumer's socket is closed.
+    Forget(usize),
+    /// The source's interface is gone: nothing is left to put back.
+    Drop(usize),
+    /// Release everything and end.
+    Stop,
+}
+
+/// What a poller tells the control loop.
+pub enum Report {
+    /// In poll mode since `time`.
+    TakenOver { source: Arc<Source>, time: Nanos },
+    /// Not taken over; everything is as before.
+    Refused { source: Arc<Source>, switch: ModeSwitch, why: String },
+    /// In interrupt mode since `time`.
+    Released { source: Arc<Source>, switch: ModeSwitch, time: Nanos, why: &'static str },
+    /// How the thread is scheduled.
+    Started { cpu: usize, class: Class, refused: Option<String> },
+}
+
+/// Figures of one poller for the status, written by it now and then.
+#[derive(Default)]
+pub struct Gauge {
+    /// Counters of the policy.
+    pub counts: Mutex<Counts>,
+    /// Time spent on packets, ns.
+    pub busy_ns: AtomicU64,
+    /// NET_RX softirq time on its CPU that was charged to the budget, ns.
+    pub softirq_ns: AtomicU64,
+    /// Sources it polls at present.
+    pub polling: AtomicU32,
+}
+
+/// Everything a poller's thread needs.
+pub struct Poller {
+    /// Index of this poller; bit of [`kern::guard::ConsumerCtl::inhibited`].
+    pub index: usize,
+    /// Its CPU.
+    pub cpu: usize,
+    /// SCHED_OTHER with a yield after each turn instead of SCHED_FIFO.
+    pub yielding: bool,
+    /// True if BPF wakes at low water; else an idle CPU ends a pause.
+    pub level_wakes: bool,
+    /// The maps.
+    pub views: Arc<Views>,
+    /// From the control loop.
+    pub commands: Receiver<Command>,
+    /// To the control loop.
+    pub reports: Sender<Report>,
+    /// Wakes the control loop after a report.
+    pub notify: Arc<dyn Fn() + Send + Sync>,
+    /// Figures.
+    pub gauge: Arc<Gauge>,
+}
+
+struct Polled {
+    source: Arc<Source>,
+    /// Driver calls that one turn makes: 2 up to 6.19, 1 later; learnt from full turns.
+    polls_per_turn: u32,
+    silent: u32,
+}
+
+/// A running poller.
+struct Loop {
+    p: Poller,
+    policy: Policy,
+    access: Access,
+    bell: OpenBell,
+    polled: Vec<Option<Polled>>,
+    consumers_known: usize,
+    /// End of the last charged span.
+    charged_until: Nanos,
+    cpu_until: Nanos,
+    stop: bool,
+}
+
+impl Poller {
+    /// Runs until [`Command::Stop`] or until the control loop is gone; releases all sources at the end.
+    pub fn run(self, config: Config, bell: &kern::guard::Bell) -> anyhow::Result<()> {
+        sched::pin(self.cpu)?;
+        let (class, refused) = if self.yielding { (Class::Other, None) } else { sched::go_fifo() };
+        // Sleeps must end on time also under SCHED_OTHER; the default slack is 50 us.
+        // SAFETY: plain system call on the calling thread.
+        unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1) };
+        let refused = refused.map(|e| e.to_string());
+        let yielding = class == Class::Other;
+        self.report(Report::Started { cpu: self.cpu, class, refused });
+        let now = clock::now();
+        let mut running = Loop {
+            policy: Policy::new(config, now),
+            access: Access::for_current_netns()?,
+            bell: bell.open()?,
+            polled: (0..kern::guard::SOURCES).map(|_| None).collect(),
+            consumers_known: 0,
+            charged_until: now,
+            cpu_until: clock::thread_cpu(),
+            stop: false,
+            p: Poller { yielding, ..self },
+        };
+        running.run();
+        Ok(())
+    }
+
+    fn report(&self, report: Report) {
+        // The control loop that does not listen any more is ending this process.
+        let _ = self.reports.send(report);
+        (self.notify)();
+    }
+}
+
+impl Loop {
+    fn run(&mut self) {
+        while !self.stop {
+            self.take_commands();
+            let now = clock::now();
+            self.watch_levels(now);
+            match self.policy.next(now) {
+                Action::Turn { source, packets } => self.turn(source, packets),
+                Action::Sleep { until, wake } => self.sleep(now, until, wake),
+                Action::Release { source } => self.release(source, "the ring stays empty"),
+                Action::Park => self.park(),
+            }
+        }
+        for source in 0..self.polled.len() {
+            if self.polled[source].is_some() {
+                self.release(source, "weir stops");
+            }
+        }
+        self.lift_all();
+    }
+
+    fn take_commands(&mut self) {
+        loop {
+            match self.p.commands.try_recv() {
+                Ok(command) => self.obey(command),
+                Err(TryRecvError::Empty) => return,
+                Err(TryRecvError::Disconnected) => {
+                    self.stop = true;
+                    return;
+                }
+            }
+        }
+    }
+
+    fn park(&mut self) {
+        self.publish();
+        match self.p.commands.recv() {
+            Ok(command) => self.obey(command),
+            Err(_) => self.stop = true,
+        }
+        self.start_charging();
+    }
+
+    fn obey(&mut self, command: Command) {
+        match command {
+            Command::TakeOver(source, switch) => self.take_over(source, switch),
+            Command::Configure(config) => self.policy.configure(config),
+            Command::Forget(consumer) => {
+                if self.policy.forget(consumer) {
+                    self.lift(consumer);
+                }
+            }
+            Command::Drop(source) => {
+                if let Some(polled) = self.polled[source].take() {
+                    let now = clock::now();
+                    if let Some(switch) = self.policy.released(now, source) {
+                        self.p.gauge.polling.fetch_sub(1, Relaxed);
+                        self.p.report(Report::Released {
+                            source: polled.source,
+                            switch,
+                            time: now,
+                            why: "its interface is gone",
+                        });
+                    }
+                }
+            }
+            Command::Stop => self.stop = true,
+        }
+    }
+
+    fn take_over(&mut self, source: Arc<Source>, mut switch: ModeSwitch) {
+        match takeover::take(&source, &self.p.views, &mut self.access, self.policy.config().quota, self.p.cpu) {
+            Ok(polls_per_turn) => {
+                let now = clock::now();
+                source.takeovers.fetch_add(1, Relaxed);
+                source.cpu.store(self.p.cpu as u32, Relaxed);
+                self.p.gauge.polling.fetch_add(1, Relaxed);
+                self.policy.taken_over(now, source.slot, switch);
+                self.polled[source.slot] =
+                    Some(Polled { source: Arc::clone(&source), polls_per_turn, silent: 0 });
+                self.p.report(Report::TakenOver { source, time: now });
+            }
+            Err(why) => {
+                switch.released(clock::now());
+                self.p.report(Report::Refused { source, switch, why: format!("{why:#}") });
+            }
+        }
+    }
+
+    fn release(&mut self, slot: usize, why: &'static str) {
+        let Some(polled) = self.polled[slot].take() else { return };
+        takeover::give_back(&polled.source, &self.p.views, &mut self.access);
+        let now = clock::now();
+        polled.source.releases.fetch_add(1, Relaxed);
+        self.p.gauge.polling.fetch_sub(1, Relaxed);
+        if let Some(switch) = self.policy.released(now, slot) {
+            self.p.report(Report::Released { source: polled.source, switch, time: now, why });
+        }
+        if self.p.gauge.polling.load(Relaxed) == 0 {
+            self.lift_all();
+        }
+    }
+
+    /// Charges what this thread did since the last charge; sleeps are not charged.
+    fn spent(&mut self, now: Nanos) -> Nanos {
+        let spent = if self.p.yielding {
+            // Preempted time is not the poller's; the CPU clock knows.
+            let cpu = clock::thread_cpu();
+            cpu - std::mem::replace(&mut self.cpu_until, cpu)
+        } else {
+            now.saturating_sub(self.charged_until)
+        };
+        self.charged_until = now;
+        self.p.gauge.busy_ns.fetch_add(spent, Relaxed);
+        spent
+    }
+
+    fn start_charging(&mut self) {
+        self.charged_until = clock::now();
+        if self.p.yielding {
+            self.cpu_until = clock::thread_cpu();
+        }
+    }
+
+    fn turn(&mut self, slot: usize, packets: u32) {
+        let views = Arc::clone(&self.p.views);
+        let (stat, rx) = (&views.source_stats[slot], &views.rx_stats[slot]);
+        let Some(polled) = self.polled[slot].as_mut() else { return };
+        let before = (
+            stat.own_polls.load(Relaxed),
+            stat.own_packets.load(Relaxed),
+            rx.frames.load(Relaxed),
+            rx.to_full.load(Relaxed),
+            rx.shed.load(Relaxed),
+        );
+        let end = match polled.source.handle.lock() {
+            Ok(mut handle) => match handle.set_budget(packets / polled.polls_per_turn) {
+                Ok(()) => handle.turn(),
+                Err(_) => TurnEnd::Nothing,
+            },
+            Err(_) => TurnEnd::Nothing,
+        };
+        let now = clock::now();
+        let polls = stat.own_polls.load(Relaxed).wrapping_sub(before.0) as u32;
+        let work = stat.own_packets.load(Relaxed).wrapping_sub(before.1) as u32;
+        let shed = rx.shed.load(Relaxed).wrapping_sub(before.4) as u32;
+        let source = Arc::clone(&polled.source);
+        source.turns.fetch_add(1, Relaxed);
+        if polls == 0 || end == TurnEnd::Nothing {
+            polled.silent += 1;
+            let stale = polled.silent >= STALE_TURNS;
+            source.refused.fetch_add(1, Relaxed);
+            let spent = self.spent(now);
+            self.policy.refused(now, slot, spent);
+            if stale {
+                self.release(slot, "stale_source: its turns poll nothing");
+            } else {
+                // SCHED_FIFO must sleep here, else the owner of the NAPI may never run (drivers.md T4).
+                std::thread::sleep(REFUSED_NAP);
+                self.start_charging();
+            }
+            return;
+        }
+        polled.silent = 0;
+        let per_poll = packets / polled.polls_per_turn;
+        if work > 0 && work == per_poll * polls && polls == 1 {
+            // A full driver call was not followed by a second one.
+            polled.polls_per_turn = 1;
+        } else if polls >= 2 {
+            polled.polls_per_turn = 2;
+        }
+        let turn = Turned {
+            packets: work.saturating_sub(shed),
+            frames: rx.frames.load(Relaxed).wrapping_sub(before.2) as u32,
+            to_full: rx.to_full.load(Relaxed).wrapping_sub(before.3) as u32,
+            spent: self.spent(now),
+            drained: work < packets,
+        };
+        self.policy.turned(now, slot, turn);
+        if self.p.yielding {
+            // SAFETY: plain system call without arguments.
+            unsafe { libc::sched_yield() };
+        }
+    }
+
+    /// Feeds the levels that BPF sampled to the policy and mirrors its inhibits into the maps.
+    fn watch_levels(&mut self, now: Nanos) {
+        let used = (self.p.views.guard[0].consumers.load(Relaxed) as usize).min(CONSUMERS);
+        self.consumers_known = used;
+        for consumer in 0..used {
+            let level = self.p.views.consumer_stats[consumer].level.load(Relaxed).min(1000) as u16;
+            if self.p.views.consumer_ctls[consumer].sk.load(Relaxed) == 0 {
+                continue;
+            }
+            if self.policy.level(now, consumer, level) {
+                if self.policy.is_inhibited(consumer) {
+                    self.inhibit(consumer);
+                } else {
+                    self.lift(consumer);
+                }
+            }
+        }
+    }
+
+    fn inhibit(&self, consumer: usize) {
+        let bit = 1u64 << self.p.index;
+        if self.p.views.consumer_ctls[consumer].inhibited.fetch_or(bit, Relaxed) & bit == 0 {
+            self.p.views.guard[0].inhibited.fetch_add(1, Relaxed);
+        }
+    }
+
+    fn lift(&self, consumer: usize) {
+        let bit = 1u64 << self.p.index;
+        if self.p.views.consumer_ctls[consumer].inhibited.fetch_and(!bit, Relaxed) & bit != 0 {
+            self.p.views.guard[0].inhibited.fetch_sub(1, Relaxed);
+        }
+    }
+
+    fn lift_all(&mut self) {
+        for consumer in 0..CONSUMERS {
+            self.policy.forget(consumer);
+            self.lift(consumer);
+        }
+    }
+
+    fn sleep(&mut self, now: Nanos, until: Nanos, on: WakeOn) {
+        let spent = self.spent(now);
+        self.policy.charge(now, spent);
+        let views = Arc::clone(&self.p.views);
+        let idle = on.idle && (!on.level || !self.p.level_wakes);
+        let bits = if on.level { wake::LEVEL } else { 0 } | if idle { wake::IDLE } else { 0 };
+        let ctl = &views.poller_ctls[self.p.index];
+        let net_rx = views.cpu_stats.get(self.p.cpu).map_or(0, |c| c.net_rx_ns.load(Relaxed));
+        if idle {
+            views.guard[0].pollers_waiting_idle.fetch_add(1, Relaxed);
+        }
+        ctl.wait.store(bits, Relaxed);
+        // A consumer that drained before the bits were set has left its level in the map.
+        let drained = on.level && self.any_at_low();
+        let reasons = if drained {
+            0
+        } else {
+            self.bell.sleep(Duration::from_nanos(until.saturating_sub(now))).unwrap_or(0)
+        };
+        ctl.wait.store(0, Relaxed);
+        if idle {
+            views.guard[0].pollers_waiting_idle.fetch_sub(1, Relaxed);
+        }
+        let now = clock::now();
+        if reasons & wake::IDLE != 0 {
+            self.policy.cpu_idle(now);
+        }
+        // Interrupts and softirqs of this CPU are packet work too, whoever started them.
+        let softirq = views.cpu_stats.get(self.p.cpu).map_or(0, |c| c.net_rx_ns.load(Relaxed)) - net_rx;
+        if softirq > 0 {
+            self.policy.charge(now, softirq);
+            self.p.gauge.softirq_ns.fetch_add(softirq, Relaxed);
+        }
+        self.publish();
+        self.start_charging();
+    }
+
+    fn any_at_low(&self) -> bool {
+        (0..self.consumers_known).any(|c| {
+            self.policy.is_inhibited(c)
+                && self.p.views.consumer_stats[c].level.load(Relaxed)
+                    <= self.p.views.consumer_ctls[c].low.load(Relaxed)
+        })
+    }
+
+    fn publish(&self) {
+        if let Ok(mut counts) = self.p.gauge.counts.try_lock() {
+            *counts = self.policy.counts();
+        }
+    }
+}
+
+/// Mode of a source as its control word says.
+pub fn mode_name(views: &Views, slot: usize) -> &'static str {
+    match views.source_ctls[slot].mode.load(Relaxed) {
+        mode::POLL => "poll",
+        mode::THREAD => "thread",
+        mode::INTERRUPT => "interrupt",
+        _ => "none",
+    }
+}

@@ -1,0 +1,353 @@
+//! What the guard tells: lines on standard error, status objects for `--status` and `weir status`.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::fs::{File, OpenOptions};
+use std::io::Write;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Duration, SystemTime};
+
+use kern::guard::SOURCES;
+use kern::journal::{Fate, Outcome};
+use policy::Nanos;
+
+use super::clock;
+use super::control::Control;
+use super::interface::Interface;
+use super::poller::mode_name;
+use crate::error::failed;
+use crate::options::StatusTo;
+use crate::status::{Change, Consumer, Cpu, Interface as IfStatus, Poller, SCHEMA, Source, Status};
+
+/// Changes kept for the next status; older ones are dropped and counted by `mode_switches` alone.
+const CHANGES_MAX: usize = 256;
+/// Lines of one kind about one subject: at most one in this time, ns.
+const LINE_EVERY: Nanos = 1_000_000_000;
+/// Subjects whose last line is remembered.
+const SUBJECTS_MAX: usize = 256;
+
+/// Lines for people, and the changes since the last status.
+pub struct Log {
+    quiet: bool,
+    last: BTreeMap<(String, String), (Nanos, u64)>,
+    changes: VecDeque<Change>,
+    lines: VecDeque<String>,
+}
+
+impl Log {
+    /// `quiet` keeps everything but warnings off standard error.
+    pub fn new(quiet: bool) -> Self {
+        Self { quiet, last: BTreeMap::new(), changes: VecDeque::new(), lines: VecDeque::new() }
+    }
+
+    /// One line about `subject`; repeats within a second are counted into the next one.
+    pub fn line(&mut self, kind: &str, subject: &str, text: &str) {
+        let now = clock::now();
+        if self.last.len() >= SUBJECTS_MAX {
+            self.last.clear();
+        }
+        let entry = self.last.entry((kind.to_owned(), subject.to_owned())).or_insert((0, 0));
+        if entry.0 != 0 && now.saturating_sub(entry.0) < LINE_EVERY {
+            entry.1 += 1;
+            return;
+        }
+        let more = match entry.1 {
+            0 => String::new(),
+            n => format!(" ({n} more since the last line)"),
+        };
+        *entry = (now, 0);
+        let line = format!("{kind:<9} {subject}  {text}{more}");
+        if !self.quiet || kind == "warning" {
+            crate::out::talk(&line);
+        }
+        if self.lines.len() >= CHANGES_MAX {
+            self.lines.pop_front();
+        }
+        self.lines.push_back(line);
+    }
+
+    /// A change of mode at `time`, for the status and as a line.
+    pub fn event(&mut self, time: Nanos, kind: &str, source: &str, why: &str) {
+        if self.changes.len() >= CHANGES_MAX {
+            self.changes.pop_front();
+        }
+        self.changes.push_back(Change {
+            time_ns: time,
+            kind: kind.to_owned(),
+            source: source.to_owned(),
+            why: why.to_owned(),
+        });
+        self.line(kind, source, why);
+    }
+
+    /// What became of one setting at the end.
+    pub fn outcome(&mut self, outcome: &Outcome) {
+        if self.quiet && outcome.settled() {
+            return;
+        }
+        crate::out::talk(&match &outcome.fate {
+            Fate::Restored { .. } => format!("restored  {}  {}", outcome.target, outcome.setting),
+            other => format!("{other:?}  {}  {}", outcome.target, outcome.setting),
+        });
+    }
+
+    /// The last line of a guard.
+    pub fn sum(&mut self, interfaces: &[Interface]) {
+        if !self.quiet {
+            let names: Vec<&str> = interfaces.iter().map(|i| i.wanted.as_str()).collect();
+            crate::out::talk(&format!("weir: guarded {} no more; nothing left changed", names.join(" ")));
+        }
+    }
+}
+
+/// Totals at the start of a status interval.
+#[derive(Default)]
+struct Totals {
+    time: Nanos,
+    packets: BTreeMap<usize, [u64; 5]>,
+    overflows: BTreeMap<usize, [u64; 2]>,
+    cpu: BTreeMap<usize, [u64; 2]>,
+}
+
+/// Makes status objects; counts are those since the last one it made.
+#[derive(Default)]
+struct Maker {
+    last: Totals,
+}
+
+impl Maker {
+    fn status(&mut self, control: &Control, now: Nanos, changes: Vec<Change>, events: Vec<String>) -> Status {
+        let views = &control.gauges.views;
+        let interval = now.saturating_sub(self.last.time).max(1);
+        let first = self.last.time == 0;
+        self.last.time = now;
+        let mut status = Status {
+            schema: SCHEMA.to_owned(),
+            pid: std::process::id(),
+            time: rfc3339(SystemTime::now()),
+            interval_s: if first { 0.0 } else { interval as f64 / 1e9 },
+            mode_switches: control.mode_switches,
+            changes,
+            events,
+            ..Status::default()
+        };
+        for interface in &control.interfaces {
+            let mut row = IfStatus {
+                name: interface.wanted.clone(),
+                state: interface.state.name().to_owned(),
+                ..IfStatus::default()
+            };
+            let (mut shed, mut marked, mut packets) = (0, 0, 0);
+            for source in &interface.sources {
+                let (stat, rx) = (&views.source_stats[source.slot], &views.rx_stats[source.slot]);
+                let now = [
+                    stat.packets.load(Relaxed),
+                    source.turns.load(Relaxed),
+                    stat.polls.load(Relaxed).saturating_sub(stat.own_polls.load(Relaxed)),
+                    rx.shed.load(Relaxed),
+                    rx.marked.load(Relaxed),
+                ];
+                let before = self.last.packets.insert(source.slot, now).unwrap_or_default();
+                let delta: Vec<u64> = now.iter().zip(before).map(|(n, b)| n.saturating_sub(b)).collect();
+                packets += delta[0];
+                shed += delta[3];
+                marked += delta[4];
+                let mode = mode_name(views, source.slot);
+                row.sources.push(Source {
+                    name: source.name.clone(),
+                    cpu: match source.cpu.load(Relaxed) {
+                        u32::MAX => stat.softirq_cpu.load(Relaxed),
+                        cpu => cpu,
+                    },
+                    mode: mode.to_owned(),
+                    reason: source.why(),
+                    packets: Some(delta[0]),
+                    turns: Some(delta[1]),
+                    foreign_polls: (mode == "poll").then_some(delta[2]),
+                    napi_id: source.napi_id.load(Relaxed),
+                    mode_switches: source.switches(),
+                    refused_turns: source.refused.load(Relaxed),
+                });
+            }
+            row.offered = Some(packets);
+            row.drops = BTreeMap::from([("shed".to_owned(), shed), ("handle".to_owned(), marked)]);
+            status.interfaces.push(row);
+        }
+        for (slot, consumer) in control.consumers.iter() {
+            let (stat, ctl) = (&views.consumer_stats[slot], &views.consumer_ctls[slot]);
+            let now = [stat.overflows.load(Relaxed), stat.shed.load(Relaxed)];
+            let before = self.last.overflows.insert(slot, now).unwrap_or_default();
+            status.consumers.push(Consumer {
+                process: if consumer.process.is_empty() { "?".to_owned() } else { consumer.process.clone() },
+                pid: consumer.pid,
+                socket: format!("udp {}", consumer.port),
+                level: consumer.alone.then(|| f64::from(stat.level.load(Relaxed)) / 1000.0),
+                lost: Some(now[0].saturating_sub(before[0])),
+                shed: Some(now[1].saturating_sub(before[1])),
+                inhibited: ctl.inhibited.load(Relaxed) != 0,
+                ..Consumer::default()
+            });
+        }
+        for worker in &control.workers {
+            let counts = worker.gauge.counts.lock().map(|c| *c).unwrap_or_default();
+            let softirq = views.cpu_stats.get(worker.cpu).map_or(0, |c| c.net_rx_ns.load(Relaxed));
+            let now = [worker.gauge.busy_ns.load(Relaxed), softirq];
+            let before = self.last.cpu.insert(worker.cpu, now).unwrap_or_default();
+            let share = |i: usize| now[i].saturating_sub(before[i]) as f64 / interval as f64;
+            let reserve = f64::from(control.opts.reserve) / 100.0;
+            status.cpus.push(Cpu {
+                cpu: worker.cpu as u32,
+                weir: Some(share(0)),
+                softirq: Some(share(1)),
+                budget_used: Some((share(0) + share(1)) / (1.0 - reserve)),
+                reserve,
+                ..Cpu::default()
+            });
+            status.pollers.push(Poller {
+                cpu: worker.cpu as u32,
+                sched: worker.class.to_owned(),
+                polling: worker.gauge.polling.load(Relaxed),
+                turns: counts.turns,
+                packets: counts.packets,
+                heartbeats: counts.heartbeats,
+                naps: counts.naps,
+                budget_sleeps: counts.budget_sleeps,
+                feedback_sleeps: counts.feedback_sleeps,
+                inhibits: counts.inhibits,
+                timeouts: counts.timeouts,
+                lent: counts.lent,
+                busy_ns: now[0],
+            });
+        }
+        let polled = (0..SOURCES).filter(|slot| mode_name(views, *slot) == "poll").count();
+        status.settings_changed = 2 * polled as u64;
+        status
+    }
+}
+
+fn rfc3339(time: SystemTime) -> String {
+    let seconds = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or(Duration::ZERO).as_secs() as i64;
+    // SAFETY: all-zero is a valid tm; gmtime_r writes it and keeps no pointer.
+    let tm = unsafe {
+        let mut tm: libc::tm = std::mem::zeroed();
+        libc::gmtime_r(&raw const seconds, &raw mut tm);
+        tm
+    };
+    format!(
+        "{:04}-{:02}-{:02}T{:02}:{:02}:{:02}Z",
+        tm.tm_year + 1900,
+        tm.tm_mon + 1,
+        tm.tm_mday,
+        tm.tm_hour,
+        tm.tm_min,
+        tm.tm_sec
+    )
+}
+
+/// `--status`: one JSON line per second.
+pub struct StatusWriter {
+    to: Option<Box<dyn Write>>,
+    maker: Maker,
+}
+
+impl StatusWriter {
+    /// Opens the file for appending.
+    ///
+    /// # Errors
+    /// If it cannot be opened.
+    pub fn open(to: Option<&StatusTo>) -> anyhow::Result<Self> {
+        let to: Option<Box<dyn Write>> = match to {
+            None => None,
+            Some(StatusTo::Stdout) => Some(Box::new(std::io::stdout())),
+            Some(StatusTo::File(path)) => Some(Box::new(append(path)?)),
+        };
+        Ok(Self { to, maker: Maker::default() })
+    }
+
+    /// Writes the line of the interval that ends at `now`.
+    pub fn write(&mut self, control: &mut Control, now: Nanos) -> anyhow::Result<()> {
+        let changes = control.log.changes.drain(..).collect();
+        let events = control.log.lines.drain(..).collect();
+        let Some(to) = &mut self.to else { return Ok(()) };
+        let mut line = serde_json::to_vec(&self.maker.status(control, now, changes, events))?;
+        line.push(b'\n');
+        if let Err(e) = to.write_all(&line).and_then(|()| to.flush()) {
+            // A reader that went away does not end the guard.
+            self.to = None;
+            control.log.line("warning", "status", &format!("{e}: no more status lines"));
+        }
+        Ok(())
+    }
+}
+
+fn append(path: &Path) -> anyhow::Result<File> {
+    OpenOptions::new()
+        .create(true)
+        .append(true)
+        .open(path)
+        .map_err(|e| failed(format!("--status {}: {e}", path.display())))
+}
+
+/// The socket that `weir status` asks: root only, one answer per connection.
+pub struct Server {
+    listener: UnixListener,
+    path: PathBuf,
+    maker: std::cell::RefCell<Maker>,
+}
+
+/// Connections answered in one round.
+const ANSWERS_MAX: usize = 4;
+/// A reader that takes nothing gets no answer; the control loop must go on.
+const ANSWER_PATIENCE: Duration = Duration::from_millis(20);
+
+impl Server {
+    /// Listens on `guard-PID.sock` in `dir`.
+    ///
+    /// # Errors
+    /// If the directory or the socket cannot be made.
+    pub fn bind(dir: &Path) -> anyhow::Result<Self> {
+        std::fs::DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
+        let path = dir.join(format!("guard-{}.sock", std::process::id()));
+        match std::fs::remove_file(&path) {
+            Err(e) if e.kind() != std::io::ErrorKind::NotFound => return Err(e.into()),
+            _ => {}
+        }
+        let listener = UnixListener::bind(&path).map_err(|e| failed(format!("{}: {e}", path.display())))?;
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600))?;
+        listener.set_nonblocking(true)?;
+        Ok(Self { listener, path, maker: std::cell::RefCell::default() })
+    }
+
+    /// Answers those who ask.
+    pub fn answer(&self, control: &Control, now: Nanos) {
+        for _ in 0..ANSWERS_MAX {
+            let Ok((mut stream, _)) = self.listener.accept() else { return };
+            let status = self.maker.borrow_mut().status(
+                control,
+                now,
+                control.log.changes.iter().cloned().collect(),
+                control.log.lines.iter().cloned().collect(),
+            );
+            let ready = stream.set_nonblocking(false).and_then(|()| stream.set_write_timeout(Some(ANSWER_PATIENCE)));
+            if let (Ok(()), Ok(text)) = (ready, serde_json::to_vec(&status)) {
+                // A reader that went away has what it wanted.
+                let _ = stream.write_all(&text);
+            }
+        }
+    }
+}
+
+impl AsFd for Server {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.listener.as_fd()
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.path);
+    }
+}

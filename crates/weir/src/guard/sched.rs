@@ -1,0 +1,58 @@
+//! How weir's threads are scheduled.
+
+use std::io;
+
+/// Class of the calling thread.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Class {
+    /// SCHED_FIFO, priority 1: runs before all programs, so it must sleep to let them run.
+    Fifo,
+    /// SCHED_OTHER with the strongest nice value that was permitted.
+    Other,
+}
+
+impl Class {
+    /// For the status.
+    pub fn name(self) -> &'static str {
+        match self {
+            Class::Fifo => "fifo",
+            Class::Other => "other",
+        }
+    }
+}
+
+/// Makes the calling thread SCHED_FIFO 1; where that is refused (a cgroup without realtime share, a missing
+/// privilege) nice -20, with the kernel's answer.
+pub fn go_fifo() -> (Class, Option<io::Error>) {
+    let param = libc::sched_param { sched_priority: 1 };
+    // SAFETY: plain system call on the calling thread.
+    if unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &raw const param) } == 0 {
+        return (Class::Fifo, None);
+    }
+    let refused = io::Error::last_os_error();
+    // SAFETY: plain system call on the calling thread; a refusal leaves the nice value as it is.
+    unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, -20) };
+    (Class::Other, Some(refused))
+}
+
+/// Binds the calling thread to one CPU.
+pub fn pin(cpu: usize) -> io::Result<()> {
+    // SAFETY: all-zero is the empty set.
+    let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
+    if cpu >= 8 * size_of::<libc::cpu_set_t>() {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    // SAFETY: `cpu` is within the set.
+    unsafe { libc::CPU_SET(cpu, &mut set) };
+    // SAFETY: the set lives through the call.
+    match unsafe { libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &raw const set) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// Thread id of the caller as the kernel's initial namespace numbers it, if weir runs there.
+pub fn tid() -> u32 {
+    // SAFETY: plain system call without arguments.
+    unsafe { libc::gettid() as u32 }
+}
