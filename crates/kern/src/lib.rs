@@ -13,5 +13,6 @@ pub mod netns;
 pub mod proc;
 pub mod settings;
 pub mod sysfs;
+pub mod tier;
 pub mod undo;
 pub mod wire;
