@@ -13,6 +13,9 @@
 //! inhibited consumers: then the NIC drops at no cost (MR-18). The share is learnt from the turns themselves; what a
 //! turn finds for an inhibited consumer is shed by the mechanism, so a wrong guess costs one turn.
 //!
+//! **Fitting turns.** While all input is for tracked consumers a turn takes no more than the fullest of them has room
+//! for, by the level that one packet added lately. What does not fit waits in the ring, at no cost.
+//!
 //! **Heartbeat.** A pause is held by one turn every half `flush_timeout`, else the kernel's timer would drain the
 //! ring outside quota and budget, and transmit completions that ride on the same vector would hang. In a pause for
 //! the budget a heartbeat is the smallest turn; in a pause for feedback it is a look of one quota, which finds out
@@ -133,6 +136,13 @@ struct Source {
     release: bool,
 }
 
+/// A consumer as the poller sees it.
+#[derive(Clone, Copy, Debug)]
+struct Consumer {
+    watermark: Watermark,
+    level: Permille,
+}
+
 /// How often each reason held the poller back; for the status.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
@@ -161,8 +171,12 @@ pub struct Counts {
 pub struct Poller {
     config: Config,
     sources: [Option<Source>; SOURCES_MAX],
-    consumers: [Option<Watermark>; CONSUMERS_MAX],
+    consumers: [Option<Consumer>; CONSUMERS_MAX],
     inhibited: u32,
+    /// Level that one packet adds, in 1/16 permille; 0 until learnt.
+    packet_level: u32,
+    /// Packets handed up since the levels were read.
+    fed: u32,
     budget: Budget,
     rotation: Rotation,
     counts: Counts,
@@ -177,6 +191,8 @@ impl Poller {
             sources: [None; SOURCES_MAX],
             consumers: [None; CONSUMERS_MAX],
             inhibited: 0,
+            packet_level: 0,
+            fed: 0,
             rotation: Rotation::default(),
             counts: Counts::default(),
         }
@@ -187,7 +203,7 @@ impl Poller {
         self.budget.set(config.period, config.budget);
         if let Some(marks) = config.marks {
             for consumer in self.consumers.iter_mut().flatten() {
-                consumer.set_marks(marks);
+                consumer.watermark.set_marks(marks);
             }
         }
         self.config = config;
@@ -205,7 +221,7 @@ impl Poller {
 
     /// True while this poller keeps input for `consumer` away.
     pub fn is_inhibited(&self, consumer: usize) -> bool {
-        self.consumers.get(consumer).and_then(Option::as_ref).is_some_and(Watermark::is_inhibited)
+        self.consumers.get(consumer).and_then(Option::as_ref).is_some_and(|c| c.watermark.is_inhibited())
     }
 
     /// The source is taken over from `now` on, with the mode switch that decided so.
@@ -245,12 +261,23 @@ impl Poller {
         }
         if turn.packets > 0 {
             for consumer in self.consumers.iter_mut().flatten() {
-                consumer.fed();
+                consumer.watermark.fed();
             }
         }
+        self.fed += turn.packets;
         if turn.drained {
             state.nap_until = now + nap;
             state.release |= state.switch.drained(now);
+        }
+    }
+
+    /// The turn of `source` found the NAPI owned by somebody else: it is left alone for a nap.
+    pub fn refused(&mut self, now: Nanos, source: usize, spent: Nanos) {
+        self.budget.charge(now, spent);
+        let nap = self.config.nap;
+        if let Some(Some(state)) = self.sources.get_mut(source) {
+            state.last_turn = now;
+            state.nap_until = now + nap;
         }
     }
 
@@ -263,7 +290,15 @@ impl Poller {
     pub fn level(&mut self, now: Nanos, consumer: usize, level: Permille) -> bool {
         let Some(marks) = self.config.marks else { return false };
         let Some(slot) = self.consumers.get_mut(consumer) else { return false };
-        let change = slot.get_or_insert_with(|| Watermark::new(marks)).observe(now, level);
+        let consumer = slot.get_or_insert_with(|| Consumer { watermark: Watermark::new(marks), level });
+        let rise = u32::from(level.saturating_sub(consumer.level));
+        consumer.level = level;
+        let change = consumer.watermark.observe(now, level);
+        if self.fed >= LOOK_FRAMES_MIN && rise > 0 {
+            // Rises fast, falls slowly: a turn that does not fit costs more than one that leaves room.
+            let seen = rise * 16 / self.fed;
+            self.packet_level = seen.max(self.packet_level - self.packet_level / 16);
+        }
         match change {
             Some(Change::Inhibit) => {
                 self.inhibited += 1;
@@ -284,10 +319,31 @@ impl Poller {
         change.is_some()
     }
 
+    /// All levels are read: the next rise is due to turns from here on.
+    pub fn levels_read(&mut self) {
+        self.fed = 0;
+    }
+
+    /// Packets that the fullest enabled consumer has room for, as an even number; at least 2.
+    fn room(&self) -> u32 {
+        if self.packet_level == 0 || self.config.marks.is_none() {
+            return u32::MAX;
+        }
+        let fullest = self
+            .consumers
+            .iter()
+            .flatten()
+            .filter(|c| !c.watermark.is_inhibited())
+            .map(|c| c.level)
+            .max()
+            .unwrap_or(0);
+        (u32::from(1000 - fullest.min(1000)) * 16 / self.packet_level).max(2) & !1
+    }
+
     /// The consumer is gone; true if it was inhibited.
     pub fn forget(&mut self, consumer: usize) -> bool {
         let Some(slot) = self.consumers.get_mut(consumer) else { return false };
-        let inhibited = slot.take().is_some_and(|w| w.is_inhibited());
+        let inhibited = slot.take().is_some_and(|c| c.watermark.is_inhibited());
         self.inhibited -= u32::from(inhibited);
         inhibited
     }
@@ -339,7 +395,10 @@ impl Poller {
         });
         self.rotation = rotation;
         if let Some(source) = picked {
-            return Action::Turn { source, packets: self.config.quota };
+            // Mixed traffic is not held back by one full consumer: its surplus is shed instead.
+            let fits = self.sources[source].as_ref().is_some_and(|s| s.full_share >= ALL_FULL);
+            let packets = if fits { self.config.quota.min(self.room()) } else { self.config.quota };
+            return Action::Turn { source, packets };
         }
         if beat_at <= now {
             self.counts.heartbeats += 1;
@@ -356,7 +415,7 @@ impl Poller {
         }
         if blocked {
             for consumer in self.consumers.iter().flatten() {
-                until = until.min(consumer.deadline().unwrap_or(Nanos::MAX));
+                until = until.min(consumer.watermark.deadline().unwrap_or(Nanos::MAX));
             }
             self.counts.feedback_sleeps += 1;
         } else {

@@ -124,7 +124,7 @@ static __always_inline void wake(__u32 poller, __u32 reason)
 }
 
 /* Reads the level of one consumer. A freed socket's memory may hold anything: the cookie tells. */
-static __always_inline void sample(struct weir_consumer_ctl *ctl, struct weir_consumer_stat *stat, __u64 now)
+static __always_inline void sample(struct weir_consumer_ctl *ctl, struct weir_consumer_stat *stat)
 {
 	struct sock *sk = (struct sock *)ctl->sk;
 	__s64 cookie = 0;
@@ -138,7 +138,6 @@ static __always_inline void sample(struct weir_consumer_ctl *ctl, struct weir_co
 	}
 	bpf_core_read(&rmem, sizeof(rmem), &sk->sk_backlog.rmem_alloc.counter);
 	bpf_core_read(&rcvbuf, sizeof(rcvbuf), &sk->sk_rcvbuf);
-	stat->sampled_ns = now;
 	stat->rcvbuf = rcvbuf;
 	if (rmem > 0 && rcvbuf > 0) {
 		__u64 level = (__u64)rmem * 1000 / (__u32)rcvbuf;
@@ -152,11 +151,9 @@ static __always_inline void sample(struct weir_consumer_ctl *ctl, struct weir_co
 static __always_inline void sample_all(void)
 {
 	struct weir_guard_ctl *guard = the_guard();
-	__u64 now;
 
 	if (!guard || !guard->consumers)
 		return;
-	now = bpf_ktime_get_ns();
 	for (__u32 i = 0; i < WEIR_CONSUMERS; i++) {
 		struct weir_consumer_ctl *ctl;
 		struct weir_consumer_stat *stat;
@@ -167,7 +164,7 @@ static __always_inline void sample_all(void)
 		ctl = bpf_map_lookup_elem(&consumer_ctls, &slot);
 		stat = bpf_map_lookup_elem(&consumer_stats, &slot);
 		if (ctl && stat && ctl->sk && !stat->gone)
-			sample(ctl, stat, now);
+			sample(ctl, stat);
 	}
 }
 
@@ -254,7 +251,10 @@ int BPF_PROG(weir_udp_full, int rc, struct sock *sk)
 	return 0;
 }
 
-/* The consumer has read: the low-water mark is met here, in its own context. */
+/*
+ * The consumer has read: the low-water mark is met here, in its own context. This runs once per read of every socket
+ * on the machine, so it decides on two words and follows only the pointer it was given.
+ */
 SEC("tp_btf/sock_recv_length")
 int BPF_PROG(weir_recv, struct sock *sk, int ret, int flags)
 {
@@ -262,22 +262,34 @@ int BPF_PROG(weir_recv, struct sock *sk, int ret, int flags)
 	__u64 key = (__u64)sk;
 	struct weir_consumer_stat *stat;
 	struct weir_consumer_ctl *ctl;
-	__u32 *slot;
+	__u32 slot;
+	int rmem;
 
 	if (!guard || !guard->inhibited)
 		return 0;
-	slot = bpf_map_lookup_elem(&consumer_slots, &key);
-	if (!slot)
+	if (guard->only_sk) {
+		if (guard->only_sk != key)
+			return 0;
+		slot = guard->only_slot;
+	} else {
+		__u32 *found = bpf_map_lookup_elem(&consumer_slots, &key);
+
+		if (!found)
+			return 0;
+		slot = *found;
+	}
+	ctl = bpf_map_lookup_elem(&consumer_ctls, &slot);
+	if (!ctl || !ctl->inhibited)
 		return 0;
-	ctl = bpf_map_lookup_elem(&consumer_ctls, slot);
-	stat = bpf_map_lookup_elem(&consumer_stats, slot);
-	if (!ctl || !stat || !ctl->inhibited || stat->gone)
+	rmem = sk->sk_backlog.rmem_alloc.counter;
+	if (rmem > 0 && (__u64)rmem * 1000 > (__u64)ctl->low * (__u32)sk->sk_rcvbuf)
+		return 0;
+	stat = bpf_map_lookup_elem(&consumer_stats, &slot);
+	if (!stat)
 		return 0;
 	stat->recvs++;
 	stat->cpu = bpf_get_smp_processor_id();
-	sample(ctl, stat, bpf_ktime_get_ns());
-	if (stat->level > ctl->low)
-		return 0;
+	stat->level = rmem > 0 ? (__u64)rmem * 1000 / (__u32)(sk->sk_rcvbuf | 1) : 0;
 	for (__u32 i = 0; i < WEIR_POLLERS; i++)
 		if (ctl->inhibited & (1ULL << i))
 			wake(i, WEIR_WAKE_LEVEL);

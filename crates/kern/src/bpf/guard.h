@@ -59,14 +59,13 @@ struct weir_consumer_ctl {
 
 struct weir_consumer_stat {
 	__u64 overflows;	/* datagrams the socket refused */
-	__u64 sampled_ns;	/* when `level` was read */
-	__u64 recvs;		/* reads seen while inhibited */
+	__u64 recvs;		/* reads that ended an inhibit */
 	__u32 level;		/* permille of the socket's receive buffer */
 	__u32 rcvbuf;		/* bytes */
 	__u32 gone;		/* the address holds another socket by now */
 	__u32 cpu;		/* CPU of the last read seen */
 	__u64 shed;
-	__u64 pad[2];
+	__u64 pad[3];
 };
 
 struct weir_poller_ctl {
@@ -86,7 +85,9 @@ struct weir_guard_ctl {
 	__u32 inhibited;	/* how many consumers are inhibited */
 	__u32 pollers_waiting_idle;
 	__u32 overflow_step;	/* overflows of one consumer between two WEIR_EVENT_OVERFLOW */
-	__u32 pad[12];
+	__u64 only_sk;		/* the one consumer that is tracked, 0 if there are more */
+	__u32 only_slot;
+	__u32 pad[9];
 };
 
 struct weir_event {

@@ -17,6 +17,8 @@
 #define FRAME_WORDS 32
 #define CPUS 256
 #define WATCHED 64
+#define CLASSES 4
+#define CLASS_GUARD 2
 
 /* Departure times carry 16 fractional bits of a nanosecond: 10^-5 ns, and 78 hours before they overflow. */
 #define FRACTION 16
@@ -372,10 +374,11 @@ struct meter {
 	__u64 softirq_ns;
 	__u64 softirq_runs;
 	__u64 softirq_start;
-	__u64 stolen_ns; /* softirq time while a watched program was the current task */
 	__u64 hop_enqueue_drops;
 	__u64 hop_thread_drops;
 	__u64 hop_packets;
+	__u64 stolen_ns[CLASSES]; /* softirq time by the class of the task that it interrupted */
+	__u64 packets_by[CLASSES]; /* packets handed up outside softirq, by the class of the polling task */
 };
 
 struct {
@@ -385,13 +388,28 @@ struct {
 	__type(value, struct meter);
 } meters SEC(".maps");
 
-/* Thread groups of the measured programs. */
+/* Thread group -> class, for those whose CPU time is measured. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, WATCHED);
 	__type(key, __u32);
 	__type(value, __u32);
 } meter_watched SEC(".maps");
+
+/* Moments of a takeover and a release, on any CPU: the device has one queue. */
+struct edges {
+	__u64 from_ns;     /* set by user space: what happens before is not looked at; 0 switches the rest off */
+	__u64 full_ns;     /* first poll that used up its quota */
+	__u64 guard_ns;    /* first poll by the guard after that */
+	__u64 guard_last_ns; /* latest poll by the guard */
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct edges);
+} meter_edges SEC(".maps");
 
 static __always_inline struct meter *meter(void)
 {
@@ -406,6 +424,8 @@ int BPF_PROG(meter_poll, struct napi_struct *napi, int work, int budget)
 	__u32 zero = 0;
 	const struct meter_config *cfg = bpf_map_lookup_elem(&meter_config, &zero);
 	struct net_device *dev = napi->dev;
+	__u32 tgid, *class = 0;
+	struct edges *e;
 	struct meter *m;
 
 	if (!cfg || !dev || (__u32)dev->ifindex != cfg->ifindex || dev->nd_net.net->ns.inum != cfg->netns)
@@ -416,7 +436,28 @@ int BPF_PROG(meter_poll, struct napi_struct *napi, int work, int budget)
 	m->polls++;
 	m->packets += work;
 	m->full += work >= budget;
-	m->softirq_polls += m->softirq_start != 0;
+	if (m->softirq_start) {
+		m->softirq_polls++;
+	} else {
+		tgid = bpf_get_current_pid_tgid() >> 32;
+		class = bpf_map_lookup_elem(&meter_watched, &tgid);
+		if (class && *class < CLASSES)
+			m->packets_by[*class] += work;
+	}
+	e = bpf_map_lookup_elem(&meter_edges, &zero);
+	if (e && e->from_ns) {
+		__u64 now = bpf_ktime_get_ns();
+
+		if (now < e->from_ns)
+			return 0;
+		if (!e->full_ns && work >= budget)
+			e->full_ns = now;
+		if (class && *class == CLASS_GUARD) {
+			if (e->full_ns && !e->guard_ns)
+				e->guard_ns = now;
+			e->guard_last_ns = now;
+		}
+	}
 	return 0;
 }
 
@@ -439,7 +480,7 @@ SEC("tp_btf/softirq_exit")
 int BPF_PROG(meter_softirq_exit, unsigned int vec)
 {
 	struct meter *m;
-	__u32 tgid;
+	__u32 tgid, *class;
 	__u64 ns;
 
 	if (vec != NET_RX)
@@ -452,8 +493,9 @@ int BPF_PROG(meter_softirq_exit, unsigned int vec)
 	m->softirq_ns += ns;
 	m->softirq_runs++;
 	tgid = bpf_get_current_pid_tgid() >> 32;
-	if (bpf_map_lookup_elem(&meter_watched, &tgid))
-		m->stolen_ns += ns;
+	class = bpf_map_lookup_elem(&meter_watched, &tgid);
+	if (class && *class < CLASSES)
+		m->stolen_ns[*class] += ns;
 	return 0;
 }
 

@@ -114,9 +114,7 @@ shared!(
     ConsumerStat {
         /// Datagrams the socket refused.
         overflows: AtomicU64,
-        /// When `level` was read, CLOCK_MONOTONIC ns.
-        sampled_ns: AtomicU64,
-        /// Reads seen while inhibited.
+        /// Reads that ended an inhibit.
         recvs: AtomicU64,
         /// Permille of the receive buffer.
         level: AtomicU32,
@@ -162,6 +160,10 @@ shared!(
         pollers_waiting_idle: AtomicU32,
         /// Overflows of one consumer between two [`Event::Overflow`]; 0: none.
         overflow_step: AtomicU32,
+        /// The one consumer that is tracked, 0 if there are more.
+        only_sk: AtomicU64,
+        /// Its slot.
+        only_slot: AtomicU32,
     }
 );
 

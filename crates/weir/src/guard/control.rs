@@ -40,6 +40,8 @@ const FILL_RATE: u64 = 1_000_000;
 const TICK: Nanos = 200 * MILLISECOND;
 /// First and longest pause after a takeover that failed.
 const RETRY: (Nanos, Nanos) = (1000 * MILLISECOND, 30_000 * MILLISECOND);
+/// Pollers started before they are needed; further CPUs start theirs at their first takeover.
+const WORKERS_AT_START: usize = 16;
 /// Share of a CPU's packets from which on a source counts as one that floods a consumer.
 const FLOODING_PERMILLE: u64 = 250;
 
@@ -127,6 +129,10 @@ pub fn run(opts: GuardOptions) -> anyhow::Result<ExitCode> {
         control.set_up(index)?;
     }
     control.start_keeper()?;
+    // Starting a thread under flood would take longer than the takeover itself.
+    for cpu in control.cpus.clone().into_iter().take(WORKERS_AT_START) {
+        control.worker(cpu)?;
+    }
     let server = Server::bind(&control.opts.control_dir)?;
     let mut status = StatusWriter::open(control.opts.status.as_ref())?;
     // Under overload a thread of SCHED_OTHER on the flooded CPU would get as little as the starved programs.
@@ -353,8 +359,8 @@ impl Control {
 
     fn handle(&mut self, event: Event) {
         match event {
-            Event::Saturated { source, time_ns: _, cpu } => {
-                self.overloaded(source, cpu as usize, "its polls are full");
+            Event::Saturated { source, time_ns, cpu } => {
+                self.overloaded(source, cpu as usize, time_ns, "its polls are full");
             }
             Event::NewConsumer { sk, cookie, port, time_ns } => {
                 if self.consumers.add(&self.gauges, sk, cookie, port, time_ns).is_none() {
@@ -363,14 +369,14 @@ impl Control {
             }
             Event::Overflow { consumer, time_ns } => {
                 if self.consumers.overflowed(consumer, time_ns) {
-                    self.flooded();
+                    self.flooded(time_ns);
                 }
             }
         }
     }
 
     /// A consumer overflows fast: the sources that carry most packets are overloaded, although their rings are not.
-    fn flooded(&mut self) {
+    fn flooded(&mut self, evidence: Nanos) {
         let views = Arc::clone(&self.gauges.views);
         let mut deltas = Vec::new();
         for slot in self.switches.keys() {
@@ -381,12 +387,12 @@ impl Control {
         for (slot, delta) in deltas {
             if delta > 0 && delta * 1000 >= total * FLOODING_PERMILLE {
                 let cpu = views.source_stats[slot].softirq_cpu.load(Relaxed) as usize;
-                self.overloaded(slot, cpu, "a consumer overflows");
+                self.overloaded(slot, cpu, evidence, "a consumer overflows");
             }
         }
     }
 
-    fn overloaded(&mut self, slot: usize, cpu: usize, why: &'static str) {
+    fn overloaded(&mut self, slot: usize, cpu: usize, evidence: Nanos, why: &'static str) {
         if matches!(self.opts.mode, Mode::None | Mode::Thread) {
             return;
         }
@@ -403,7 +409,7 @@ impl Control {
         // The CPU where the softirq of this source ran, if weir may use it.
         let cpu = if self.cpus.contains(&cpu) { cpu } else { self.cpus[slot % self.cpus.len()] };
         source.because(format!("{why}; polled on CPU {cpu}"));
-        let sent = self.worker(cpu).map(|w| w.commands.send(Command::TakeOver(source, switch)));
+        let sent = self.worker(cpu).map(|w| w.commands.send(Command::TakeOver { source, switch, evidence }));
         if !matches!(sent, Ok(Ok(()))) {
             self.log.line("warning", &format!("CPU {cpu}"), "its poller cannot be started");
         }
@@ -458,10 +464,11 @@ impl Control {
                     self.log.line("warning", &format!("CPU {cpu}"), &format!("no SCHED_FIFO ({why}): nice -20"));
                 }
             }
-            Report::TakenOver { source, time } => {
+            Report::TakenOver { source, time, evidence } => {
                 self.mode_switches += 1;
                 self.retry.remove(&source.slot);
-                self.log.event(time, "takeover", &source.name, &source.why());
+                let after = time.saturating_sub(evidence) as f64 / MILLISECOND as f64;
+                self.log.event(time, "takeover", &source.name, &format!("{}; after {after:.2} ms", source.why()));
             }
             Report::Refused { source, switch, why } => {
                 let now = clock::now();

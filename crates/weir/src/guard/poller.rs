@@ -27,7 +27,14 @@ const REFUSED_NAP: Duration = Duration::from_micros(50);
 /// What the control loop tells a poller.
 pub enum Command {
     /// Take the source over; the switch has already decided so.
-    TakeOver(Arc<Source>, ModeSwitch),
+    TakeOver {
+        /// Which.
+        source: Arc<Source>,
+        /// Its mode switch.
+        switch: ModeSwitch,
+        /// When the evidence of overload was seen.
+        evidence: Nanos,
+    },
     /// New options.
     Configure(Config),
     /// The consumer's socket is closed.
@@ -41,7 +48,7 @@ pub enum Command {
 /// What a poller tells the control loop.
 pub enum Report {
     /// In poll mode since `time`.
-    TakenOver { source: Arc<Source>, time: Nanos },
+    TakenOver { source: Arc<Source>, time: Nanos, evidence: Nanos },
     /// Not taken over; everything is as before.
     Refused { source: Arc<Source>, switch: ModeSwitch, why: String },
     /// In interrupt mode since `time`.
@@ -185,7 +192,7 @@ impl Loop {
 
     fn obey(&mut self, command: Command) {
         match command {
-            Command::TakeOver(source, switch) => self.take_over(source, switch),
+            Command::TakeOver { source, switch, evidence } => self.take_over(source, switch, evidence),
             Command::Configure(config) => self.policy.configure(config),
             Command::Forget(consumer) => {
                 if self.policy.forget(consumer) {
@@ -210,7 +217,7 @@ impl Loop {
         }
     }
 
-    fn take_over(&mut self, source: Arc<Source>, mut switch: ModeSwitch) {
+    fn take_over(&mut self, source: Arc<Source>, mut switch: ModeSwitch, evidence: Nanos) {
         match takeover::take(&source, &self.p.views, &mut self.access, self.policy.config().quota, self.p.cpu) {
             Ok(polls_per_turn) => {
                 let now = clock::now();
@@ -220,7 +227,7 @@ impl Loop {
                 self.policy.taken_over(now, source.slot, switch);
                 self.polled[source.slot] =
                     Some(Polled { source: Arc::clone(&source), polls_per_turn, silent: 0 });
-                self.p.report(Report::TakenOver { source, time: now });
+                self.p.report(Report::TakenOver { source, time: now, evidence });
             }
             Err(why) => {
                 switch.released(clock::now());
@@ -342,6 +349,7 @@ impl Loop {
                 }
             }
         }
+        self.policy.levels_read();
     }
 
     fn inhibit(&self, consumer: usize) {
