@@ -137,15 +137,7 @@ pub enum ClaimError {
         /// The other guard.
         pid: u32,
     },
-    /// A dead guard left changes that could not be put back.
-    #[error("{name}: a dead weir (pid {pid}) left settings that cannot be put back now; run `weir undo`")]
-    Leftover {
-        /// The interface.
-        name: String,
-        /// The dead guard.
-        pid: u32,
-    },
-    /// The file system refused, or the file there is no journal.
+    /// The file system refused, or the file there is no journal: then look at it and remove it.
     #[error(transparent)]
     Other(#[from] Error),
 }
@@ -226,8 +218,9 @@ pub struct Journal {
 }
 
 impl Journal {
-    /// Claims `ifindex` of the caller's namespace for the calling process and writes an empty journal. What a
-    /// dead guard left behind is put back first, and its outcomes are answered.
+    /// Claims `ifindex` of the caller's namespace for the calling process and writes its journal. What a dead
+    /// guard left behind is put back first, and its outcomes are answered; what cannot be put back now (the
+    /// interface is down) is carried over into the new journal, with the values from before the dead guard.
     pub fn claim(
         dir: &Path,
         access: &mut Access,
@@ -243,22 +236,24 @@ impl Journal {
             entries: Vec::new(),
         };
         make_dir(dir)?;
-        let journal = Journal { path: dir.join(file_name(doc.netns.inode, ifindex)), doc };
+        let mut journal = Journal { path: dir.join(file_name(doc.netns.inode, ifindex)), doc };
         let _lock = Lock::take(dir)?;
         let mut outcomes = Vec::new();
         if let Some(found) = Journal::load_if_present(&journal.path)? {
-            let owner = found.owner();
-            if owner.alive() {
-                return Err(ClaimError::Guarded { name, pid: owner.pid });
+            if found.owner().alive() {
+                return Err(ClaimError::Guarded { name, pid: found.owner().pid });
             }
             if found.is_here() {
-                outcomes = found.restore(access);
-                if outcomes.iter().any(|o| !o.settled()) {
-                    return Err(ClaimError::Leftover { name, pid: owner.pid });
+                for entry in found.in_order() {
+                    let Some(outcome) = found.settle(access, entry, true) else { continue };
+                    if !outcome.settled() {
+                        journal.doc.entries.insert(0, entry.clone());
+                    }
+                    outcomes.push(outcome);
                 }
             }
-            found.remove()?;
         }
+        // Replaces the old one in one step: at no time is a changed setting without a journal.
         journal.save()?;
         Ok((journal, outcomes))
     }
@@ -347,12 +342,15 @@ impl Journal {
     }
 
     fn walk(&self, access: &mut Access, write: bool) -> Vec<Outcome> {
-        let mut entries: Vec<&Entry> = self.doc.entries.iter().collect();
-        // Reverse order of recording, but interrupts are let in again before the timer that stands in for
-        // them is taken away.
-        entries.reverse();
+        self.in_order().into_iter().filter_map(|e| self.settle(access, e, write)).collect()
+    }
+
+    /// Reverse order of recording, but interrupts are let in again before the timer that stands in for them is
+    /// taken away.
+    fn in_order(&self) -> Vec<&Entry> {
+        let mut entries: Vec<&Entry> = self.doc.entries.iter().rev().collect();
         entries.sort_by_key(|e| matches!(e.set, Kind::NapiFlush | Kind::DevFlush));
-        entries.iter().filter_map(|e| self.settle(access, e, write)).collect()
+        entries
     }
 
     fn settle(&self, access: &mut Access, entry: &Entry, write: bool) -> Option<Outcome> {

@@ -100,6 +100,8 @@ pub struct Probes {
     pub levels: Here,
     /// SCHED_FIFO.
     pub fifo: Here,
+    /// Asked by root. Otherwise missing privileges do not count against the host.
+    pub root: bool,
     /// CAP_NET_ADMIN.
     pub net_admin: bool,
     /// CAP_BPF, or CAP_SYS_ADMIN.
@@ -235,6 +237,7 @@ pub fn host(access: &mut Access) -> Host {
             tracepoints: here[5],
             levels: here[6],
             fifo: here[7],
+            root: nix::unistd::geteuid().is_root(),
             net_admin,
             bpf,
             perfmon,
@@ -377,6 +380,10 @@ const LEAKING: &str = "vmxnet3 tg3 vif xen-netfront atlantic cxgb3 cxgb4 be2net 
     LiquidIO hinic sky2 alx atl1 atl1c atl1e b44 forcedeth fec fsl_enetc fsl_dpa fsl_dpaa2_eth gianfar mvneta mvpp2 \
     cpsw lan78xx ib_ipoib wireguard tun netdevsim myri10ge niu";
 
+/// Drivers that have long run XDP programs themselves, for kernels that do not tell.
+const XDP_CAPABLE: &str = "bnxt_en ena gve mlx4_en mlx4_core mlx5_core i40e ice igb igc ixgbe ixgbevf virtio_net veth \
+    hv_netvsc nfp qede sfc st_gmac mvneta mvpp2 fsl_dpaa2_eth fsl_enetc cpsw nicvf rvu-nicpf rvu_nicpf vif";
+
 /// Whether the driver keeps its interrupts off when told to at the end of a poll: by its source for the known
 /// ones. Weir measures it at takeover, whatever is said here.
 pub fn driver_holds(driver: &str) -> Here {
@@ -400,7 +407,13 @@ pub fn report(host: &Host, interface: Interface) -> Report {
         }
         _ => seen(Here::No, "netlink links no NAPI to some receive queue"),
     };
-    let native = interface.xdp_native.map_or(Here::NotKnown, Here::from_bool);
+    let (native, native_by) = match interface.xdp_native {
+        Some(n) => (Here::from_bool(n), "netlink xdp-features of the driver"),
+        None if XDP_CAPABLE.split_ascii_whitespace().any(|d| d == interface.kind) => {
+            (Here::Yes, "known driver; this kernel does not tell (since 6.3)")
+        }
+        None => (Here::NotKnown, "this kernel does not tell (since 6.3)"),
+    };
     let mut own = vec![
         feature(
             seen(
@@ -423,7 +436,7 @@ pub fn report(host: &Host, interface: Interface) -> Report {
             ["id of each source", "driver", "which queue a poll belongs to", "ids are learnt from packets"],
         ),
         feature(
-            seen(native, "netlink xdp-features of the driver"),
+            seen(native, native_by),
             [
                 "XDP in the driver",
                 "driver",
@@ -439,10 +452,11 @@ pub fn report(host: &Host, interface: Interface) -> Report {
         ));
     }
 
-    let poll = p.prefer_busy_poll.yes() && holds != Here::No && p.net_admin && !interface.lro;
-    let thread = p.threaded.yes() && p.net_admin;
-    let gauges = p.tracepoints.yes() && p.bpf && p.perfmon;
-    let shed = gauges && p.net_admin;
+    let may = |capability: bool| capability || !p.root;
+    let poll = p.prefer_busy_poll != Here::No && holds != Here::No && may(p.net_admin) && !interface.lro;
+    let thread = p.threaded.yes() && may(p.net_admin);
+    let gauges = p.tracepoints.yes() && may(p.bpf && p.perfmon);
+    let shed = gauges && may(p.net_admin);
     let mode = match (poll, thread, shed) {
         (true, _, _) => Mode::Poll,
         (_, true, _) => Mode::Thread,

@@ -13,6 +13,7 @@ fn good() -> Host {
         tracepoints: Here::Yes,
         levels: Here::Yes,
         fifo: Here::Yes,
+        root: true,
         net_admin: true,
         bpf: true,
         perfmon: true,
@@ -81,6 +82,9 @@ fn poorer_hosts() {
     assert_eq!(with(|h, _| h.probes.napi_settings = Here::No), (Tier::Part, Mode::Poll));
     assert_eq!(with(|h, _| h.probes.tracepoints = Here::No), (Tier::Part, Mode::Poll));
     assert_eq!(with(|_, i| i.xdp_native = Some(false)), (Tier::Part, Mode::Poll));
+    assert_eq!(with(|_, i| i.xdp_native = None), (Tier::Full, Mode::Poll), "known by name");
+    let unknown = |_: &mut Host, i: &mut Interface| (i.xdp_native, i.kind) = (None, "new_nic".into());
+    assert_eq!(with(unknown), (Tier::Part, Mode::Poll));
     assert_eq!(with(|_, i| i.kind = "vmxnet3".into()), (Tier::Part, Mode::Thread));
     assert_eq!(with(|_, i| i.lro = true), (Tier::Part, Mode::Thread));
     assert_eq!(with(|h, _| h.probes.prefer_busy_poll = Here::No), (Tier::Part, Mode::Thread));
@@ -97,6 +101,14 @@ fn poorer_hosts() {
         "guard: needs CAP_NET_ADMIN, CAP_BPF and CAP_PERFMON; run it with sudo"
     );
     require_privileges(&good()).unwrap();
+    // A user who only asks sees what root would get, as far as it can be told without being root.
+    let mut asked = good();
+    (asked.probes.root, asked.probes.net_admin, asked.probes.bpf, asked.probes.perfmon) =
+        (false, false, false, false);
+    (asked.probes.prefer_busy_poll, asked.probes.napi_settings) = (Here::NotKnown, Here::NotKnown);
+    let r = report(&asked, nic("e1000e"));
+    assert_eq!((r.tier, r.mode), (Tier::Part, Mode::Poll));
+    assert!(require_privileges(&asked).is_err());
 }
 
 #[test]

@@ -149,6 +149,26 @@ fn sysfs_shows_the_callers_namespace_root() {
     });
 }
 
+/// Without the right to mount, `/sys` is used where it shows this namespace, and refused where it does not.
+#[test]
+fn a_foreign_sysfs_is_refused_without_privilege_root() {
+    if !root_or_skip("a_foreign_sysfs_is_refused_without_privilege_root") {
+        return;
+    }
+    // Capabilities belong to the thread.
+    let unprivileged = || {
+        let (set, capability) = (caps::CapSet::Effective, caps::Capability::CAP_SYS_ADMIN);
+        caps::drop(None, set, capability).unwrap();
+        let opened = Sysfs::for_current_netns();
+        caps::raise(None, set, capability).unwrap();
+        opened
+    };
+    let at_home = std::thread::spawn(unprivileged).join().unwrap().unwrap();
+    assert!(!at_home.is_private());
+    let error = veth("foreign", 1).run(unprivileged).unwrap_err().to_string();
+    assert!(error.contains("shows another network namespace"), "{error}");
+}
+
 fn plan(access: &mut Access, setting: Setting, new: u64) -> Planned {
     Planned { setting, queue: Some(0), old: access.read(&setting).unwrap(), new: Value::Number(new) }
 }
@@ -250,6 +270,19 @@ fn claims_exclude_each_other_root() {
         );
         assert_eq!(access.read(&defer).unwrap(), Value::Number(0));
         assert!(journal.is_empty() && journal.owner().alive());
+
+        // It is down: what cannot be seen is carried over, with the value from before.
+        let napi_id = napi::list(ifindex).unwrap()[0].id;
+        let napi = Setting::NapiDefer { ifindex, napi_id };
+        let mut journal = journal;
+        journal.record(&[plan(&mut access, napi, 8)]).unwrap();
+        ns.sh("ip", &["link", "set", "w0", "down"]);
+        make_dead(journal.path());
+        let (journal, before) = Journal::claim(&path, &mut access, ifindex).unwrap();
+        assert_eq!(fates(&before), [("defer-hard-irqs", &Fate::Waiting)]);
+        assert_eq!(Journal::load(journal.path()).unwrap().len(), 1);
+        ns.sh("ip", &["link", "set", "w0", "up"]);
+        assert_eq!(journal.restore(&mut access)[0].fate, Fate::Gone, "veth makes new NAPIs");
 
         // A journal of a dead namespace whose inode this one has got: nothing is done with it.
         let text = std::fs::read_to_string(journal.path()).unwrap();
