@@ -90,7 +90,13 @@ pub fn all(reserve: u8) -> Vec<Arm> {
             Host::Plain,
         ),
         arm("hop-only", Role::Shown, "stock-irq with every packet dropped by XDP", Wiring::Hop, Host::Drop),
-        arm("no-op", Role::Control, "a guard that does nothing", Wiring::Timer, guard(&["--mode", "none"], reserve)),
+        arm(
+            "no-op",
+            Role::Control,
+            "a guard that does nothing",
+            Wiring::Timer,
+            guard(&["--mode", "none"], reserve),
+        ),
         arm("weir", Role::Weir, "", Wiring::Timer, guard(&[], reserve)),
     ]);
     for part in ["feedback", "budget", "quota"] {

@@ -37,7 +37,9 @@ impl Error {
     pub fn is_missing(&self) -> bool {
         match self {
             Error::Missing(_) | Error::Wire(kern::wire::Error::Missing(_)) => true,
-            Error::Wire(kern::wire::Error::Io { source, .. }) => source.kind() == io::ErrorKind::PermissionDenied,
+            Error::Wire(kern::wire::Error::Io { source, .. }) => {
+                source.kind() == io::ErrorKind::PermissionDenied
+            }
             _ => false,
         }
     }

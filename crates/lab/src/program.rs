@@ -29,7 +29,10 @@ pub fn locate(name: &str, directory: Option<&Path>) -> Result<PathBuf> {
     };
     places.iter().find(|p| p.is_file()).cloned().ok_or_else(|| {
         let tried: Vec<String> = places.iter().map(|p| p.display().to_string()).collect();
-        Error::Missing(format!("program {name} not found, looked at {}; build it with `make`", tried.join(", ")))
+        Error::Missing(format!(
+            "program {name} not found, looked at {}; build it with `make`",
+            tried.join(", ")
+        ))
     })
 }
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use kern::wire::link::{self, End};
 use kern::wire::netns::Namespace;
-use kern::wire::source::{Load, Meter, Payload, Phase, Target, Wire};
+use kern::wire::source::{Load, Meter, Phase, Target, Wire};
 use kern::wire::tasks::{self, Policy};
 use kern::wire::{counters, ethtool};
 
@@ -153,7 +153,8 @@ impl<'a> Rig<'a> {
     }
 
     fn each(&self, attribute: &str, value: &str) -> Result<()> {
-        let set = || self.inputs.iter().try_for_each(|i| counters::set_interface(&i.far.name, attribute, value));
+        let set =
+            || self.inputs.iter().try_for_each(|i| counters::set_interface(&i.far.name, attribute, value));
         Ok(self.host.run(set)?)
     }
 
@@ -164,14 +165,6 @@ impl<'a> Rig<'a> {
             self.wire.prime(&self.wire_side, self.cpus.host, n as u32, frame)?;
         }
         Ok(())
-    }
-
-    /// Target number `n`: stamped datagrams for `port`.
-    #[must_use]
-    pub fn target(&self, n: usize, port: u16, flows: u32) -> Target {
-        let input = &self.inputs[n];
-        let frame = frame::udp(input.near.mac, input.far.mac, (input.peer, 10_000), (input.address, port), &[0; 18]);
-        Target { frame, payload: Payload::Stamp, flows }
     }
 
     /// A load for target 0 only.

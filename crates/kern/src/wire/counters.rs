@@ -69,6 +69,43 @@ fn parse_stat(text: &str, cpu: usize) -> CpuTimes {
     CpuTimes { total: ticks.iter().take(8).sum(), idle: at(3) + at(4), steal: at(7) }
 }
 
+/// CPU time of all tasks on `cpu` in nanoseconds, from the cpuacct controller; `None` where there is none (cgroup
+/// v2 does not tell it by CPU).
+#[must_use]
+pub fn tasks_ns(cpu: usize) -> Option<u64> {
+    let text = read("/sys/fs/cgroup/cpuacct/cpuacct.usage_percpu").ok()?;
+    text.split_whitespace().nth(cpu)?.parse().ok()
+}
+
+/// One UDP socket of the namespace, from /proc/net/udp.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct UdpSocket {
+    /// Memory charged for what waits in its queue.
+    pub queued_bytes: u64,
+    /// Datagrams dropped because the queue was full.
+    pub drops: u64,
+}
+
+/// The IPv4 UDP sockets bound to `port`, added up; `None` if there are none.
+///
+/// # Errors
+/// If the file cannot be read.
+pub fn udp_socket(port: u16) -> Result<Option<UdpSocket>> {
+    Ok(parse_udp(&read("/proc/thread-self/net/udp")?, port))
+}
+
+fn parse_udp(text: &str, port: u16) -> Option<UdpSocket> {
+    let wanted = format!(":{port:04X}");
+    let sockets = text.lines().skip(1).filter_map(|line| {
+        let fields: Vec<&str> = line.split_whitespace().collect();
+        fields.get(1)?.ends_with(&wanted).then_some(())?;
+        let queued_bytes = u64::from_str_radix(fields.get(4)?.split_once(':')?.1, 16).ok()?;
+        Some(UdpSocket { queued_bytes, drops: fields.last()?.parse().ok()? })
+    });
+    sockets
+        .reduce(|a, b| UdpSocket { queued_bytes: a.queued_bytes + b.queued_bytes, drops: a.drops + b.drops })
+}
+
 /// Counters that the network core keeps for an interface, from /sys/class/net/IF/statistics.
 ///
 /// # Errors
@@ -105,6 +142,16 @@ mod tests {
         assert_eq!(values["Udp.RcvbufErrors"], 5);
         assert_eq!(values["Udp.NoPorts"], 1);
         assert_eq!(values["Tcp.A"], 2);
+    }
+
+    #[test]
+    fn udp_sockets_are_found_by_port() {
+        let text = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt uid timeout inode\
+                    ref pointer drops\n\
+                    1: 010012C6:0035 00000000:0000 07 00000000:00000100 00:00000000 00000000 0 0 1 2 f 7\n\
+                    2: 0100007F:0035 00000000:0000 07 00000000:00000001 00:00000000 00000000 0 0 1 2 f 1\n";
+        assert_eq!(parse_udp(text, 53), Some(UdpSocket { queued_bytes: 257, drops: 8 }));
+        assert_eq!(parse_udp(text, 54), None);
     }
 
     #[test]

@@ -9,6 +9,7 @@ use super::netns::Namespace;
 use super::{Context, Result};
 
 const RTM_NEWLINK: u16 = 16;
+const RTM_DELLINK: u16 = 17;
 const RTM_NEWADDR: u16 = 20;
 const RTM_NEWNEIGH: u16 = 28;
 const REQUEST: u16 = 0x1;
@@ -94,6 +95,18 @@ pub fn up(index: u32) -> Result<()> {
     m.push(&iff_up);
     m.push(&iff_up);
     m.send(|| format!("interface {index} up"))
+}
+
+/// Deletes the interface, in the namespace of the calling thread.
+///
+/// # Errors
+/// If there is no such interface.
+pub fn delete(index: u32) -> Result<()> {
+    let mut m = Message::new(RTM_DELLINK, 0);
+    m.push(&[0; 4]);
+    m.push(&index.to_ne_bytes());
+    m.push(&[0; 8]);
+    m.send(|| format!("delete interface {index}"))
 }
 
 /// Gives the interface an address, in the namespace of the calling thread.

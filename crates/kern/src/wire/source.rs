@@ -150,6 +150,22 @@ impl Load {
     }
 }
 
+/// Number of classes of tasks that the meters tell apart.
+pub const CLASSES: usize = 4;
+
+/// Whose CPU time is measured; see [`Meter::stolen_ns`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Class {
+    /// Programs that read packets.
+    Consumer = 0,
+    /// Compute-bound programs.
+    Hog = 1,
+    /// The guard.
+    Guard = 2,
+    /// Kernel threads that carry packets.
+    Carrier = 3,
+}
+
 /// What a load did.
 #[derive(Debug, Clone, Default)]
 pub struct Sent {
@@ -192,17 +208,45 @@ pub struct Meter {
     pub softirq_ns: u64,
     /// Times NET_RX softirq ran.
     pub softirq_runs: u64,
-    /// Softirq time during which a watched program was the current task.
-    pub stolen_ns: u64,
     /// Frames dropped because the hop's queue was full.
     pub hop_enqueue_drops: u64,
     /// Frames that the hop's thread dropped.
     pub hop_thread_drops: u64,
     /// Frames that the hop's thread took.
     pub hop_packets: u64,
+    /// Softirq time by the class of the watched task that it interrupted; it is in that task's CPU time too.
+    pub stolen_ns: [u64; CLASSES],
+    /// Packets handed up outside softirq by watched tasks, by their class.
+    pub packets_by: [u64; CLASSES],
+}
+
+/// When a guard took the metered device over and let it go, CLOCK_MONOTONIC; `None` for what did not happen.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Edges {
+    /// First poll that used up its quota.
+    pub full_ns: Option<u64>,
+    /// First poll by the guard after it.
+    pub guard_ns: Option<u64>,
+    /// Latest poll by the guard.
+    pub guard_last_ns: Option<u64>,
 }
 
 impl Meter {
+    /// Adds another CPU's reading.
+    pub fn add(&mut self, other: &Meter) {
+        self.polls += other.polls;
+        self.packets += other.packets;
+        self.full += other.full;
+        self.softirq_polls += other.softirq_polls;
+        self.softirq_ns += other.softirq_ns;
+        self.softirq_runs += other.softirq_runs;
+        self.hop_enqueue_drops += other.hop_enqueue_drops;
+        self.hop_thread_drops += other.hop_thread_drops;
+        self.hop_packets += other.hop_packets;
+        self.stolen_ns.iter_mut().zip(other.stolen_ns).for_each(|(a, b)| *a += b);
+        self.packets_by.iter_mut().zip(other.packets_by).for_each(|(a, b)| *a += b);
+    }
+
     /// What happened between `earlier` and this reading.
     #[must_use]
     pub fn since(&self, earlier: &Meter) -> Meter {
@@ -213,10 +257,11 @@ impl Meter {
             softirq_polls: self.softirq_polls - earlier.softirq_polls,
             softirq_ns: self.softirq_ns - earlier.softirq_ns,
             softirq_runs: self.softirq_runs - earlier.softirq_runs,
-            stolen_ns: self.stolen_ns - earlier.stolen_ns,
             hop_enqueue_drops: self.hop_enqueue_drops - earlier.hop_enqueue_drops,
             hop_thread_drops: self.hop_thread_drops - earlier.hop_thread_drops,
             hop_packets: self.hop_packets - earlier.hop_packets,
+            stolen_ns: std::array::from_fn(|i| self.stolen_ns[i] - earlier.stolen_ns[i]),
+            packets_by: std::array::from_fn(|i| self.packets_by[i] - earlier.packets_by[i]),
         }
     }
 }

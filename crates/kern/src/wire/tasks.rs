@@ -97,6 +97,23 @@ pub fn process_cpu_ns(pid: i32) -> Result<u64> {
     Ok(stats.map(|s| first_number(&s)).sum())
 }
 
+/// The process and its descendants.
+///
+/// # Errors
+/// If /proc cannot be read.
+pub fn family(pid: i32) -> Result<Vec<i32>> {
+    let mut found = vec![pid];
+    let mut next = 0;
+    while let Some(parent) = found.get(next).copied() {
+        // A process without the file (no CONFIG_PROC_CHILDREN) or gone has none that matter.
+        let text =
+            std::fs::read_to_string(format!("/proc/{parent}/task/{parent}/children")).unwrap_or_default();
+        found.extend(text.split_whitespace().filter_map(|p| p.parse::<i32>().ok()));
+        next += 1;
+    }
+    Ok(found)
+}
+
 fn first_number(text: &str) -> u64 {
     text.split_ascii_whitespace().next().and_then(|n| n.parse().ok()).unwrap_or(0)
 }

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use libbpf_rs::{Link, MapCore, MapFlags, Object, ObjectBuilder};
 use nix::sched::{CloneFlags, setns};
 
-use super::{Error, Load, Meter, PHASES, RawState, Result, Sent, TARGETS};
+use super::{CLASSES, Class, Edges, Error, Load, Meter, PHASES, RawState, Result, Sent, TARGETS};
 use crate::wire::netns::Namespace;
 use crate::wire::{Context, tasks};
 
@@ -136,18 +136,23 @@ impl Wire {
         self.set("meter_config", 0, &words.map(u32::to_ne_bytes).concat())
     }
 
-    /// Counts softirq time that falls on the process `pid` as stolen from it; at most 64 processes.
+    /// Counts softirq time that interrupts the process `pid` under `class`; at most 64 processes.
     ///
     /// # Errors
     /// If there are more.
-    pub fn watch(&self, pid: u32) -> Result<()> {
-        self.set("meter_watched", pid, &1u32.to_ne_bytes())
+    pub fn watch(&self, pid: u32, class: Class) -> Result<()> {
+        self.set("meter_watched", pid, &(class as u32).to_ne_bytes())
     }
 
-    /// Ends [`Wire::watch`].
-    pub fn unwatch(&self, pid: u32) {
-        // Not there is as good as removed.
-        let _ = self.map("meter_watched", |m| m.delete(&pid.to_ne_bytes()));
+    /// Ends every [`Wire::watch`].
+    ///
+    /// # Errors
+    /// Of the map.
+    pub fn unwatch_all(&self) -> Result<()> {
+        self.map("meter_watched", |m| {
+            let keys: Vec<Vec<u8>> = m.keys().collect();
+            keys.iter().try_for_each(|key| m.delete(key))
+        })
     }
 
     /// The meters of all CPUs, by CPU number.
@@ -157,6 +162,25 @@ impl Wire {
     pub fn meters(&self) -> Result<Vec<Meter>> {
         let cpus = self.map("meters", |m| m.lookup_percpu(&0u32.to_ne_bytes(), MapFlags::ANY))?;
         Ok(cpus.unwrap_or_default().iter().map(|bytes| meter(bytes)).collect())
+    }
+
+    /// Looks for the moments of a takeover from `from_ns` on (CLOCK_MONOTONIC); 0 stops looking.
+    ///
+    /// # Errors
+    /// Of the map.
+    pub fn look_for_edges(&self, from_ns: u64) -> Result<()> {
+        self.set("meter_edges", 0, &[from_ns, 0, 0, 0].map(u64::to_ne_bytes).concat())
+    }
+
+    /// What [`Wire::look_for_edges`] has found.
+    ///
+    /// # Errors
+    /// Of the map.
+    pub fn edges(&self) -> Result<Edges> {
+        let value =
+            self.map("meter_edges", |m| m.lookup(&0u32.to_ne_bytes(), MapFlags::ANY))?.unwrap_or_default();
+        let at = |i: usize| Some(word(&value, i * 8)).filter(|ns| *ns > 0);
+        Ok(Edges { full_ns: at(1), guard_ns: at(2), guard_last_ns: at(3) })
     }
 
     /// Attaches the program that drops every frame to interface `index` of `ns`.
@@ -445,9 +469,10 @@ fn meter(bytes: &[u8]) -> Meter {
         softirq_polls: at(3),
         softirq_ns: at(4),
         softirq_runs: at(5),
-        stolen_ns: at(7),
-        hop_enqueue_drops: at(8),
-        hop_thread_drops: at(9),
-        hop_packets: at(10),
+        hop_enqueue_drops: at(7),
+        hop_thread_drops: at(8),
+        hop_packets: at(9),
+        stolen_ns: std::array::from_fn(|i| at(10 + i)),
+        packets_by: std::array::from_fn(|i| at(10 + CLASSES + i)),
     }
 }

@@ -1,0 +1,383 @@
+//! The program that reads the packets: the lab's own server, or one from Debian's packages.
+
+use std::fs;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use kern::wire::counters;
+use kern::wire::netns::Namespace;
+use kern::wire::source::{Payload, Target, Wire};
+use kern::wire::{link::End, source, tasks};
+use results::LatencyUs;
+use serde_json::Value;
+
+use crate::program::{Program, locate};
+use crate::rig::{Cpus, Input, Rig};
+use crate::{Error, Result, frame};
+
+/// Port of the sink.
+const SINK_PORT: u16 = 9000;
+/// Name that queries ask for.
+const NAME: &str = "q.weir.test";
+const NSD_START: Duration = Duration::from_secs(5);
+
+/// Which program reads.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Kind {
+    /// `udp-sink`: reads, works a fixed amount, and knows what it read.
+    #[default]
+    Sink,
+    /// `nsd`, an authoritative name server; goodput is its answers.
+    Nsd,
+}
+
+impl Kind {
+    /// The kind of that name.
+    #[must_use]
+    pub fn named(name: &str) -> Option<Kind> {
+        match name {
+            "udp-sink" => Some(Kind::Sink),
+            "nsd" => Some(Kind::Nsd),
+            _ => None,
+        }
+    }
+
+    /// The port it listens on.
+    #[must_use]
+    pub fn port(self) -> u16 {
+        match self {
+            Kind::Sink => SINK_PORT,
+            Kind::Nsd => 53,
+        }
+    }
+
+    /// What the wire sends to it on `input`, from `flows` source ports.
+    #[must_use]
+    pub fn target(self, input: &Input, flows: u32) -> Target {
+        let (payload, content) = match self {
+            Kind::Sink => (Payload::Stamp, vec![0; 18]),
+            Kind::Nsd => (Payload::Dns, frame::dns_query(NAME)),
+        };
+        let End { mac, .. } = &input.near;
+        let ends = ((input.peer, 10_000), (input.address, self.port()));
+        let frame = frame::udp(*mac, input.far.mac, ends.0, ends.1, &content);
+        Target { frame, payload, flows }
+    }
+}
+
+/// How a consumer is started.
+#[derive(Debug, Clone)]
+pub struct Setup {
+    /// Which one.
+    pub kind: Kind,
+    /// Its program.
+    pub path: PathBuf,
+    /// Rounds of work per datagram, for the sink.
+    pub loops: u64,
+    /// Receive buffer of the sink in bytes, as given to SO_RCVBUF; `None` for the system's default.
+    pub rcvbuf: Option<u32>,
+}
+
+impl Setup {
+    /// Finds the program.
+    ///
+    /// # Errors
+    /// If it is not there; for `nsd` the message names the package.
+    pub fn locate(kind: Kind, directory: Option<&Path>, rcvbuf: Option<u32>) -> Result<Setup> {
+        let path = match kind {
+            Kind::Sink => locate("udp-sink", directory)?,
+            Kind::Nsd => {
+                let places = ["/usr/sbin/nsd", "/usr/local/sbin/nsd", "/usr/bin/nsd"];
+                let found = places.iter().map(PathBuf::from).find(|p| p.is_file());
+                found.ok_or_else(|| Error::Missing("program nsd not found; apt-get install nsd".into()))?
+            }
+        };
+        Ok(Setup { kind, path, loops: 0, rcvbuf })
+    }
+
+    /// Rounds of work of the sink that take `time` on `cpu`: measured once, so that all trials do the same work.
+    ///
+    /// # Errors
+    /// If the sink does not say.
+    pub fn calibrate(&mut self, cpu: usize, time: Duration) -> Result<()> {
+        if self.kind == Kind::Sink {
+            let output = Command::new(&self.path).args(["--calibrate", "--cpu", &cpu.to_string()]).output();
+            let output = output.map_err(|e| Error::program("udp-sink", e))?;
+            let answer: Value =
+                serde_json::from_slice(&output.stdout).map_err(|e| Error::program("udp-sink", e))?;
+            self.loops = answer["loops_per_ms"].as_u64().unwrap_or(0) * time.as_nanos() as u64 / 1_000_000;
+        }
+        Ok(())
+    }
+}
+
+/// What a consumer says about a window.
+#[derive(Debug, Clone, Default)]
+pub struct Report {
+    /// Length of the window, by the consumer's own clock readings.
+    pub window_ns: u64,
+    /// Datagrams served in it.
+    pub served: u64,
+    /// CPU time in it, with the softirq work that interrupted it.
+    pub cpu_ns: u64,
+    /// From departure until read; absent if it cannot be known.
+    pub latency: Option<LatencyUs>,
+    /// Datagrams read since its start.
+    pub total: u64,
+    /// Datagrams dropped at its socket since its start.
+    pub drops: u64,
+    /// Memory charged for what waits in its socket.
+    pub queued_bytes: u64,
+}
+
+/// A running consumer.
+#[derive(Debug)]
+pub enum Consumer {
+    /// udp-sink.
+    Sink(Program),
+    /// nsd.
+    Nsd(Box<Nsd>),
+}
+
+impl Consumer {
+    /// Starts it on the host CPU, listening on the address of input 0.
+    ///
+    /// # Errors
+    /// If it does not start.
+    pub fn start(setup: &Setup, rig: &Rig<'_>, series: bool) -> Result<Consumer> {
+        let input = &rig.inputs[0];
+        match setup.kind {
+            Kind::Sink => {
+                let mut args = pinned(rig.cpus);
+                args.extend(["--bind".into(), format!("{}:{SINK_PORT}", input.address)]);
+                args.extend(["--work-loops".into(), setup.loops.to_string()]);
+                args.extend(setup.rcvbuf.iter().flat_map(|b| ["--rcvbuf".into(), b.to_string()]));
+                args.extend(series.then(|| "--series".into()));
+                Ok(Consumer::Sink(Program::start(&setup.path, &rig.host, &args)?))
+            }
+            Kind::Nsd => Ok(Consumer::Nsd(Box::new(Nsd::start(&setup.path, rig)?))),
+        }
+    }
+
+    /// Process ids whose CPU time is its own.
+    #[must_use]
+    pub fn ids(&self) -> Vec<u32> {
+        match self {
+            Consumer::Sink(sink) => vec![sink.id()],
+            Consumer::Nsd(nsd) => nsd.pids.clone(),
+        }
+    }
+
+    /// Starts a window.
+    ///
+    /// # Errors
+    /// If it does not answer.
+    pub fn reset(&mut self, rig: &Rig<'_>) -> Result<()> {
+        match self {
+            Consumer::Sink(sink) => sink.ask("reset").map(drop),
+            Consumer::Nsd(nsd) => nsd.mark(rig).map(|mark| nsd.from = mark),
+        }
+    }
+
+    /// Reports on the window so far.
+    ///
+    /// # Errors
+    /// If it does not answer.
+    pub fn report(&mut self, rig: &Rig<'_>) -> Result<Report> {
+        match self {
+            Consumer::Sink(sink) => Ok(sink_report(&sink.ask("report")?)),
+            Consumer::Nsd(nsd) => nsd.report(rig),
+        }
+    }
+
+    /// Datagrams read per millisecond and CLOCK_MONOTONIC of the first; only for a sink started with `series`.
+    ///
+    /// # Errors
+    /// If it does not answer.
+    pub fn series(&mut self) -> Result<(u64, Vec<u64>)> {
+        let Consumer::Sink(sink) = self else { return Ok((0, Vec::new())) };
+        let answer = sink.ask("series")?;
+        let per_ms = answer["per_ms"].as_array().into_iter().flatten().filter_map(Value::as_u64).collect();
+        Ok((answer["first_ns"].as_u64().unwrap_or(0), per_ms))
+    }
+}
+
+/// Arguments that put a program on the host CPU and what answers for it on the wire CPU.
+pub fn pinned(cpus: Cpus) -> Vec<String> {
+    vec!["--cpu".into(), cpus.host.to_string(), "--control-cpu".into(), cpus.wire.to_string()]
+}
+
+fn sink_report(answer: &Value) -> Report {
+    let n = |name: &str| answer[name].as_u64().unwrap_or(0);
+    let us = |name: &str| answer["latency_us"][name].as_f64().unwrap_or(0.0);
+    Report {
+        window_ns: n("window_ns"),
+        served: n("received"),
+        cpu_ns: n("cpu_ns"),
+        latency: (n("latency_count") > 0).then(|| LatencyUs {
+            p50: us("p50"),
+            p99: us("p99"),
+            p999: us("p999"),
+        }),
+        total: n("total_received"),
+        drops: n("drops"),
+        queued_bytes: n("queued_bytes"),
+    }
+}
+
+/// nsd serving one tiny zone; its answers are counted and taken off where they leave the host.
+#[derive(Debug)]
+pub struct Nsd {
+    child: Child,
+    pids: Vec<u32>,
+    directory: PathBuf,
+    from: Mark,
+    _replies: source::Attached,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Mark {
+    at: Instant,
+    replies: u64,
+    cpu_ns: u64,
+}
+
+impl Nsd {
+    fn start(path: &Path, rig: &Rig<'_>) -> Result<Nsd> {
+        let directory = PathBuf::from(format!("/run/{}-nsd", rig.host.name()));
+        configure(&directory, rig)
+            .map_err(|e| Error::program("nsd", format!("{}: {e}", directory.display())))?;
+        let replies = rig.wire.attach_replies(&rig.host, rig.inputs[0].far.index)?;
+        let mut command = Command::new(path);
+        command.arg("-d").arg("-c").arg(directory.join("nsd.conf"));
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        let child = rig.host.run(|| {
+            tasks::pin(0, rig.cpus.host)?;
+            Ok(command.spawn())
+        })?;
+        let child = child.map_err(|e| Error::program("nsd", e))?;
+        let from = Mark { at: Instant::now(), replies: 0, cpu_ns: 0 };
+        let mut nsd = Nsd { child, pids: Vec::new(), directory, from, _replies: replies };
+        let end = Instant::now() + NSD_START;
+        // It forks its server after the socket is bound; both must be there.
+        while nsd.pids.len() < 3 || rig.host.run(|| counters::udp_socket(53))?.is_none() {
+            if Instant::now() > end || !matches!(nsd.child.try_wait(), Ok(None)) {
+                return Err(Error::program("nsd", "does not listen"));
+            }
+            std::thread::sleep(Duration::from_millis(10));
+            nsd.pids = tasks::family(nsd.child.id() as i32)?.iter().map(|p| *p as u32).collect();
+        }
+        nsd.from = nsd.mark(rig)?;
+        Ok(nsd)
+    }
+
+    fn mark(&self, rig: &Rig<'_>) -> Result<Mark> {
+        let mut cpu_ns = 0;
+        for pid in &self.pids {
+            cpu_ns += tasks::process_cpu_ns(*pid as i32)?;
+        }
+        Ok(Mark { at: Instant::now(), replies: rig.wire.replies()?, cpu_ns })
+    }
+
+    fn report(&self, rig: &Rig<'_>) -> Result<Report> {
+        let now = self.mark(rig)?;
+        let (socket, snmp) = rig.host.run(|| Ok((counters::udp_socket(53)?, counters::snmp()?)))?;
+        let socket = socket.ok_or_else(|| Error::program("nsd", "closed its socket"))?;
+        Ok(Report {
+            window_ns: (now.at - self.from.at).as_nanos() as u64,
+            served: now.replies - self.from.replies,
+            cpu_ns: now.cpu_ns - self.from.cpu_ns,
+            latency: None,
+            // It is the namespace's only reader of UDP, so the UDP layer counts what it reads.
+            total: snmp.get("Udp.InDatagrams").copied().unwrap_or(0),
+            drops: socket.drops,
+            queued_bytes: socket.queued_bytes,
+        })
+    }
+}
+
+fn configure(directory: &Path, rig: &Rig<'_>) -> std::io::Result<()> {
+    fs::DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
+    let d = directory.display();
+    let address = rig.inputs[0].address;
+    let conf = format!(
+        "server:\n server-count: 1\n ip-address: {address}\n port: 53\n username: \"\"\n chroot: \"\"\n \
+         zonesdir: \"{d}\"\n pidfile: \"{d}/nsd.pid\"\n xfrdfile: \"{d}/xfrd.state\"\n \
+         xfrdir: \"{d}\"\n zonelistfile: \"{d}/zone.list\"\n database: \"\"\n logfile: \"{d}/nsd.log\"\n \
+         hide-version: yes\n rrl-ratelimit: 0\n\
+         remote-control:\n control-enable: no\n\
+         zone:\n name: \"weir.test\"\n zonefile: \"weir.test.zone\"\n"
+    );
+    let zone = format!(
+        "$ORIGIN weir.test.\n$TTL 3600\n@ IN SOA ns root 1 3600 600 86400 3600\n@ IN NS ns\nns IN A {address}\n\
+         q IN A 192.0.2.1\n"
+    );
+    fs::write(directory.join("nsd.conf"), conf)?;
+    fs::write(directory.join("weir.test.zone"), zone)
+}
+
+impl Drop for Nsd {
+    fn drop(&mut self) {
+        let pid = nix::unistd::Pid::from_raw(self.child.id() as i32);
+        // Fails only if it has ended already. It ends its children itself.
+        let _ = nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM);
+        let end = Instant::now() + Duration::from_secs(2);
+        while Instant::now() < end && matches!(self.child.try_wait(), Ok(None)) {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        if matches!(self.child.try_wait(), Ok(None)) {
+            let _ = self.child.kill();
+            let _ = self.child.wait();
+        }
+        let _ = fs::remove_dir_all(&self.directory);
+    }
+}
+
+/// Watches a consumer's processes.
+///
+/// # Errors
+/// If there are more than the meters can watch.
+pub fn watch(wire: &Wire, consumer: &Consumer) -> Result<()> {
+    for pid in consumer.ids() {
+        wire.watch(pid, source::Class::Consumer)?;
+    }
+    Ok(())
+}
+
+/// Waits until everything that was sent is read or lost, and answers the last report.
+///
+/// # Errors
+/// If the consumer does not answer.
+pub fn drain(
+    consumer: &mut Consumer,
+    rig: &Rig<'_>,
+    sleep: impl Fn(Duration) -> Result<()>,
+) -> Result<Report> {
+    /// Queues count as drained when nothing has moved for this long: longer than any flush timeout.
+    const QUIET: Duration = Duration::from_millis(30);
+    const LONGEST: Duration = Duration::from_secs(3);
+    let end = Instant::now() + LONGEST;
+    let mut last = (u64::MAX, Instant::now());
+    loop {
+        let report = consumer.report(rig)?;
+        if report.total != last.0 {
+            last = (report.total, Instant::now());
+        }
+        // The kernel takes read datagrams off the queue's size late, so a rest without movement is no queue.
+        let quiet = last.1.elapsed() > if report.queued_bytes == 0 { QUIET } else { QUIET * 4 };
+        if quiet || Instant::now() > end {
+            return Ok(report);
+        }
+        sleep(Duration::from_millis(3))?;
+    }
+}
+
+/// Starts `count` hogs on the host CPU.
+///
+/// # Errors
+/// If one does not start.
+pub fn hogs(path: &Path, ns: &Namespace, cpus: Cpus, count: u32) -> Result<Vec<Program>> {
+    (0..count).map(|_| Program::start(path, ns, &pinned(cpus))).collect()
+}
