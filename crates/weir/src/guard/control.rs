@@ -40,6 +40,8 @@ const FILL_RATE: u64 = 1_000_000;
 const TICK: Nanos = 200 * MILLISECOND;
 /// First and longest pause after a takeover that failed.
 const RETRY: (Nanos, Nanos) = (1000 * MILLISECOND, 30_000 * MILLISECOND);
+/// Stack of a poller's thread, bytes: it holds no buffers.
+const POLLER_STACK: usize = 256 * 1024;
 /// Pollers started before they are needed; further CPUs start theirs at their first takeover.
 const WORKERS_AT_START: usize = 16;
 /// Share of a CPU's packets from which on a source counts as one that floods a consumer.
@@ -135,6 +137,7 @@ pub fn run(opts: GuardOptions) -> anyhow::Result<ExitCode> {
     }
     let server = Server::bind(&control.opts.control_dir)?;
     let mut status = StatusWriter::open(control.opts.status.as_ref())?;
+    sched::lock_memory();
     // Under overload a thread of SCHED_OTHER on the flooded CPU would get as little as the starved programs.
     sched::go_fifo();
     control.announce();
@@ -443,7 +446,10 @@ impl Control {
         let config = self.config();
         let failure = Arc::new(Mutex::new(None));
         let slot = Arc::clone(&failure);
-        let thread = std::thread::Builder::new().name(format!("weir-poll-{cpu}")).spawn(move || {
+        let thread = std::thread::Builder::new()
+            .name(format!("weir-poll-{cpu}"))
+            .stack_size(POLLER_STACK)
+            .spawn(move || {
             if let Err(e) = poller.run(config, &bell)
                 && let Ok(mut slot) = slot.lock()
             {

@@ -110,6 +110,8 @@ struct Loop {
     /// End of the last charged span.
     charged_until: Nanos,
     cpu_until: Nanos,
+    /// Charged since `cpu_until`.
+    charged: Nanos,
     stop: bool,
 }
 
@@ -133,6 +135,7 @@ impl Poller {
             consumers_known: 0,
             charged_until: now,
             cpu_until: clock::thread_cpu(),
+            charged: 0,
             stop: false,
             p: Poller { yielding, ..self },
         };
@@ -187,7 +190,7 @@ impl Loop {
             Ok(command) => self.obey(command),
             Err(_) => self.stop = true,
         }
-        self.start_charging();
+        self.settle();
     }
 
     fn obey(&mut self, command: Command) {
@@ -251,24 +254,34 @@ impl Loop {
     }
 
     /// Charges what this thread did since the last charge; sleeps are not charged.
+    ///
+    /// A SCHED_FIFO thread has the CPU from one charge to the next, so the cheap clock serves; what it misses (the
+    /// way into a sleep and out of it) is settled by the thread's CPU clock at each wake. A SCHED_OTHER thread may
+    /// be preempted in between, so it asks the CPU clock each time.
     fn spent(&mut self, now: Nanos) -> Nanos {
         let spent = if self.p.yielding {
-            // Preempted time is not the poller's; the CPU clock knows.
             let cpu = clock::thread_cpu();
-            cpu - std::mem::replace(&mut self.cpu_until, cpu)
+            cpu.saturating_sub(std::mem::replace(&mut self.cpu_until, cpu))
         } else {
             now.saturating_sub(self.charged_until)
         };
         self.charged_until = now;
-        self.p.gauge.busy_ns.fetch_add(spent, Relaxed);
+        self.charged += spent;
         spent
     }
 
-    fn start_charging(&mut self) {
-        self.charged_until = clock::now();
-        if self.p.yielding {
-            self.cpu_until = clock::thread_cpu();
-        }
+    /// After a sleep: charges the CPU time that the charges so far have missed.
+    fn settle(&mut self) {
+        let now = clock::now();
+        let cpu = clock::thread_cpu();
+        let missed = if self.p.yielding {
+            cpu.saturating_sub(self.cpu_until)
+        } else {
+            cpu.saturating_sub(self.cpu_until).saturating_sub(self.charged)
+        };
+        self.policy.charge(now, missed);
+        self.p.gauge.busy_ns.fetch_add(self.charged + missed, Relaxed);
+        (self.charged_until, self.cpu_until, self.charged) = (now, cpu, 0);
     }
 
     fn turn(&mut self, slot: usize, packets: u32) {
@@ -306,7 +319,7 @@ impl Loop {
             } else {
                 // SCHED_FIFO must sleep here, else the owner of the NAPI may never run (drivers.md T4).
                 std::thread::sleep(REFUSED_NAP);
-                self.start_charging();
+                self.settle();
             }
             return;
         }
@@ -407,7 +420,7 @@ impl Loop {
             self.p.gauge.softirq_ns.fetch_add(softirq, Relaxed);
         }
         self.publish();
-        self.start_charging();
+        self.settle();
     }
 
     fn any_at_low(&self) -> bool {

@@ -56,3 +56,10 @@ pub fn tid() -> u32 {
     // SAFETY: plain system call without arguments.
     unsafe { libc::gettid() as u32 }
 }
+
+/// Keeps the pages of this process in memory as they are touched, where that is permitted: a page fault in a turn
+/// would wait for the disk while the ring overflows.
+pub fn lock_memory() {
+    // SAFETY: plain system call without pointers; a refusal changes nothing.
+    unsafe { libc::mlockall(libc::MCL_CURRENT | libc::MCL_FUTURE | libc::MCL_ONFAULT) };
+}
