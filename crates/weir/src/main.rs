@@ -2,6 +2,7 @@
 
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
+mod check;
 mod cli;
 mod config;
 mod error;
@@ -58,7 +59,8 @@ fn run(args: Vec<OsString>) -> anyhow::Result<ExitCode> {
 fn command(cli: Cli) -> anyhow::Result<ExitCode> {
     let paint = out::Paint::stdout(cli.color);
     match cli.command {
-        Command::Guard(args) => guard::run(options::GuardOptions::resolve(*args, &host()?)?),
+        Command::Check(args) => check::run(&args, paint),
+        Command::Guard(args) => guard(*args),
         Command::Status(args) => status::run(&args, paint),
         Command::Completions { shell } => install::completions(shell),
         Command::Man { dir } => install::man(&dir),
@@ -69,6 +71,16 @@ fn command(cli: Cli) -> anyhow::Result<ExitCode> {
         }
         _ => Ok(ExitCode::SUCCESS),
     }
+}
+
+/// Options first: a wrong one is answered the same with and without privileges.
+fn guard(args: cli::GuardArgs) -> anyhow::Result<ExitCode> {
+    let opts = options::GuardOptions::resolve(args, &host()?)?;
+    if !opts.dry_run {
+        let mut access = kern::settings::Access::for_current_netns()?;
+        kern::tier::require_privileges(&kern::tier::host(&mut access))?;
+    }
+    guard::run(opts)
 }
 
 /// What the host has that options can name, now.

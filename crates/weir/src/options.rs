@@ -3,9 +3,12 @@
 use crate::cli::GuardArgs;
 use crate::config::{At, File};
 use crate::error::{Error, usage};
-use crate::out::{listed, nearest, shown};
+use crate::out::shown;
 use crate::parse::{Ablate, Mode, Period, Sched};
 use kern::cpus::CpuSet;
+use kern::discover::{self, DiscoverError};
+use kern::settings::Access;
+use std::cell::RefCell;
 use std::ops::Range;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -14,10 +17,11 @@ use std::time::Duration;
 pub const INTERFACES_MAX: usize = 64;
 
 /// What the host has that options can name.
-#[derive(Debug, Clone)]
 pub struct Host {
-    /// Interfaces by name, and whether each is a loopback.
-    pub interfaces: Vec<(String, bool)>,
+    /// Whether an interface can be guarded, in the caller's network namespace.
+    pub check: Box<dyn Fn(&str) -> Result<(), DiscoverError>>,
+    /// Some interfaces that can.
+    pub choices: Vec<String>,
     /// CPUs that are online.
     pub cpus: CpuSet,
 }
@@ -28,13 +32,9 @@ impl Host {
     /// # Errors
     /// The kernel does not tell its interfaces or CPUs.
     pub fn here() -> kern::error::Result<Host> {
-        let loopback = |name: &str| {
-            // Gone since it was listed: the check for existence, right after, finds it missing.
-            kern::ethtool::flags(name).is_ok_and(|flags| flags & libc::IFF_LOOPBACK != 0)
-        };
-        let interfaces = kern::netns::interfaces()?;
-        let interfaces = interfaces.into_iter().map(|(name, _)| (name.clone(), loopback(&name))).collect();
-        Ok(Host { interfaces, cpus: kern::cpus::online()? })
+        let access = RefCell::new(Access::for_current_netns()?);
+        let check = move |name: &str| discover::resolve(&mut access.borrow_mut(), name).map(drop);
+        Ok(Host { check: Box::new(check), choices: discover::choices(), cpus: kern::cpus::online()? })
     }
 }
 
@@ -49,7 +49,7 @@ pub enum StatusTo {
 
 /// A guard's options, checked.
 #[derive(Debug, Clone)]
-#[allow(dead_code, reason = "the guard reads them")]
+#[cfg_attr(not(feature = "bpf"), allow(dead_code, reason = "the guard reads them"))]
 pub struct GuardOptions {
     /// Names, each once, in the order given; none is a loopback; 1 to [`INTERFACES_MAX`]. They existed when read.
     pub interfaces: Vec<String>,
@@ -100,17 +100,17 @@ pub const TIMEOUT: Duration = Duration::from_millis(10);
 pub const RUN_DIR: &str = "/run/weir";
 
 /// One option's value and who gave it, for errors about two options together.
-struct From<T> {
+struct Given<T> {
     value: T,
     file: Option<Range<usize>>,
     given: bool,
 }
 
-fn pick<T: Clone>(args: Option<&T>, file: Option<&At<T>>, default: T) -> From<T> {
+fn pick<T: Clone>(args: Option<&T>, file: Option<&At<T>>, default: T) -> Given<T> {
     match (args, file) {
-        (Some(value), _) => From { value: value.clone(), file: None, given: true },
-        (None, Some(at)) => From { value: at.value.clone(), file: Some(at.span.clone()), given: true },
-        (None, None) => From { value: default, file: None, given: false },
+        (Some(value), _) => Given { value: value.clone(), file: None, given: true },
+        (None, Some(at)) => Given { value: at.value.clone(), file: Some(at.span.clone()), given: true },
+        (None, None) => Given { value: default, file: None, given: false },
     }
 }
 
@@ -120,8 +120,7 @@ impl GuardOptions {
     /// # Errors
     /// [`Error::Usage`] with the fix, and the place if the file is at fault.
     pub fn resolve(args: GuardArgs, host: &Host) -> anyhow::Result<GuardOptions> {
-        let file = args.config.as_deref().map(File::read).transpose()?.unwrap_or_default();
-        GuardOptions::merge(args, &file, host)
+        GuardOptions::read(args, host, &[])
     }
 
     /// Reads the file again, with the command line that this guard was started with. The interfaces need not exist
@@ -129,18 +128,13 @@ impl GuardOptions {
     ///
     /// # Errors
     /// As [`GuardOptions::resolve`]; the guard keeps what it has.
-    #[allow(dead_code, reason = "the guard calls it on SIGHUP")]
+    #[cfg_attr(not(feature = "bpf"), allow(dead_code, reason = "the guard calls it on SIGHUP"))]
     pub fn reload(&self, host: &Host) -> anyhow::Result<GuardOptions> {
-        let mut host = host.clone();
-        let known: Vec<_> = host.interfaces.iter().map(|(name, _)| name.clone()).collect();
-        host.interfaces.extend(
-            self.interfaces.iter().filter(|name| !known.contains(name)).map(|name| (name.clone(), false)),
-        );
-        GuardOptions::resolve(self.args.clone(), &host)
+        GuardOptions::read(self.args.clone(), host, &self.interfaces)
     }
 
     /// Options that differ in `new` and cannot change while a guard runs.
-    #[allow(dead_code, reason = "the guard calls it on SIGHUP")]
+    #[cfg_attr(not(feature = "bpf"), allow(dead_code, reason = "the guard calls it on SIGHUP"))]
     pub fn need_restart(&self, new: &GuardOptions) -> Vec<&'static str> {
         [
             ("interfaces", self.interfaces != new.interfaces),
@@ -153,7 +147,10 @@ impl GuardOptions {
         .collect()
     }
 
-    fn merge(args: GuardArgs, file: &File, host: &Host) -> anyhow::Result<GuardOptions> {
+    /// `known` interfaces are not looked for.
+    fn read(args: GuardArgs, host: &Host, known: &[String]) -> anyhow::Result<GuardOptions> {
+        let file = args.config.as_deref().map(File::read).transpose()?.unwrap_or_default();
+        let file = &file;
         if let Some(rule) = args.protect.first() {
             return Err(usage(format!("--protect {}: {NO_CLASSES}", shown(rule))));
         }
@@ -170,7 +167,7 @@ impl GuardOptions {
         let cpu = cpus(&args, file, host)?;
         let status = status(&args, file)?;
         Ok(GuardOptions {
-            interfaces: interfaces(&args, file, host)?,
+            interfaces: interfaces(&args, file, host, known)?,
             reserve: pick(args.reserve.as_ref(), file.reserve.as_ref(), RESERVE).value,
             quota: pick(args.quota.as_ref(), file.quota.as_ref(), QUOTA).value,
             period: pick(args.period.as_ref(), file.period.as_ref(), Period::Auto).value,
@@ -194,7 +191,7 @@ impl GuardOptions {
 const NO_CLASSES: &str = "this build has no classes, they come with shed; leave the rule out";
 
 /// The error of one option: at its place in the file, or with its name on the command line.
-fn at_fault<T>(file: &File, from: &From<T>, name: &str, value: &str, why: &str) -> Error {
+fn at_fault<T>(file: &File, from: &Given<T>, name: &str, value: &str, why: &str) -> Error {
     match &from.file {
         Some(span) => file.error(span, &format!("{name} {value}: {why}")),
         None => Error::Usage(format!("--{name} {value}: {why}")),
@@ -222,62 +219,46 @@ fn water_marks(args: &GuardArgs, file: &File) -> Result<(u8, u8), Error> {
 }
 
 fn cpus(args: &GuardArgs, file: &File, host: &Host) -> Result<Option<CpuSet>, Error> {
-    let from = pick(args.cpu.as_ref().map(|list| Some(list.clone())).as_ref(), None, None);
-    let from = match (&from.value, &file.cpu) {
-        (None, Some(at)) => From { value: Some(at.value.clone()), file: Some(at.span.clone()), given: true },
-        _ => from,
-    };
-    let Some(list) = &from.value else { return Ok(None) };
-    if let Some(cpu) = list.iter().find(|cpu| !host.cpus.contains(*cpu)) {
+    let list = pick(args.cpu.as_ref(), file.cpu.as_ref(), CpuSet::new());
+    if let Some(cpu) = list.value.iter().find(|cpu| !host.cpus.contains(*cpu)) {
         let why = format!("no such CPU is online; choose from {}", host.cpus);
-        return Err(at_fault(file, &from, "cpu", &cpu.to_string(), &why));
+        return Err(at_fault(file, &list, "cpu", &cpu.to_string(), &why));
     }
-    Ok(from.value)
+    Ok(list.given.then_some(list.value))
 }
 
-fn interfaces(args: &GuardArgs, file: &File, host: &Host) -> Result<Vec<String>, Error> {
+fn interfaces(args: &GuardArgs, file: &File, host: &Host, known: &[String]) -> anyhow::Result<Vec<String>> {
     let given: Vec<(&str, Option<&Range<usize>>)> = if args.interfaces.is_empty() {
         file.interfaces.iter().map(|at| (at.value.as_str(), Some(&at.span))).collect()
     } else {
         args.interfaces.iter().map(|name| (name.as_str(), None)).collect()
     };
-    let names: Vec<&str> =
-        host.interfaces.iter().filter(|(_, loopback)| !loopback).map(|(name, _)| name.as_str()).collect();
     if given.is_empty() {
-        let example = names.first().unwrap_or(&"eth0");
-        return Err(Error::Usage(format!("guard: no interface; name one, as weir guard {example}")));
+        let example = host.choices.first().map_or("eth0", String::as_str);
+        return Err(usage(format!("guard: no interface; name one, as weir guard {example}")));
     }
     let mut list: Vec<String> = Vec::new();
     for (name, span) in given {
-        if let Some(why) = objection(name, &list, &names, host) {
-            let text = format!("{}: {why}", shown(name));
-            return Err(match span {
-                Some(span) => file.error(span, &text),
-                None => Error::Usage(text),
-            });
+        let objection = if list.iter().any(|other| other == name) {
+            Some(format!("{}: named twice; name it once", shown(name)))
+        } else if list.len() == INTERFACES_MAX {
+            Some(format!("more than {INTERFACES_MAX} interfaces; start a second guard for the rest"))
+        } else if known.iter().any(|other| other == name) {
+            None
+        } else {
+            match (host.check)(name) {
+                Ok(()) => None,
+                Err(err) if err.is_usage() => Some(err.to_string()),
+                Err(err) => return Err(err.into()),
+            }
+        };
+        match (objection, span) {
+            (None, _) => list.push(name.to_owned()),
+            (Some(text), Some(span)) => return Err(file.error(span, &text).into()),
+            (Some(text), None) => return Err(usage(text)),
         }
-        list.push(name.to_owned());
     }
     Ok(list)
-}
-
-/// Why `name` cannot be guarded beside those in `list`, and what to do.
-fn objection(name: &str, list: &[String], names: &[&str], host: &Host) -> Option<String> {
-    if host.interfaces.iter().any(|(here, loopback)| here == name && *loopback) {
-        return Some("loopback has no source to poll; name a network interface".into());
-    }
-    if !names.contains(&name) {
-        return Some(match nearest(name, names.iter().copied()) {
-            _ if names.is_empty() => "no such interface; there is none but loopback here".into(),
-            Some(near) if names.len() > 8 => format!("no such interface; did you mean {near}?"),
-            _ => format!("no such interface; choose from {}", listed(names)),
-        });
-    }
-    if list.iter().any(|other| other == name) {
-        return Some("named twice; name it once".into());
-    }
-    (list.len() == INTERFACES_MAX)
-        .then(|| format!("more than {INTERFACES_MAX} interfaces; start a second guard for the rest"))
 }
 
 fn status(args: &GuardArgs, file: &File) -> Result<Option<StatusTo>, Error> {

@@ -82,7 +82,7 @@ fn bad_options_are_one_line_with_the_fix() {
 fn errors_do_not_carry_escape_sequences() {
     let (code, _, stderr) = weir_args(&["guard", "v\u{1b}[31m0"]);
     assert_eq!(code, 2);
-    assert!(stderr.contains("v\\u{1b}[31m0: no such interface"), "{stderr:?}");
+    assert!(stderr.contains("0: no such interface") && !stderr.contains('\u{1b}'), "{stderr:?}");
 }
 
 #[test]
@@ -311,8 +311,85 @@ impl Public {
     }
 }
 
-/// Some interface of this namespace; nothing is done to it, because the program has no privilege.
-fn interface() -> Option<String> {
-    let names = nix::net::if_::if_nameindex().expect("interfaces");
-    names.iter().map(|name| name.name().to_string_lossy().into_owned()).find(|name| name != "lo")
+/// Some interface here that could be guarded; nothing is done to it, because the program has no privilege.
+fn interface(test: &str) -> Option<String> {
+    let (_, json, _) = weir("check --json");
+    let report: serde_json::Value = serde_json::from_str(&json).expect("JSON");
+    let name = report["interfaces"][0]["interface"]["name"].as_str().map(str::to_owned);
+    if name.is_none() {
+        eprintln!("skipped: {test} needs a network interface");
+    }
+    name
+}
+
+#[test]
+fn without_privileges_guard_and_lab_name_what_is_missing() {
+    let Some(name) = interface("without_privileges_guard_and_lab_name_what_is_missing") else { return };
+    let public = Public::new();
+    fails(
+        &public.run(&["guard", &name]),
+        3,
+        &["guard", "CAP_NET_ADMIN, CAP_BPF and CAP_PERFMON", "run it with sudo"],
+    );
+    fails(&public.run(&["lab", "run", "livelock-udp", "--quick"]), 3, &["; "]);
+    // What is wrong anyway is said first, with the same words as to root.
+    fails(&public.run(&["guard", &name, "--reserve", "0"]), 2, &["--reserve 0"]);
+    fails(&public.run(&["guard", "lo"]), 2, &["loopback"]);
+    let (code, text, _) = public.run(&["check", &name]);
+    assert_eq!(code, 0);
+    assert!(
+        text.lines().last().is_some_and(|line| line.ends_with("probes need root: sudo weir check")),
+        "{text}"
+    );
+    fails_after_report(&public.run(&["check", &name, "--require", "guard"]));
+}
+
+/// `--require` prints the report and then the error.
+fn fails_after_report((code, stdout, stderr): &Answer) {
+    assert_eq!((*code, stderr.lines().count()), (3, 1), "{stderr}");
+    assert!(stdout.contains("guard") && stderr.contains("does not work in full"), "{stdout}{stderr}");
+}
+
+#[test]
+fn capabilities_count_and_not_the_user_id_root() {
+    if !testkit::root_or_skip("capabilities_count_and_not_the_user_id_root") {
+        return;
+    }
+    let Some(name) = interface("capabilities_count_and_not_the_user_id_root") else { return };
+    let mut command = Command::new("setpriv");
+    command.args(["--bounding-set=-all", "--inh-caps=-all", WEIR, "guard", &name]);
+    let output = command.stdin(Stdio::null()).output().expect("setpriv starts");
+    fails(&answer(output), 3, &["CAP_NET_ADMIN, CAP_BPF and CAP_PERFMON"]);
+}
+
+#[test]
+fn check_in_a_namespace_without_interfaces_root() {
+    if !testkit::root_or_skip("check_in_a_namespace_without_interfaces_root") {
+        return;
+    }
+    let ns = testkit::NetNs::new("cli");
+    let (code, text, _) = ns.run(|| weir("check"));
+    assert_eq!(code, 0);
+    assert!(text.contains("no interface here can be guarded"), "{text}");
+    fails_after_report_none(&ns.run(|| weir("check --require guard")));
+    fails(&ns.run(|| weir("guard eth0")), 2, &["eth0: no such interface"]);
+    ns.sh("ip", &["link", "add", "v0", "type", "veth", "peer", "name", "v1"]);
+    ns.sh("ip", &["link", "add", "b0", "type", "bridge"]);
+    let (code, text, _) = ns.run(|| weir("check v0"));
+    assert!(code == 0 && text.contains("v0        veth, "), "{text}");
+    assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
+    fails(&ns.run(|| weir("guard v0 nosuch")), 2, &["nosuch: no such interface; choose from ", "v0"]);
+    fails(&ns.run(|| weir("guard v0 v0")), 2, &["v0: named twice; name it once"]);
+    fails(&ns.run(|| weir("guard b0")), 2, &["b0: this bridge has no device below it"]);
+    let json = ns.run(|| weir("check v0 --json")).1;
+    let value: serde_json::Value = serde_json::from_str(&json).expect("JSON");
+    assert_eq!(
+        (&value["schema"], &value["interfaces"][0]["interface"]["name"]),
+        (&"weir.check/1".into(), &"v0".into())
+    );
+}
+
+fn fails_after_report_none((code, _, stderr): &Answer) {
+    assert_eq!(*code, 3);
+    assert!(stderr.contains("no interface here can be guarded"), "{stderr}");
 }

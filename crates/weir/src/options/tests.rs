@@ -2,9 +2,19 @@ use super::*;
 use crate::cli::Cli;
 use clap::Parser;
 
+fn host_with(names: &[&str]) -> Host {
+    let names: Vec<String> = names.iter().map(ToString::to_string).collect();
+    let choices = names.clone();
+    let check = move |name: &str| match name {
+        "lo" => Err(DiscoverError::Loopback { name: name.into() }),
+        _ if names.iter().any(|here| here == name) => Ok(()),
+        _ => Err(DiscoverError::NoSuchInterface { name: name.into(), choices: names.clone() }),
+    };
+    Host { check: Box::new(check), choices, cpus: set("0-1") }
+}
+
 fn host() -> Host {
-    let names = ["lo", "eth0", "eth1"].map(|name| (name.to_owned(), name == "lo"));
-    Host { interfaces: names.into(), cpus: set("0-1") }
+    host_with(&["eth0", "eth1"])
 }
 
 fn set(text: &str) -> CpuSet {
@@ -74,9 +84,9 @@ fn interfaces_that_cannot_be_guarded() {
 #[test]
 fn number_of_interfaces_is_bounded() {
     let names: Vec<String> = (0..=INTERFACES_MAX).map(|i| format!("v{i}")).collect();
-    let host = Host { interfaces: names.iter().map(|name| (name.clone(), false)).collect(), ..host() };
+    let host = host_with(&names.iter().map(String::as_str).collect::<Vec<_>>());
     let all = GuardOptions::resolve(args(&names.join(" ")), &host).unwrap_err().to_string();
-    assert!(all.starts_with("v64: more than 64 interfaces"), "{all}");
+    assert!(all.starts_with("more than 64 interfaces"), "{all}");
     assert!(GuardOptions::resolve(args(&names[..INTERFACES_MAX].join(" ")), &host).is_ok());
 }
 
@@ -133,7 +143,7 @@ fn reload_keeps_the_command_line_and_waits_for_names() {
     let file = config(&dir, "reserve = 50\nquota = 8");
     let opts = merged(&format!("eth1 --quota 4 {file}")).unwrap();
     config(&dir, "reserve = 60\nquota = 32\nmode = \"poll\"");
-    let gone = Host { interfaces: vec![("lo".into(), true)], ..host() };
+    let gone = host_with(&[]);
     let new = opts.reload(&gone).unwrap();
     assert_eq!((new.reserve, new.quota, new.interfaces.as_slice()), (60, 4, opts.interfaces.as_slice()));
     assert_eq!(opts.need_restart(&new), ["mode"]);

@@ -1,0 +1,67 @@
+#!/bin/sh
+# Installs what the build or the tests need through apt where it may (root, or sudo without a password).
+# Otherwise names what is missing, what is lost without it, and the command that installs it.
+# Usage: deps.sh build|test. Fails only if nothing can be built.
+PATH=$PATH:/usr/sbin:/sbin
+what=${1:-build}
+
+have() { command -v "$1" >/dev/null 2>&1; }
+library() { have pkg-config && pkg-config --exists "$1"; }
+
+# Debian packages that are missing now, in $needed (without them nothing or no BPF is built) and $wanted (tests).
+look() {
+    needed= wanted=
+    have cc || needed="$needed gcc libc6-dev"
+    have make || needed="$needed make"
+    have pkg-config || needed="$needed pkg-config"
+    library libelf || needed="$needed libelf-dev"
+    library zlib || needed="$needed zlib1g-dev"
+    have "${BPF_CLANG:-clang}" || needed="$needed clang"
+    [ "$what" = test ] || return 0
+    have ip || wanted="$wanted iproute2"
+    have ethtool || wanted="$wanted ethtool"
+    have setpriv || wanted="$wanted util-linux"
+    have nsd || wanted="$wanted nsd"
+    have dnsperf || wanted="$wanted dnsperf"
+}
+
+if ! have "${CARGO:-cargo}"; then
+    echo "error: no Rust toolchain; install Rust 1.95 or later with rustup" >&2
+    exit 3
+fi
+look
+[ -n "$needed$wanted" ] || exit 0
+
+as_root=
+[ "$(id -u)" = 0 ] || as_root="sudo -n"
+if have apt-get && { [ -z "$as_root" ] || $as_root true 2>/dev/null; }; then
+    echo "installing:$needed$wanted" >&2
+    # A name server that is only measured in namespaces must not be started on the host.
+    policy=/usr/sbin/policy-rc.d
+    if [ ! -e $policy ] && printf '#!/bin/sh\nexit 101\n' | $as_root tee $policy >/dev/null; then
+        $as_root chmod 755 $policy
+        trap '$as_root rm -f $policy' EXIT
+        trap 'exit 130' INT TERM
+    fi
+    install="env DEBIAN_FRONTEND=noninteractive apt-get -qq -o DPkg::Lock::Timeout=60 install --no-install-recommends -y"
+    # shellcheck disable=SC2086
+    $as_root $install $needed $wanted >/dev/null </dev/null ||
+        { $as_root apt-get -qq update </dev/null && $as_root $install $needed $wanted >/dev/null </dev/null; } ||
+        echo "apt-get did not install everything" >&2
+    look
+fi
+
+if [ -n "$needed" ]; then
+    echo "missing:$needed" >&2
+    echo "  without them weir is built without BPF programs: no guard, no lab" >&2
+    echo "  install them: sudo apt-get install$needed" >&2
+fi
+if [ -n "$wanted" ]; then
+    echo "missing:$wanted" >&2
+    echo "  without them some tests are skipped or fail" >&2
+    echo "  install them: sudo apt-get install$wanted" >&2
+fi
+if ! have cc; then
+    echo "error: no C compiler, and Rust needs one to link; install gcc and libc6-dev" >&2
+    exit 3
+fi
