@@ -10,8 +10,10 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use anyhow::Context;
+use kern::discover;
 use kern::guard::{Event, EventRing, Gauges, POLLERS, SOURCES};
 use kern::keeper::Keeper;
+use kern::link::{LinkEvent, LinkWatch};
 use kern::settings::Access;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::eventfd::{EfdFlags, EventFd};
@@ -26,7 +28,7 @@ use super::poller::{Command, Gauge, Poller, Report};
 use super::report::{Log, Server, StatusWriter};
 use super::source::Source;
 use super::{clock, cpuclaim, sched};
-use crate::error::{failed, missing};
+use crate::error::{failed, missing, usage};
 use crate::options::GuardOptions;
 use crate::parse::{Ablate, Mode, Period, Sched};
 
@@ -92,6 +94,11 @@ pub struct Control {
 /// # Errors
 /// 2 for interfaces that cannot be guarded, 3 for privileges and kernel features; nothing stays changed.
 pub fn run(opts: GuardOptions) -> anyhow::Result<ExitCode> {
+    let mut access = Access::for_current_netns()?;
+    let names = resolve(&opts, &mut access)?;
+    if opts.dry_run {
+        return dry_run(&opts, &names, &mut access);
+    }
     let cpus = allowed_cpus(&opts)?;
     let claims = cpuclaim::claim(&opts.control_dir, &cpus)?;
     let signals = Signals::install()?;
@@ -111,12 +118,12 @@ pub fn run(opts: GuardOptions) -> anyhow::Result<ExitCode> {
     let low = u32::from(opts.low) * 10;
     let mut control = Control {
         consumers: Consumers::new(low),
-        interfaces: opts.interfaces.iter().map(|name| Interface::waiting(name)).collect(),
+        interfaces: names.iter().map(|name| Interface::waiting(name)).collect(),
         gauges,
         workers: Vec::new(),
         mode_switches: 0,
         log: Log::new(opts.quiet),
-        access: Access::for_current_netns()?,
+        access,
         keeper: None,
         switches: BTreeMap::new(),
         retry: BTreeMap::new(),
@@ -145,6 +152,38 @@ pub fn run(opts: GuardOptions) -> anyhow::Result<ExitCode> {
     control.serve(&events, &signals, &server, &mut status)?;
     let _ = sd_notify::notify(&[sd_notify::NotifyState::Stopping]);
     control.stop()
+}
+
+fn dry_run(opts: &GuardOptions, names: &[String], access: &mut Access) -> anyhow::Result<ExitCode> {
+    let thread = opts.mode == Mode::Thread;
+    let mut text = String::from("at start\n");
+    for name in names {
+        text.push_str(&format!("  {name}  XDP program  none -> weir_rx   gone when weir ends\n"));
+    }
+    text.push_str(if thread { "at start, too\n" } else { "only while a source is polled\n" });
+    for name in names {
+        for line in super::interface::preview(access, name, FLUSH_TIMEOUT, thread)? {
+            text.push_str(&format!("  {line}\n"));
+        }
+    }
+    text.push_str("nothing was changed\n");
+    crate::out::data(&text)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The interfaces that receive for those the user named: a bond, bridge or VLAN stands on others.
+fn resolve(opts: &GuardOptions, access: &mut Access) -> anyhow::Result<Vec<String>> {
+    kern::tier::require_privileges(&kern::tier::host(access)).map_err(missing)?;
+    let mut names: Vec<String> = Vec::new();
+    for name in &opts.interfaces {
+        let found = discover::resolve(access, name);
+        for interface in found.map_err(|e| if e.is_usage() { usage(e) } else { failed(e) })? {
+            if !names.contains(&interface.name) {
+                names.push(interface.name);
+            }
+        }
+    }
+    Ok(names)
 }
 
 fn allowed_cpus(opts: &GuardOptions) -> anyhow::Result<Vec<usize>> {
@@ -207,6 +246,7 @@ impl Control {
             journal_dir: &self.opts.journal_dir,
             flush_timeout: FLUSH_TIMEOUT,
             full_polls,
+            threads: (self.opts.mode == Mode::Thread).then(|| self.opts.cpu.clone()),
         };
         let interface = &mut self.interfaces[index];
         let result = interface.set_up(&mut setup, slots);
@@ -313,6 +353,7 @@ impl Control {
         server: &Server,
         status: &mut StatusWriter,
     ) -> anyhow::Result<()> {
+        let mut links = LinkWatch::open()?;
         let mut tick = clock::now() + TICK;
         let mut line = clock::now() + 1000 * MILLISECOND;
         while !signals.stop.load(Relaxed) {
@@ -325,6 +366,7 @@ impl Control {
                     PollFd::new(notify.as_fd(), PollFlags::POLLIN),
                     PollFd::new(signals.wake.as_fd(), PollFlags::POLLIN),
                     PollFd::new(server.as_fd(), PollFlags::POLLIN),
+                    PollFd::new(links.as_fd(), PollFlags::POLLIN),
                 ];
                 let timeout = PollTimeout::try_from(wait.as_millis() as i32 + 1).unwrap_or(PollTimeout::ZERO);
                 // An interrupted wait is a signal: the flags tell.
@@ -339,7 +381,13 @@ impl Control {
                 self.hear(report);
             }
             let now = clock::now();
-            if now >= tick {
+            // Changes of links that are not guarded cost one look per interface at most every tick.
+            let ours = |e: &LinkEvent| match e {
+                LinkEvent::Changed { .. } | LinkEvent::Resync => true,
+                LinkEvent::Gone { ifindex, .. } => self.interfaces.iter().any(|i| i.ifindex == *ifindex),
+            };
+            let gone = links.take().unwrap_or_default().iter().any(|e| ours(e) && !matches!(e, LinkEvent::Changed { .. }));
+            if now >= tick || gone {
                 tick = now + TICK;
                 self.look_around(now);
                 let _ = sd_notify::notify(&[sd_notify::NotifyState::Watchdog]);
@@ -403,13 +451,14 @@ impl Control {
         if self.retry.get(&slot).is_some_and(|(until, _)| now < *until) {
             return;
         }
-        let Some(source) = self.source(slot).filter(|s| s.napi_id.load(Relaxed) != 0) else { return };
+        let Some(source) = self.source(slot).filter(|s| s.hands_off.is_none()) else { return };
         let Some(mut switch) = self.switches.remove(&slot) else { return };
         if !switch.overloaded(now) {
             self.switches.insert(slot, switch);
             return;
         }
-        // The CPU where the softirq of this source ran, if weir may use it.
+        // The CPU where the work of this source is done already, if weir may use it.
+        let cpu = source.rps_cpu.map_or(cpu, |c| c as usize);
         let cpu = if self.cpus.contains(&cpu) { cpu } else { self.cpus[slot % self.cpus.len()] };
         source.because(format!("{why}; polled on CPU {cpu}"));
         let sent = self.worker(cpu).map(|w| w.commands.send(Command::TakeOver { source, switch, evidence }));

@@ -7,11 +7,14 @@ use std::sync::{Arc, Mutex};
 
 use anyhow::Context;
 use kern::guard::{Gauges, Handle, RxLink, SOURCES, mode};
-use kern::journal::{self, Journal};
+use kern::cpus::CpuSet;
+use kern::journal::{self, ClaimError, Journal};
+use kern::napi::{Napi, Threaded};
 use kern::netns;
 use kern::settings::{Access, Setting, Value};
 
 use super::source::{Planned, Source};
+use crate::error::{failed, usage};
 
 /// Timer expiries without a turn after which the kernel goes back to interrupts; each turn resets the count.
 const DEFER: u64 = 8;
@@ -76,6 +79,8 @@ pub struct Setup<'a> {
     pub flush_timeout: u64,
     /// Full polls in a row that are evidence of overload; 0 for a guard that takes nothing over.
     pub full_polls: u32,
+    /// Mode thread: every NAPI gets its kernel thread, on these CPUs if any are named.
+    pub threads: Option<Option<CpuSet>>,
 }
 
 impl Interface {
@@ -107,7 +112,11 @@ impl Interface {
     ) -> anyhow::Result<()> {
         let ifindex = netns::index_of(&self.wanted)?;
         if self.journal.is_none() || self.ifindex != ifindex {
-            let (journal, _left) = Journal::claim(setup.journal_dir, setup.access, ifindex)?;
+            let claimed = Journal::claim(setup.journal_dir, setup.access, ifindex);
+            let (journal, _left) = claimed.map_err(|e| match e {
+                ClaimError::Guarded { .. } => usage(e),
+                ClaimError::Other(e) => failed(e),
+            })?;
             self.journal = Some(journal);
         }
         self.ifindex = ifindex;
@@ -123,23 +132,52 @@ impl Interface {
                 Err(e) => self.no_rx = Some(format!("{:#}", anyhow::Error::from(e))),
             }
         }
+        self.give_napi(setup)?;
         self.first_slot = first;
         self.ring = kern::ethtool::ring(&self.name).map_or(RING_GUESS, |r| r.rx);
         self.find_sources(setup, queues)
     }
 
+    /// A veth has NAPIs only with an XDP program or with GRO on: GRO is the way without XDP.
+    fn give_napi(&mut self, setup: &mut Setup<'_>) -> anyhow::Result<()> {
+        let none = setup.access.netdev().is_some_and(|n| n.list(self.ifindex).is_ok_and(|l| l.is_empty()));
+        let veth = kern::ethtool::driver(&self.name).is_ok_and(|d| d == "veth");
+        if !none || !veth || self.rx.is_some() {
+            return Ok(());
+        }
+        let (setting, new) = (Setting::Gro { ifindex: self.ifindex }, Value::Number(1));
+        let old = setup.access.read(&setting)?;
+        if let Some(journal) = &mut self.journal {
+            journal.record(&[journal::Planned { setting, queue: None, old, new: new.clone() }])?;
+        }
+        Ok(setup.access.write(&setting, &new)?)
+    }
+
     fn find_sources(&mut self, setup: &mut Setup<'_>, queues: u32) -> anyhow::Result<()> {
         let ids = source_napis(setup.access, self.ifindex, queues)?;
+        let napis = match setup.access.netdev() {
+            Some(netdev) => netdev.list(self.ifindex).unwrap_or_default(),
+            None => Vec::new(),
+        };
         let mut sources = Vec::new();
         let mut record = Vec::new();
         for queue in 0..queues {
             let slot = self.first_slot + queue as usize;
             let napi_id = ids.get(queue as usize).copied().unwrap_or(0);
-            let plan = if napi_id == 0 {
+            let rps = setup.access.sysfs().device(self.ifindex)?.rps_cpus(queue).unwrap_or_default();
+            let hands_off = hands_off(napis.iter().find(|n| n.id == napi_id), &rps);
+            let mut plan = if hands_off.is_some() {
                 Vec::new()
+            } else if setup.threads.is_some() {
+                thread_plan(setup.access, self.ifindex, napi_id)?
             } else {
                 plan(setup.access, self.ifindex, napi_id, setup.flush_timeout)?
             };
+            if let (None, Some(_), None) = (&hands_off, rps.iter().next(), &setup.threads) {
+                // Nothing may queue between the driver and the consumer while the source is polled.
+                let setting = Setting::RpsCpus { ifindex: self.ifindex, queue };
+                plan.push(Planned { setting, old: Value::Cpus(rps.clone()), new: Value::Cpus(CpuSet::new()) });
+            }
             record.extend(plan.iter().map(|p| journal::Planned {
                 setting: p.setting,
                 queue: Some(queue),
@@ -160,13 +198,16 @@ impl Interface {
                 takeovers: AtomicU64::new(0),
                 releases: AtomicU64::new(0),
                 refused: AtomicU64::new(0),
+                hands_off,
+                rps_cpu: rps.iter().next().map(|c| c as u32),
                 turns: AtomicU64::new(0),
                 lost: AtomicBool::new(false),
             };
-            if napi_id == 0 {
-                source.because("its NAPI id cannot be had: it is not taken over");
-            } else {
+            if napi_id != 0 {
                 setup.gauges.watch_napi(napi_id, slot)?;
+            }
+            if let Some(why) = &source.hands_off {
+                source.because(format!("not taken over: {why}"));
             }
             let ctl = &setup.gauges.views.source_ctls[slot];
             ctl.full_polls.store(setup.full_polls, Relaxed);
@@ -178,6 +219,27 @@ impl Interface {
         }
         self.sources = sources;
         self.state = State::Guarded;
+        if let Some(cpus) = &setup.threads {
+            self.start_threads(setup.gauges, setup.access, cpus.as_ref())?;
+        }
+        Ok(())
+    }
+
+    /// Mode thread: the scheduler sees the packet work of each NAPI as that of a thread.
+    fn start_threads(&self, gauges: &Gauges, access: &mut Access, cpus: Option<&CpuSet>) -> anyhow::Result<()> {
+        for source in self.sources.iter().filter(|s| s.hands_off.is_none()) {
+            let plan = source.plan.lock().map_err(|_| anyhow::anyhow!("its plan is broken"))?;
+            for planned in plan.iter() {
+                access.write(&planned.setting, &planned.new)?;
+            }
+            gauges.views.source_ctls[source.slot].mode.store(mode::THREAD, Relaxed);
+            source.because("mode thread was asked for");
+            let id = source.napi_id.load(Relaxed);
+            let pid = access.netdev().and_then(|n| n.get(id).ok()).and_then(|n| n.pid);
+            if let (Some(pid), Some(cpus)) = (pid, cpus) {
+                kern::cpus::set_affinity(pid as i32, cpus)?;
+            }
+        }
         Ok(())
     }
 
@@ -194,7 +256,7 @@ impl Interface {
         self.state = state;
         if state == State::Gone {
             self.rx = None;
-            // The settings went with the interface.
+            // Its settings went with it.
             if let Some(journal) = self.journal.take() {
                 let _ = journal.remove();
             }
@@ -211,6 +273,54 @@ impl Interface {
     }
 }
 
+/// What a guard of `ifindex` would change, and what it leaves as found; changes nothing.
+pub fn preview(access: &mut Access, name: &str, flush: u64, thread: bool) -> anyhow::Result<Vec<String>> {
+    let ifindex = netns::index_of(name)?;
+    let queues = access.sysfs().device(ifindex)?.rx_queues()?.clamp(1, SOURCES as u32);
+    let ids = source_napis(access, ifindex, queues)?;
+    let napis = match access.netdev() {
+        Some(netdev) => netdev.list(ifindex).unwrap_or_default(),
+        None => Vec::new(),
+    };
+    let mut lines = Vec::new();
+    for queue in 0..queues {
+        let napi_id = ids.get(queue as usize).copied().unwrap_or(0);
+        let rps = access.sysfs().device(ifindex)?.rps_cpus(queue).unwrap_or_default();
+        if let Some(why) = hands_off(napis.iter().find(|n| n.id == napi_id), &rps) {
+            lines.push(format!("{name}/{queue}  nothing: {why}"));
+            continue;
+        }
+        let plan = if thread {
+            thread_plan(access, ifindex, napi_id)?
+        } else {
+            plan(access, ifindex, napi_id, flush)?
+        };
+        lines.extend(plan.iter().map(|p| {
+            let (old, new) = (p.setting.show(&p.old), p.setting.show(&p.new));
+            format!("{name}/{queue}  {:<18} {old} -> {new}", p.setting.label())
+        }));
+        if let (Some(_), false) = (rps.iter().next(), thread) {
+            lines.push(format!("{name}/{queue}  {:<18} {rps} -> none", "rps_cpus"));
+        }
+    }
+    Ok(lines)
+}
+
+/// Why weir leaves a source as it found it, if it does.
+fn hands_off(napi: Option<&Napi>, rps: &CpuSet) -> Option<String> {
+    let Some(napi) = napi else { return Some("its NAPI id cannot be had".into()) };
+    if napi.threaded.is_some_and(|t| t != Threaded::Off) {
+        return Some("threaded NAPI is on already".into());
+    }
+    if napi.irq_suspend_timeout_ns.is_some_and(|ns| ns != 0) {
+        return Some("a program suspends its interrupts already".into());
+    }
+    if rps.len() > 1 {
+        return Some(format!("RPS spreads it over CPUs {rps}, more than one poller can carry"));
+    }
+    None
+}
+
 /// NAPI ids by receive queue: from the kernel's queue map, else by order where there is one NAPI per queue.
 fn source_napis(access: &mut Access, ifindex: u32, queues: u32) -> anyhow::Result<Vec<u32>> {
     let Some(netdev) = access.netdev() else { return Ok(Vec::new()) };
@@ -224,6 +334,18 @@ fn source_napis(access: &mut Access, ifindex: u32, queues: u32) -> anyhow::Resul
     let listed: Vec<u32> = netdev.list(ifindex)?.into_iter().map(|n| n.id).collect();
     // Ids are given in the order of the queues; the handle's own id proves it at takeover.
     Ok(if listed.len() == queues as usize { listed } else { Vec::new() })
+}
+
+/// What mode thread changes: of the NAPI alone where the kernel can (6.17), else of the device.
+fn thread_plan(access: &mut Access, ifindex: u32, napi_id: u32) -> anyhow::Result<Vec<Planned>> {
+    let mut last = None;
+    for setting in [Setting::NapiThreaded { ifindex, napi_id }, Setting::DevThreaded { ifindex }] {
+        match access.read(&setting) {
+            Ok(old) => return Ok(vec![Planned { setting, old, new: Value::Number(1) }]),
+            Err(e) => last = Some(e),
+        }
+    }
+    Err(last.map_or_else(|| anyhow::anyhow!("no threaded NAPI"), Into::into))
 }
 
 /// What takeover changes: of the NAPI alone where the kernel can (6.13), else of the device.

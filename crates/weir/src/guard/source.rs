@@ -45,6 +45,10 @@ pub struct Source {
     pub releases: AtomicU64,
     /// Turns that found the NAPI owned by somebody else.
     pub refused: AtomicU64,
+    /// Why it is left as found, if it is.
+    pub hands_off: Option<String>,
+    /// The one CPU that RPS sends its packets to: its poller runs there.
+    pub rps_cpu: Option<u32>,
     /// Turns.
     pub turns: AtomicU64,
     /// Its interface is gone or down.
