@@ -209,6 +209,9 @@ int BPF_PROG(weir_napi_poll, struct napi_struct *napi, int work, int budget)
 		};
 
 		stat->streak = 0;
+		if (event.time_ns - stat->reported_ns < WEIR_EVENT_EVERY_NS)
+			return 0;
+		stat->reported_ns = event.time_ns;
 		bpf_ringbuf_output(&events, &event, sizeof(event), BPF_RB_FORCE_WAKEUP);
 	}
 	return 0;
@@ -230,8 +233,13 @@ int BPF_PROG(weir_udp_full, int rc, struct sock *sk)
 		if (!stat)
 			return 0;
 		stat->overflows++;
-		if (!guard->overflow_step || stat->overflows % guard->overflow_step)
+		if (!guard->overflow_step || stat->overflows - stat->reported < guard->overflow_step)
 			return 0;
+		stat->reported = stat->overflows;
+		event.time_ns = bpf_ktime_get_ns();
+		if (event.time_ns - stat->reported_ns < WEIR_EVENT_EVERY_NS)
+			return 0;
+		stat->reported_ns = event.time_ns;
 		event.kind = WEIR_EVENT_OVERFLOW;
 		event.slot = *slot;
 	} else {
@@ -241,8 +249,8 @@ int BPF_PROG(weir_udp_full, int rc, struct sock *sk)
 		if (bpf_map_update_elem(&consumer_slots, &key, &pending, BPF_NOEXIST))
 			return 0;
 		event.cookie = bpf_get_socket_cookie((void *)sk);
+		event.time_ns = bpf_ktime_get_ns();
 	}
-	event.time_ns = bpf_ktime_get_ns();
 	event.sk = key;
 	event.port = sk->__sk_common.skc_num;
 	event.family = sk->__sk_common.skc_family;

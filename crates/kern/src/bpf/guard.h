@@ -10,6 +10,8 @@
 #define WEIR_SOURCES 64
 #define WEIR_CONSUMERS 64
 #define WEIR_POLLERS 64
+/* The control loop hears of one source or consumer at most this often. */
+#define WEIR_EVENT_EVERY_NS 1000000ULL
 
 enum weir_mode { WEIR_MODE_NONE = 0, WEIR_MODE_INTERRUPT = 1, WEIR_MODE_POLL = 2, WEIR_MODE_THREAD = 3 };
 
@@ -36,7 +38,8 @@ struct weir_source_stat {
 	__u64 full_polls;	/* work == budget */
 	__u32 streak;		/* full polls in a row */
 	__u32 softirq_cpu;	/* CPU of the last poll that was not the poller's */
-	__u64 pad[2];
+	__u64 reported_ns;	/* last WEIR_EVENT_SATURATED */
+	__u64 pad;
 };
 
 /* Written by the XDP program: the NAPI's owner is the one writer. */
@@ -65,7 +68,9 @@ struct weir_consumer_stat {
 	__u32 gone;		/* the address holds another socket by now */
 	__u32 cpu;		/* CPU of the last read seen */
 	__u64 shed;
-	__u64 pad[3];
+	__u64 reported_ns;	/* last WEIR_EVENT_OVERFLOW */
+	__u64 reported;		/* `overflows` then */
+	__u64 pad;
 };
 
 struct weir_poller_ctl {

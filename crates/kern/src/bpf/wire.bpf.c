@@ -398,11 +398,15 @@ struct {
 
 /* Moments of a takeover and a release, on any CPU: the device has one queue. */
 struct edges {
-	__u64 from_ns;     /* set by user space: what happens before is not looked at; 0 switches the rest off */
-	__u64 full_ns;     /* first poll that used up its quota */
-	__u64 guard_ns;    /* first poll by the guard after that */
+	__u64 from_ns;       /* set by user space: what happens before is not looked at; 0 switches the rest off */
+	__u64 full_ns;       /* first poll that used up its quota */
+	__u64 guard_ns;      /* first poll by the guard after that */
 	__u64 guard_last_ns; /* latest poll by the guard */
+	__u64 takeovers;     /* polls by the guard with none in the TAKEOVER_GAP before */
 };
+
+/* Longer than any pause between two turns of a poller, heartbeats included. */
+#define TAKEOVER_GAP 20000000ULL
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -455,6 +459,8 @@ int BPF_PROG(meter_poll, struct napi_struct *napi, int work, int budget)
 		if (class && *class == CLASS_GUARD) {
 			if (e->full_ns && !e->guard_ns)
 				e->guard_ns = now;
+			if (now - e->guard_last_ns > TAKEOVER_GAP)
+				e->takeovers++;
 			e->guard_last_ns = now;
 		}
 	}

@@ -76,6 +76,8 @@ shared!(
         streak: AtomicU32,
         /// CPU of the last poll that was not the poller's.
         softirq_cpu: AtomicU32,
+        /// Last [`Event::Saturated`], ns.
+        reported_ns: AtomicU64,
     }
 );
 
@@ -126,6 +128,10 @@ shared!(
         cpu: AtomicU32,
         /// Frames shed for it.
         shed: AtomicU64,
+        /// Last [`Event::Overflow`], ns.
+        reported_ns: AtomicU64,
+        /// `overflows` then.
+        reported: AtomicU64,
     }
 );
 

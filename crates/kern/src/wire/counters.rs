@@ -69,6 +69,22 @@ fn parse_stat(text: &str, cpu: usize) -> CpuTimes {
     CpuTimes { total: ticks.iter().take(8).sum(), idle: at(3) + at(4), steal: at(7) }
 }
 
+/// Model of the first CPU as the kernel names it; empty where it does not.
+#[must_use]
+pub fn cpu_model() -> String {
+    let text = read("/proc/cpuinfo").unwrap_or_default();
+    let value = |line: &str| Some(line.strip_prefix("model name")?.split_once(':')?.1.trim().to_string());
+    text.lines().find_map(value).unwrap_or_default()
+}
+
+/// Release of the running kernel.
+///
+/// # Errors
+/// If /proc cannot be read.
+pub fn kernel_release() -> Result<String> {
+    Ok(read("/proc/sys/kernel/osrelease")?.trim().to_string())
+}
+
 /// CPU time of all tasks on `cpu` in nanoseconds, from the cpuacct controller; `None` where there is none (cgroup
 /// v2 does not tell it by CPU).
 #[must_use]

@@ -229,6 +229,8 @@ pub struct Edges {
     pub guard_ns: Option<u64>,
     /// Latest poll by the guard.
     pub guard_last_ns: Option<u64>,
+    /// Polls by the guard that had none in the 20 ms before: how often it took the device over.
+    pub takeovers: u64,
 }
 
 impl Meter {

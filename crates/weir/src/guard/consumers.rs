@@ -71,7 +71,7 @@ impl Consumers {
             (process, pid) = (holder.name, holder.pid);
         }
         let stat = &gauges.views.consumer_stats[slot];
-        for counter in [&stat.overflows, &stat.recvs, &stat.shed] {
+        for counter in [&stat.overflows, &stat.recvs, &stat.shed, &stat.reported] {
             counter.store(0, Relaxed);
         }
         stat.level.store(0, Relaxed);

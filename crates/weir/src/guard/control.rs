@@ -113,7 +113,8 @@ pub fn run(opts: GuardOptions) -> anyhow::Result<ExitCode> {
     if !gauges.probes.napi_poll {
         return Err(missing("guard: the tracepoint napi:napi_poll cannot be attached; see weir check"));
     }
-    gauges.views.guard[0].overflow_step.store(OVERFLOW_STEP, Relaxed);
+    let acts = !matches!(opts.mode, Mode::None | Mode::Thread);
+    gauges.views.guard[0].overflow_step.store(if acts { OVERFLOW_STEP } else { 0 }, Relaxed);
     let events = gauges.events()?;
     let low = u32::from(opts.low) * 10;
     let mut control = Control {

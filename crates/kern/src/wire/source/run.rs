@@ -169,7 +169,7 @@ impl Wire {
     /// # Errors
     /// Of the map.
     pub fn look_for_edges(&self, from_ns: u64) -> Result<()> {
-        self.set("meter_edges", 0, &[from_ns, 0, 0, 0].map(u64::to_ne_bytes).concat())
+        self.set("meter_edges", 0, &[from_ns, 0, 0, 0, 0].map(u64::to_ne_bytes).concat())
     }
 
     /// What [`Wire::look_for_edges`] has found.
@@ -180,7 +180,7 @@ impl Wire {
         let value =
             self.map("meter_edges", |m| m.lookup(&0u32.to_ne_bytes(), MapFlags::ANY))?.unwrap_or_default();
         let at = |i: usize| Some(word(&value, i * 8)).filter(|ns| *ns > 0);
-        Ok(Edges { full_ns: at(1), guard_ns: at(2), guard_last_ns: at(3) })
+        Ok(Edges { full_ns: at(1), guard_ns: at(2), guard_last_ns: at(3), takeovers: word(&value, 32) })
     }
 
     /// Attaches the program that drops every frame to interface `index` of `ns`.
