@@ -21,7 +21,7 @@ fn main() {
     };
     let names: Vec<&str> = args[1].split(',').collect();
     for rate in args[2].split(',') {
-        for arm in lab::arms().iter().filter(|a| names.contains(&a.name.as_str())) {
+        for arm in lab::all_arms(env("RESERVE", 20)).iter().filter(|a| names.contains(&a.name.as_str())) {
             let offer = lab::Offer {
                 rate: rate.parse::<f64>().ok(),
                 warm_up: Duration::from_millis(300),

@@ -106,6 +106,12 @@ pub fn all(reserve: u8) -> Vec<Arm> {
     arms
 }
 
+/// weir with another reserve, in percent.
+#[must_use]
+pub fn reserve(percent: u8) -> Arm {
+    arm(&format!("weir-reserve-{percent}"), Role::Variant, "", Wiring::Timer, guard(&[], percent))
+}
+
 /// The static rate limit at `rate` packets/s.
 #[must_use]
 pub fn rate_limit(rate: f64) -> Arm {

@@ -5,6 +5,7 @@
 //! something else wakes it, so each wiring says what does.
 
 use std::net::Ipv4Addr;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use kern::wire::link::{self, End};
@@ -22,6 +23,8 @@ const HOP_QUEUE: u32 = 256;
 
 /// Period of the flush timer that stands for interrupt moderation in [`Wiring::Timer`].
 pub const MODERATION: Duration = Duration::from_micros(50);
+
+static SERIAL: AtomicU32 = AtomicU32::new(0);
 
 /// The CPUs of an experiment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -100,8 +103,11 @@ impl<'a> Rig<'a> {
     }
 
     fn input(&self, n: u8) -> Result<Input> {
-        // Kernel threads are found by the interface's name, which therefore carries our process id.
-        let names = (format!("w{}w{n}", std::process::id()), format!("w{}h{n}", std::process::id()));
+        // Kernel threads are found by the interface's name. Those of the trial before may still be there, so the
+        // name is new each time.
+        let serial = SERIAL.fetch_add(1, Ordering::Relaxed) & 0xfff;
+        let name = |side: char| format!("{side}{:x}n{n}x{serial:x}", std::process::id());
+        let names = (name('w'), name('h'));
         let near = (names.0.as_str(), frame::wire_mac(n));
         let far = (names.1.as_str(), frame::host_mac(n));
         let (near, far) = link::veth(&self.wire_side, near, &self.host, far)?;

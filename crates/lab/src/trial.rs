@@ -86,6 +86,8 @@ pub struct Outcome {
     pub host_other: Option<f64>,
     /// Length of the whole load in seconds.
     pub seconds: f64,
+    /// Takeovers and releases by the guard during the load.
+    pub switches: u64,
 }
 
 /// Readings at one end of the window.
@@ -198,6 +200,7 @@ impl Bench {
         let load = rig.load(phases, burst(offer.rate), target);
         let wire_before = rig.meter(|cpu| cpu == self.cpus.wire)?;
         let foreign_before = rig.meter(|cpu| cpu != self.cpus.host)?;
+        self.wire.look_for_edges(1)?;
         let running = self.wire.start(&rig.wire_side, self.cpus.wire, &load)?;
         self.interrupt.sleep(offer.warm_up)?;
         cast.consumer.reset(rig)?;
@@ -210,6 +213,7 @@ impl Bench {
         let hogs_ns = hogs_ns(cast)?;
         let to = self.edge(rig, cast)?;
         let sent = running.wait()?;
+        let edges = self.wire.edges()?;
         let wire_meter = rig.meter(|cpu| cpu == self.cpus.wire)?.since(&wire_before);
         let last = consumer::drain(&mut cast.consumer, rig, |t| self.interrupt.sleep(t))?;
         let foreign = rig.meter(|cpu| cpu != self.cpus.host)?.since(&foreign_before);
@@ -250,6 +254,7 @@ impl Bench {
             foreign_polls: foreign.polls,
             foreign_packets: foreign.packets,
             host_other: shares.other,
+            switches: switches(&edges, sent.end_ns),
             seconds: sent.end_ns.saturating_sub(sent.start_ns) as f64 / 1e9,
             trial,
             status,
@@ -275,14 +280,14 @@ impl Bench {
             Ok(shares.cpu.program + shares.cpu.hog)
         })
     }
+}
 
-    /// When the guard took over and let go since `from_ns`.
-    ///
-    /// # Errors
-    /// Of the map.
-    pub fn edges(&self) -> Result<Edges> {
-        Ok(self.wire.edges()?)
-    }
+/// Takeovers, and the releases that followed them: all but the last if the guard still polled at the end.
+fn switches(edges: &Edges, end_ns: u64) -> u64 {
+    /// As in the meter: a guard that has not polled for this long has let go.
+    const GAP_NS: u64 = 20_000_000;
+    let polling = edges.guard_last_ns.is_some_and(|last| last + GAP_NS > end_ns);
+    2 * edges.takeovers - u64::from(polling && edges.takeovers > 0)
 }
 
 fn hogs_ns(cast: &mut Cast) -> Result<u64> {

@@ -99,20 +99,14 @@ impl Wire {
     /// If the CPU does not exist.
     pub fn hop(&self, cpu: usize, length: u32) -> Result<i32> {
         let program = self.program("wire_hop_out")?;
+        let wanted = format!("cpumap/{cpu}/map:{}", self.hop_map()?);
+        let thread = || tasks::find(|name| name == wanted);
+        // The thread of a removed hop ends a little later; it must not be taken for the new one.
+        wait_for(|| Ok(thread()?.is_none().then_some(()))).map_err(|_| stuck(&wanted))?;
         let value = [length.to_ne_bytes(), program.to_ne_bytes()].concat();
         self.set("wire_hop", cpu as u32, &value)?;
-        let wanted = format!("cpumap/{cpu}/map:{}", self.hop_map()?);
-        // The thread gets its name when it first runs.
-        let end = Instant::now() + Duration::from_secs(1);
-        loop {
-            if let Some(pid) = tasks::find(|name| name == wanted)? {
-                return Ok(pid);
-            }
-            if Instant::now() > end {
-                return Err(Error::Missing(format!("no kernel thread {wanted}")));
-            }
-            std::thread::sleep(Duration::from_millis(5));
-        }
+        // It gets its name when it first runs.
+        wait_for(thread).map_err(|_| stuck(&wanted))
     }
 
     /// Removes the hop on `cpu`; its thread ends.
@@ -305,6 +299,24 @@ impl Wire {
         }
         // SAFETY: the buffer holds a whole state, made of integers only.
         Ok(unsafe { std::ptr::read_unaligned(bytes.as_ptr().cast()) })
+    }
+}
+
+fn stuck(thread: &str) -> Error {
+    Error::Missing(format!("kernel thread {thread} does not come or go"))
+}
+
+/// Asks until there is an answer, for at most a second.
+fn wait_for<T>(ask: impl Fn() -> Result<Option<T>>) -> Result<T> {
+    let end = Instant::now() + Duration::from_secs(1);
+    loop {
+        if let Some(answer) = ask()? {
+            return Ok(answer);
+        }
+        if Instant::now() > end {
+            return Err(Error::Missing("no answer".into()));
+        }
+        std::thread::sleep(Duration::from_millis(2));
     }
 }
 
