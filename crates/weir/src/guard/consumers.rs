@@ -11,7 +11,10 @@ use policy::Nanos;
 
 /// Overflows of one consumer between two pieces of evidence.
 pub const OVERFLOW_STEP: u32 = 64;
-/// Evidence counts only if that many overflows came within this time, ns; slower losses are the program's own.
+/// Reports of overflow (at most one per millisecond) that make evidence, if they come within [`OVERFLOW_SPAN`]. A
+/// hiccup of the machine fills a ring once and overflows a socket for less than that; overload goes on.
+const OVERFLOW_REPORTS: u32 = 4;
+/// See [`OVERFLOW_REPORTS`], ns.
 const OVERFLOW_SPAN: Nanos = 20_000_000;
 /// A consumer without overflow or inhibit for this long is forgotten, ns.
 const QUIET: Nanos = 60_000_000_000;
@@ -32,6 +35,8 @@ pub struct Consumer {
     pub alone: bool,
     last_overflow: Nanos,
     seen_overflows: u64,
+    span_began: Nanos,
+    reports: u32,
 }
 
 /// See the module.
@@ -92,16 +97,34 @@ impl Consumers {
         }
         gauges.views.guard[0].consumers.fetch_max(slot as u32 + 1, Relaxed);
         self.slots[slot] =
-            Some(Consumer { sk, port, process, pid, alone, last_overflow: now, seen_overflows: 0 });
+            Some(Consumer {
+                sk,
+                port,
+                process,
+                pid,
+                alone,
+                last_overflow: now,
+                seen_overflows: 0,
+                span_began: now,
+                reports: 0,
+            });
         self.name_the_only(gauges);
         Some(slot)
     }
 
-    /// A consumer overflowed [`OVERFLOW_STEP`] times more: true if that was fast enough to be evidence.
+    /// A consumer overflowed [`OVERFLOW_STEP`] times more: true if it went on long enough to be evidence.
     pub fn overflowed(&mut self, slot: usize, now: Nanos) -> bool {
         let Some(Some(consumer)) = self.slots.get_mut(slot) else { return false };
-        let since = now.saturating_sub(std::mem::replace(&mut consumer.last_overflow, now));
-        since < OVERFLOW_SPAN
+        consumer.last_overflow = now;
+        if now.saturating_sub(consumer.span_began) > OVERFLOW_SPAN {
+            (consumer.span_began, consumer.reports) = (now, 0);
+        }
+        consumer.reports += 1;
+        if consumer.reports < OVERFLOW_REPORTS {
+            return false;
+        }
+        consumer.reports = 0;
+        true
     }
 
     /// Retires closed and quiet consumers; the slots that became free. Looks at every slot once.
