@@ -118,6 +118,8 @@ pub struct Interface {
     pub delivered: Option<u64>,
     /// Drops by place: ring, shed, backlog, stack, socket.
     pub drops: BTreeMap<String, u64>,
+    /// The same drops since the guard started.
+    pub drops_total: BTreeMap<String, u64>,
     /// Packets between the device and a consumer when the interval ended.
     pub in_flight: Option<u64>,
     /// Its sources.

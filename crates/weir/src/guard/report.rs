@@ -141,6 +141,7 @@ impl Maker {
                 ..IfStatus::default()
             };
             let (mut shed, mut marked, mut packets) = (0, 0, 0);
+            let (mut shed_total, mut marked_total) = (0, 0);
             for source in &interface.sources {
                 let (stat, rx) = (&views.source_stats[source.slot], &views.rx_stats[source.slot]);
                 let now = [
@@ -155,6 +156,8 @@ impl Maker {
                 packets += delta[0];
                 shed += delta[3];
                 marked += delta[4];
+                shed_total += now[3];
+                marked_total += now[4];
                 let mode = mode_name(views, source.slot);
                 row.sources.push(Source {
                     name: source.name.clone(),
@@ -173,7 +176,9 @@ impl Maker {
                 });
             }
             row.offered = Some(packets);
-            row.drops = BTreeMap::from([("shed".to_owned(), shed), ("handle".to_owned(), marked)]);
+            let drops = |shed, marked| BTreeMap::from([("shed".to_owned(), shed), ("handle".to_owned(), marked)]);
+            row.drops = drops(shed, marked);
+            row.drops_total = drops(shed_total, marked_total);
             status.interfaces.push(row);
         }
         for (slot, consumer) in control.consumers.iter() {

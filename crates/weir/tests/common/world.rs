@@ -1,0 +1,220 @@
+//! A wire and a host, joined by veth pairs, wired as the lab's `stock-timer`: the device's flush timer on the host
+//! CPU stands for a moderated interrupt.
+
+use std::net::{Ipv4Addr, SocketAddrV4};
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::Duration;
+
+use kern::wire::netns::Namespace;
+use kern::wire::source::{Load, Payload, Phase, Running, Target, Wire};
+use kern::wire::{counters, ethtool, link, tasks};
+
+use super::procs::{Guard, Sink};
+use super::{HOST_CPU, WIRE_CPU, dump};
+
+/// Port of the first sink.
+pub const PORT: u16 = 9000;
+/// Work of a sink per datagram.
+const WORK: Duration = Duration::from_micros(1);
+/// Period of the flush timer, ns.
+const MODERATION_NS: u64 = 50_000;
+
+/// Where frames of a load go: an input and a UDP port of the host.
+pub type To = (u8, u16);
+
+/// The world of one test; everything is gone when it is dropped.
+pub struct World {
+    /// The generator.
+    pub wire: Wire,
+    /// The machine under test.
+    pub host: Namespace,
+    /// The other side.
+    pub wire_side: Namespace,
+    /// For journals, sockets and files of the guards.
+    pub dir: tempfile::TempDir,
+    /// Rounds of work per datagram that take 1 us on the host CPU.
+    pub loops: u64,
+    inputs: u8,
+}
+
+/// Name of the host's end of input `n`.
+pub fn far(n: u8) -> String {
+    format!("in{n}")
+}
+
+fn near(n: u8) -> String {
+    format!("out{n}")
+}
+
+fn address(n: u8) -> Ipv4Addr {
+    Ipv4Addr::new(198, 18, n, 1)
+}
+
+impl World {
+    /// A world with `inputs` pairs; `tag` tells it from the others of this program.
+    pub fn new(tag: &str, inputs: u8) -> World {
+        // Of test programs that were killed.
+        let _ = kern::wire::netns::remove_stale();
+        let world = World {
+            wire: Wire::load().unwrap(),
+            host: Namespace::create(&format!("{tag}h")).unwrap(),
+            wire_side: Namespace::create(&format!("{tag}w")).unwrap(),
+            dir: tempfile::tempdir().unwrap(),
+            loops: calibrate(),
+            inputs,
+        };
+        world.host.run(|| link::up(1)).unwrap();
+        (0..inputs).for_each(|n| world.connect(n));
+        world
+    }
+
+    /// Makes input `n`: pair, address, wiring. Also after it was deleted, and under load.
+    pub fn connect(&self, n: u8) {
+        let (near, far) = (near(n), far(n));
+        let ends = ((near.as_str(), [2, 0, 0, 0, 2, n]), (far.as_str(), [2, 0, 0, 0, 1, n]));
+        let (near, _) = link::veth(&self.wire_side, ends.0, &self.host, ends.1).unwrap();
+        self.wire.output(u32::from(n), &self.wire_side, near.index).unwrap();
+        self.prepare(n);
+    }
+
+    /// Puts the host's end of input `n` up with its address and its wiring, for the first time or again.
+    pub fn prepare(&self, n: u8) {
+        let name = far(n);
+        self.host
+            .run(|| {
+                let index = nix::net::if_::if_nametoindex(name.as_str()).unwrap();
+                link::up(index)?;
+                ethtool::gro_on(&name)?;
+                link::address(index, address(n), 24)?;
+                link::neighbour(index, Ipv4Addr::new(198, 18, n, 2), [2, 0, 0, 0, 2, n])?;
+                // Never counts down to zero within a test: the timer is the only thing that starts a poll.
+                counters::set_interface(&name, "napi_defer_hard_irqs", &i32::MAX.to_string())?;
+                counters::set_interface(&name, "gro_flush_timeout", &MODERATION_NS.to_string())
+            })
+            .unwrap();
+        self.prime(n);
+    }
+
+    /// Has the NAPI of input `n` polled once on the host CPU, to which its timer belongs from then on. Not while a
+    /// load runs: then the wire's CPU has the timer until a guard takes the source over.
+    pub fn prime(&self, n: u8) {
+        let mut frame = [[2, 0, 0, 0, 1, n], [2, 0, 0, 0, 2, n]].concat();
+        frame.extend([0x88, 0xb5]);
+        frame.resize(60, 0);
+        self.wire.prime(&self.wire_side, HOST_CPU, u32::from(n), frame).unwrap();
+    }
+
+    /// Names of the host's ends.
+    pub fn interfaces(&self) -> Vec<String> {
+        (0..self.inputs).map(far).collect()
+    }
+
+    /// Starts a load: `phases` of duration and rate over all targets, frames for the targets in the order of
+    /// `schedule` (empty: all for the first).
+    pub fn send(&self, to: &[To], schedule: &[u8], phases: &[(Duration, f64)]) -> Running<'_> {
+        let target = |&(n, port): &To| {
+            let mut udp = testkit::packet::Udp::new(
+                SocketAddrV4::new(Ipv4Addr::new(198, 18, n, 2), 10_000),
+                SocketAddrV4::new(address(n), port),
+            );
+            (udp.source_mac, udp.target_mac) = ([2, 0, 0, 0, 2, n], [2, 0, 0, 0, 1, n]);
+            udp.payload = vec![0; 18];
+            let mut frame = udp.frame();
+            // The source changes the payload of each frame; RFC 768 permits no checksum.
+            frame[40..42].fill(0);
+            Target { frame, payload: Payload::Stamp, flows: 1 }
+        };
+        let fastest = phases.iter().map(|p| p.1).fold(0.0, f64::max);
+        let load = Load {
+            phases: phases.iter().map(|(d, r)| Phase { duration: *d, rate: Some(*r) }).collect(),
+            burst: lab::burst(Some(fastest)).max(schedule.len() as u32),
+            targets: to.iter().map(target).collect(),
+            schedule: schedule.to_vec(),
+            hop: None,
+        };
+        // Targets are devices of the wire too: two ports of one input share its device.
+        for (target, (n, _)) in to.iter().enumerate() {
+            let index = self.wire_side.run(|| Ok(nix::net::if_::if_nametoindex(near(*n).as_str()).unwrap()));
+            self.wire.output(target as u32, &self.wire_side, index.unwrap()).unwrap();
+        }
+        self.wire.start(&self.wire_side, WIRE_CPU, &load).unwrap()
+    }
+
+    /// A sink on input `n`.
+    pub fn sink(&self, n: u8, port: u16) -> Sink {
+        Sink::start(self, SocketAddrV4::new(address(n), port))
+    }
+
+    /// A guard of the host CPU over all inputs, in force.
+    pub fn guard(&self, options: &[&str]) -> Guard {
+        let names = self.interfaces();
+        let mut args: Vec<&str> = names.iter().map(String::as_str).collect();
+        args.extend(["--cpu", "1"]);
+        args.extend(options);
+        Guard::start(self, &args)
+    }
+
+    /// Arguments that put a guard's files into this world's directory.
+    pub fn dirs(&self) -> Vec<String> {
+        let dir = |what: &str| format!("--{what}-dir={}", self.dir.path().join(what).display());
+        vec![dir("journal"), dir("control")]
+    }
+
+    /// Journals that are there.
+    pub fn journals(&self) -> Vec<PathBuf> {
+        kern::journal::paths(&self.dir.path().join("journal")).unwrap()
+    }
+
+    /// `weir ARGS` inside the host: exit code, standard output, standard error.
+    pub fn weir(&self, args: &[&str]) -> (i32, String, String) {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
+        command.args(args).stdin(std::process::Stdio::null());
+        let output = self.host.run(|| Ok(command.output())).unwrap().unwrap();
+        let text = |b: Vec<u8>| String::from_utf8_lossy(&b).into_owned();
+        (output.status.code().unwrap_or(-1), text(output.stdout), text(output.stderr))
+    }
+
+    /// `weir undo` of this world's journals.
+    pub fn undo(&self) -> (i32, String, String) {
+        self.weir(&["undo", &self.dirs()[0]])
+    }
+
+    /// A program of the system inside the host; panics if it fails.
+    pub fn sh(&self, line: &str) -> String {
+        sh(&self.host, line)
+    }
+
+    /// Everything that a guard could change on the inputs.
+    pub fn dump(&self) -> dump::Dump {
+        dump::take(&self.host, &self.interfaces())
+    }
+}
+
+/// Runs a command line of words inside `ns`; panics if it fails.
+pub fn sh(ns: &Namespace, line: &str) -> String {
+    let words: Vec<&str> = line.split_whitespace().collect();
+    let mut command = Command::new(words[0]);
+    command.args(&words[1..]);
+    let output = ns.run(|| Ok(command.output())).unwrap().unwrap_or_else(|e| panic!("{line}: {e}"));
+    assert!(output.status.success(), "{line}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+fn calibrate() -> u64 {
+    let sink = lab::locate("udp-sink", None).unwrap();
+    let output = Command::new(sink).args(["--calibrate", "--cpu", "1"]).output().unwrap();
+    let answer: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    answer["loops_per_ms"].as_u64().unwrap() * WORK.as_nanos() as u64 / 1_000_000
+}
+
+/// Binds the calling thread, and what it starts, to `cpus`.
+pub fn bind(cpus: &[usize]) {
+    match cpus {
+        [one] => tasks::pin(0, *one).unwrap(),
+        _ => {
+            let list: Vec<String> = cpus.iter().map(ToString::to_string).collect();
+            kern::cpus::set_affinity(0, &list.join(",").parse().unwrap()).unwrap();
+        }
+    }
+}
