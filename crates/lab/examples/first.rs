@@ -1,3 +1,5 @@
+//! Single trials from the command line, for work on the lab: `first ARM[,ARM] RATE[,RATE|max]`.
+#![allow(clippy::unwrap_used)]
 use std::time::Duration;
 fn env<T: std::str::FromStr>(n: &str, d: T) -> T {
     std::env::var(n).ok().and_then(|b| b.parse().ok()).unwrap_or(d)

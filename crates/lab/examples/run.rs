@@ -1,4 +1,5 @@
 //! Runs an experiment from the source tree: `run NAME key=value...`, for developers of the lab.
+#![allow(clippy::unwrap_used)]
 use std::time::Duration;
 fn main() {
     let args: Vec<String> = std::env::args().collect();
@@ -23,7 +24,12 @@ fn main() {
         }
     }
     let start = std::time::Instant::now();
-    let d = lab::run(&args[1], &o, &mut |p| eprint!("{}", if p.done % 20 == 0 { format!("{}/{} {}\n", p.done, p.total, p.text) } else { String::new() }));
+    let d = lab::run(&args[1], &o, &mut |p| {
+        eprint!(
+            "{}",
+            if p.done % 20 == 0 { format!("{}/{} {}\n", p.done, p.total, p.text) } else { String::new() }
+        )
+    });
     eprintln!("\r\x1b[K{:?}", start.elapsed());
     match d {
         Err(e) => {

@@ -1,6 +1,7 @@
 //! `weir guard` as a child inside the host's namespace, with all its threads on the host CPU.
 
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read};
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc;
@@ -14,6 +15,10 @@ use crate::{Error, Result};
 
 /// The line that says that the guard is in force.
 const IN_FORCE: &str = "weir: guarding";
+/// Where guards answer.
+const CONTROL: &str = "/run/weir";
+/// A guard answers within one round of its control loop, but the host CPU may be busy.
+const ANSWER: Duration = Duration::from_secs(2);
 const START: Duration = Duration::from_secs(10);
 const STOP: Duration = Duration::from_secs(5);
 
@@ -73,6 +78,25 @@ impl Guard {
     #[must_use]
     pub fn id(&self) -> u32 {
         self.child.id()
+    }
+
+    /// What the guard answers to `weir status`: counts since the last time it was asked. `None` without an answer.
+    #[must_use]
+    pub fn ask(&self) -> Option<Value> {
+        let mut stream = UnixStream::connect(format!("{CONTROL}/guard-{}.sock", self.child.id())).ok()?;
+        stream.set_read_timeout(Some(ANSWER)).ok()?;
+        let mut text = String::new();
+        stream.read_to_string(&mut text).ok()?;
+        serde_json::from_str(&text).ok()
+    }
+
+    /// Frames that the guard has used to mark its handle since the last time it was asked: it takes a few packets at
+    /// each takeover and counts them.
+    #[must_use]
+    pub fn handle_frames(&self) -> u64 {
+        let answer = self.ask().unwrap_or_default();
+        let interfaces = answer["interfaces"].as_array().into_iter().flatten();
+        interfaces.filter_map(|i| i["drops"]["handle"].as_u64()).sum()
     }
 
     /// The status lines so far, oldest first.

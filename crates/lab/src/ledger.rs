@@ -80,9 +80,10 @@ impl Ledger {
         }
     }
 
-    /// The ledger of a trial in which `sent` was sent and `report` is the consumer's last word.
+    /// The ledger of a trial in which `sent` was sent, `report` is the consumer's last word, and the guard used `handle`
+    /// frames for itself.
     #[must_use]
-    pub fn close(&self, host: &Host, sent: &Sent, report: &Report) -> Trial {
+    pub fn close(&self, host: &Host, sent: &Sent, report: &Report, handle: u64) -> Trial {
         let mut delivered = report.total;
         let xdp = match host {
             Host::Drop => {
@@ -99,6 +100,7 @@ impl Ledger {
             ("backlog", self.backlog),
             ("ip", self.ip),
             ("socket", report.drops),
+            ("handle", handle),
         ];
         let places = places.into_iter().chain(xdp.map(|place| (place, self.xdp)));
         let drops: Drops = places.filter(|(_, n)| *n > 0).map(|(place, n)| (place.to_string(), n)).collect();
@@ -129,17 +131,18 @@ mod tests {
     fn a_ledger_closes_only_if_every_packet_is_somewhere() {
         let ledger = Ledger { ring: 3, backlog: 1, udp: 2, ..Ledger::default() };
         let report = Report { total: 4, drops: 2, ..Report::default() };
-        let trial = ledger.close(&Host::Plain, &sent(10), &report);
+        let trial = ledger.close(&Host::Plain, &sent(10), &report, 0);
         assert_eq!((trial.unaccounted, trial.void), (0, None));
         assert_eq!(trial.drops.len(), 3, "places without drops are not shown");
-        assert_eq!(ledger.close(&Host::Plain, &sent(11), &report).unaccounted, 1);
-        assert_eq!(ledger.close(&Host::Plain, &sent(9), &report).unaccounted, -1);
+        assert_eq!(ledger.close(&Host::Plain, &sent(11), &report, 0).unaccounted, 1);
+        assert_eq!(ledger.close(&Host::Plain, &sent(12), &report, 2).unaccounted, 0);
+        assert_eq!(ledger.close(&Host::Plain, &sent(9), &report, 0).unaccounted, -1);
     }
 
     #[test]
     fn what_xdp_drops_is_named_by_who_drops_it() {
         let ledger = Ledger { xdp: 5, ..Ledger::default() };
-        let close = |host: Host| ledger.close(&host, &sent(5), &Report::default());
+        let close = |host: Host| ledger.close(&host, &sent(5), &Report::default(), 0);
         assert_eq!(close(Host::Limit(1.0)).drops["limit"], 5);
         assert_eq!(close(Host::Guard(vec![])).drops["shed"], 5);
         assert_eq!(close(Host::Drop).delivered, 5);
@@ -149,7 +152,7 @@ mod tests {
     #[test]
     fn counters_that_disagree_make_a_trial_void() {
         let ledger = Ledger { udp: 1, ..Ledger::default() };
-        let trial = ledger.close(&Host::Plain, &sent(0), &Report::default());
+        let trial = ledger.close(&Host::Plain, &sent(0), &Report::default(), 0);
         assert!(trial.void.is_some_and(|why| why.contains("UDP layer 1")));
     }
 }

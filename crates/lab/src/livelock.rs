@@ -27,6 +27,9 @@ enum Rate {
     Max,
 }
 
+/// Trials of each point, and the mode of the last, by arm, hogs and rate.
+type Taken = BTreeMap<(usize, u32, usize), (Vec<Trial>, Option<Mode>)>;
+
 /// The names of all arms, in the order in which they are shown.
 #[must_use]
 pub fn names(options: &Options) -> Vec<String> {
@@ -155,7 +158,7 @@ pub fn run(options: &Options, progress: &mut dyn FnMut(Progress)) -> Result<Docu
         alone.insert(*n, share);
     }
 
-    let mut taken: BTreeMap<(usize, u32, usize), (Vec<Trial>, Option<Mode>)> = BTreeMap::new();
+    let mut taken: Taken = BTreeMap::new();
     let mut sweep = || -> Result<()> {
         for round in 0..u64::from(options.repeat()) {
             for (r, rate) in rates.iter().enumerate() {

@@ -201,6 +201,8 @@ impl Bench {
         let wire_before = rig.meter(|cpu| cpu == self.cpus.wire)?;
         let foreign_before = rig.meter(|cpu| cpu != self.cpus.host)?;
         self.wire.look_for_edges(1)?;
+        // What it used before belongs to nobody's ledger.
+        cast.guard.as_ref().map(Guard::handle_frames);
         let running = self.wire.start(&rig.wire_side, self.cpus.wire, &load)?;
         self.interrupt.sleep(offer.warm_up)?;
         cast.consumer.reset(rig)?;
@@ -219,7 +221,8 @@ impl Bench {
         let foreign = rig.meter(|cpu| cpu != self.cpus.host)?.since(&foreign_before);
         let status = cast.guard.as_ref().map(Guard::status).unwrap_or_default();
 
-        let mut trial = Ledger::read(&self.wire, rig)?.since(before).close(&arm.host, &sent, &last);
+        let handle = cast.guard.as_ref().map_or(0, Guard::handle_frames);
+        let mut trial = Ledger::read(&self.wire, rig)?.since(before).close(&arm.host, &sent, &last, handle);
         let shares = Shares::new(&from, &to, &window, hogs_ns);
         let meter = to.host.since(&from.host);
         trial.offered_pps = sent.by_phase.get(1).map_or(0.0, |n| *n as f64 / offer.window.as_secs_f64());

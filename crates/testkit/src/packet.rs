@@ -96,9 +96,8 @@ mod tests {
     #[test]
     fn header_checksum_matches_the_example_of_rfc_1071_readers() {
         // The IPv4 header that textbooks use; its checksum field (0xb861) is zeroed here.
-        let header = [
-            0x45, 0, 0, 0x73, 0, 0, 0x40, 0, 0x40, 0x11, 0, 0, 0xc0, 0xa8, 0, 1, 0xc0, 0xa8, 0, 0xc7,
-        ];
+        let header =
+            [0x45, 0, 0, 0x73, 0, 0, 0x40, 0, 0x40, 0x11, 0, 0, 0xc0, 0xa8, 0, 1, 0xc0, 0xa8, 0, 0xc7];
         assert_eq!(checksum(&[&header]), 0xb861);
     }
 
