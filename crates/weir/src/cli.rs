@@ -276,12 +276,14 @@ pub enum LabCommand {
     List(LabListArgs),
     /// Run one experiment in namespaces of its own
     #[command(
-        long_about = "Run one experiment on this kernel, in network namespaces that are deleted afterwards. Arms \
-                      are interleaved rate by rate. Prints a table and the claims; exits 1 if a claim falls \
-                      short. Needs root and two CPUs.",
-        after_help = "Names: weir lab list"
+        long_about = "Run one experiment on this kernel, in network namespaces that are deleted afterwards. \
+                      Arms are interleaved rate by rate. Prints a table and the claims; exits 1 if a claim \
+                      falls short. Needs root and two CPUs.",
+        after_help = "Experiments: weir lab list"
     )]
     Run(Box<LabRunArgs>),
+    /// Table and report of a result that was written before
+    Show(LabShowArgs),
     /// What differs between two results: class, onset, plateau
     Compare(LabCompareArgs),
 }
@@ -305,41 +307,78 @@ pub struct LabRunArgs {
     #[arg(value_name = "NAME")]
     pub name: String,
 
-    /// Fewer rates and repeats, about a minute
+    /// Fewer arms, rates and trials: about two minutes
     ///
     /// weir lab run livelock-udp --quick
     #[arg(long, help_heading = "Size")]
     pub quick: bool,
 
-    /// Length of one trial, 50ms to 60s
+    /// Length of one trial, 50ms to 60s [1s, quick 400ms]
     ///
     /// weir lab run livelock-udp --duration 500ms
     #[arg(long, value_name = "DUR", value_parser = parse::trial, help_heading = "Size")]
     pub duration: Option<Duration>,
 
-    /// Trials of each point, 1 to 99
+    /// Trials of each point, 1 to 99 [3, quick 2]
     ///
     /// weir lab run livelock-udp --repeat 9
     #[arg(long, value_name = "N", value_parser = parse::between::<1, 99>, help_heading = "Size")]
     pub repeat: Option<u32>,
 
-    /// Arms to run, with commas [all]
+    /// Pairs per rate of below-saturation [20, quick 6]
+    ///
+    /// weir lab run below-saturation --pairs 40
+    #[arg(long, value_name = "N", value_parser = parse::between::<1, 99>, help_heading = "Size")]
+    pub pairs: Option<u32>,
+
+    /// Onsets per condition of onset [10, quick 3]
+    ///
+    /// weir lab run onset --onsets 20
+    #[arg(long, value_name = "N", value_parser = parse::between::<1, 99>, help_heading = "Size")]
+    pub onsets: Option<u32>,
+
+    /// Arms, with commas [all; quick: three]
     ///
     /// weir lab run livelock-udp --arms stock-irq,weir
     #[arg(long, value_name = "LIST", value_delimiter = ',', help_heading = "What runs")]
-    pub arms: Vec<String>,
+    pub arms: Option<Vec<String>>,
 
-    /// Compute-bound programs on the host CPU, 0 to 16 [0]
+    /// Numbers of hogs on the host CPU, 0 to 16 [0, quick 0,1]
     ///
-    /// weir lab run livelock-udp --hogs 1
-    #[arg(long, value_name = "N", value_parser = parse::between::<0, 16>, help_heading = "What runs")]
-    pub hogs: Option<u32>,
+    /// A hog is a program that only computes.
+    ///
+    /// weir lab run livelock-udp --hogs 0,1,4
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse::between::<0, 16>)]
+    #[arg(help_heading = "What runs")]
+    pub hogs: Option<Vec<u32>>,
 
     /// Program that reads: udp-sink or nsd [udp-sink]
     ///
     /// weir lab run livelock-udp --consumer nsd
-    #[arg(long, value_name = "NAME", help_heading = "What runs")]
-    pub consumer: Option<String>,
+    #[arg(long, value_name = "NAME", default_value = "udp-sink", help_heading = "What runs")]
+    pub consumer: LabConsumer,
+
+    /// Rates as multiples of 1 x [0.1 to 10]
+    ///
+    /// 1 x is the MLFRR of the best stock arm, which is measured first.
+    ///
+    /// weir lab run livelock-udp --multiples 1,10
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse::multiple)]
+    #[arg(help_heading = "What runs")]
+    pub multiples: Option<Vec<f64>>,
+
+    /// More arms: weir at these reserves, 1 to 95 %
+    ///
+    /// weir lab run livelock-udp --hogs 1 --reserves 50,75
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse::reserve)]
+    #[arg(help_heading = "What runs")]
+    pub reserves: Vec<u8>,
+
+    /// Options for every weir, in one word
+    ///
+    /// weir lab run livelock-udp --guard=--quota=64
+    #[arg(long, value_name = "OPTS", allow_hyphen_values = true, help_heading = "What runs")]
+    pub guard: Option<String>,
 
     /// Order of the trials [1]
     ///
@@ -358,6 +397,52 @@ pub struct LabRunArgs {
     /// weir lab run livelock-udp --html report.html
     #[arg(long, value_name = "FILE", help_heading = "Output")]
     pub html: Option<PathBuf>,
+
+    /// 1 x in packets/s, instead of measuring it.
+    #[arg(long, hide = true)]
+    pub base_pps: Option<f64>,
+
+    /// Wire and host CPU.
+    #[arg(long, hide = true, value_parser = parse::cpu_pair)]
+    pub cpus: Option<(usize, usize)>,
+
+    /// Receive buffer of the sink, bytes; 0 for the system's default.
+    #[arg(long, hide = true)]
+    pub rcvbuf: Option<u32>,
+
+    /// Work of the sink per datagram.
+    #[arg(long, hide = true, value_parser = parse::work)]
+    pub work: Option<Duration>,
+}
+
+/// What `weir lab run --consumer` can name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum LabConsumer {
+    /// Reads and works a fixed amount.
+    UdpSink,
+    /// A name server of Debian's packages.
+    Nsd,
+}
+
+/// `weir lab show`.
+#[derive(Debug, Args)]
+#[command(override_usage = "weir lab show FILE [OPTIONS]")]
+pub struct LabShowArgs {
+    /// Result of weir lab run --json
+    #[arg(value_name = "FILE")]
+    pub file: PathBuf,
+
+    /// Draw the curves, one file
+    ///
+    /// weir lab show report.json --html report.html
+    #[arg(long, value_name = "FILE")]
+    pub html: Option<PathBuf>,
+
+    /// Draw the first chart alone, light and dark
+    ///
+    /// weir lab show report.json --svg docs/livelock-udp.svg
+    #[arg(long, value_name = "FILE")]
+    pub svg: Option<PathBuf>,
 }
 
 /// `weir lab compare`.

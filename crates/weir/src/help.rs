@@ -74,8 +74,12 @@ fn text(command: &Command, long: bool) -> String {
         text += "\nCommands\n";
         subcommands.iter().for_each(|sub| text += &command_line(sub));
     }
-    let args: Vec<&Arg> =
-        command.get_arguments().filter(|arg| !arg.is_hide_set() && !arg.is_global_set()).collect();
+    let shown = |arg: &&Arg| !arg.is_hide_set() && !arg.is_global_set();
+    let mut args: Vec<&Arg> = command.get_arguments().filter(shown).collect();
+    // The usage line names the arguments; in the short help they cost two lines beside options.
+    if !long && args.iter().any(|arg| !arg.is_positional()) {
+        args.retain(|arg| !arg.is_positional());
+    }
     let indent = args.iter().map(|arg| flags(arg).chars().count()).max().unwrap_or(0).clamp(12, 18) + 4;
     let mut headings: Vec<Option<&str>> = Vec::new();
     for arg in &args {
@@ -188,7 +192,7 @@ mod tests {
             let text = text(&command, false);
             assert!(text.lines().count() <= 24, "{path}: {} lines\n{text}", text.lines().count());
             let visible = |arg: &&Arg| !arg.is_hide_set() && !arg.is_global_set();
-            for arg in command.get_arguments().filter(visible) {
+            for arg in command.get_arguments().filter(visible).filter(|arg| !arg.is_positional()) {
                 let flags = flags(arg);
                 let lines = text.lines().filter(|line| line.trim_start().starts_with(&flags));
                 assert_eq!(lines.count(), 1, "{path} {flags}");

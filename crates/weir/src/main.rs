@@ -9,6 +9,7 @@ mod error;
 mod guard;
 mod help;
 mod install;
+mod lab;
 mod options;
 mod out;
 mod parse;
@@ -69,7 +70,7 @@ fn command(cli: Cli) -> anyhow::Result<ExitCode> {
             kern::keeper::main(fd).map_err(error::usage)?;
             Ok(ExitCode::SUCCESS)
         }
-        _ => Ok(ExitCode::SUCCESS),
+        Command::Lab { command } => lab::run(&command),
     }
 }
 

@@ -66,6 +66,23 @@ pub fn trial(text: &str) -> Result<Duration, String> {
     duration(text, Duration::from_millis(50), Duration::from_secs(60), "50ms to 60s")
 }
 
+/// Work of the lab's sink per datagram, 0 to 1 ms.
+pub fn work(text: &str) -> Result<Duration, String> {
+    duration(text, Duration::ZERO, Duration::from_millis(1), "0us to 1ms")
+}
+
+/// A rate as a multiple of 1 x.
+pub fn multiple(text: &str) -> Result<f64, String> {
+    let number = text.parse::<f64>().ok().filter(|n| (0.001..=1000.0).contains(n));
+    number.ok_or_else(|| "not a multiple; give 0.001 to 1000".into())
+}
+
+/// Wire and host CPU, `0,1`.
+pub fn cpu_pair(text: &str) -> Result<(usize, usize), String> {
+    let pair = text.split_once(',').and_then(|(wire, host)| Some((wire.parse().ok()?, host.parse().ok()?)));
+    pair.ok_or_else(|| "not two CPUs; give that of the wire and that of the host, as 0,1".into())
+}
+
 /// A number with a unit: us (or µs), ms, s. Decimals are allowed: `1.5ms`.
 fn duration(text: &str, least: Duration, most: Duration, range: &str) -> Result<Duration, String> {
     let unit_at = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
@@ -222,6 +239,18 @@ mod tests {
         for text in ["ms", "-5ms", "5 ms", "1.2.3ms", "1h", "nanms", "infs", "1e3ms"] {
             assert!(timeout(text).unwrap_err().starts_with("not a time"), "{text}");
         }
+    }
+
+    #[test]
+    fn lab_values() {
+        assert_eq!((multiple("0.5"), multiple("10")), (Ok(0.5), Ok(10.0)));
+        for text in ["0", "-1", "nan", "inf", "1001", "x"] {
+            assert!(multiple(text).unwrap_err().ends_with("give 0.001 to 1000"), "{text}");
+        }
+        assert_eq!(cpu_pair("0,1"), Ok((0, 1)));
+        assert!(cpu_pair("0").is_err() && cpu_pair("0,1,2").is_err() && cpu_pair("-1,0").is_err());
+        assert_eq!((work("0us"), trial("50ms")), (Ok(Duration::ZERO), Ok(Duration::from_millis(50))));
+        assert!(work("2ms").is_err() && trial("61s").is_err());
     }
 
     #[test]

@@ -68,6 +68,15 @@ fn bad_options_are_one_line_with_the_fix() {
         ("status v0", ["v0: one too many", "see weir status -h"]),
         ("lab rn", ["rn: no such command", "did you mean run?"]),
         ("lab run", ["NAME is missing", "see weir lab run -h"]),
+        ("lab run livelock-upd", ["lab run livelock-upd: no such choice", "did you mean livelock-udp?"]),
+        ("lab run livelock-udp --arms wier", ["--arms wier: no such choice", "did you mean weir?"]),
+        ("lab run livelock-udp --hogs 0,17", ["--hogs 17: out of range", "give 0 to 16"]),
+        ("lab run livelock-udp --consumer bind", ["--consumer bind: no such choice", "udp-sink, nsd"]),
+        ("lab run livelock-udp --multiples 0", ["--multiples 0: not a multiple", "give 0.001 to 1000"]),
+        ("lab run livelock-udp --json /nonexistent/x", ["its directory does not exist", "create it"]),
+        ("lab run livelock-udp --html /", ["/: is a directory", "give a file"]),
+        ("lab show /nonexistent", ["/nonexistent: ", "give a file written by weir lab run --json"]),
+        ("lab compare /dev/null /dev/null", ["/dev/null:1:", "give a file written by weir lab run --json"]),
         ("lab run livelock-udp --repeat 0", ["--repeat 0: out of range", "give 1 to 99"]),
         ("lab run livelock-udp --duration 1h", ["--duration 1h: not a time", "50ms to 60s"]),
         ("man /nonexistent", ["/nonexistent: no such directory", "mkdir -p /nonexistent"]),
@@ -331,7 +340,7 @@ fn without_privileges_guard_and_lab_name_what_is_missing() {
         3,
         &["guard", "CAP_NET_ADMIN, CAP_BPF and CAP_PERFMON", "run it with sudo"],
     );
-    fails(&public.run(&["lab", "run", "livelock-udp", "--quick"]), 3, &["; "]);
+    fails(&public.run(&["lab", "run", "livelock-udp", "--quick"]), 3, &["root", "run it with sudo"]);
     // What is wrong anyway is said first, with the same words as to root.
     fails(&public.run(&["guard", &name, "--reserve", "0"]), 2, &["--reserve 0"]);
     fails(&public.run(&["guard", "lo"]), 2, &["loopback"]);
@@ -392,4 +401,51 @@ fn check_in_a_namespace_without_interfaces_root() {
 fn fails_after_report_none((code, _, stderr): &Answer) {
     assert_eq!(*code, 3);
     assert!(stderr.contains("no interface here can be guarded"), "{stderr}");
+}
+
+/// A result with two arms whose goodput differs by `factor`.
+fn result(dir: &Path, name: &str, factor: f64) -> PathBuf {
+    let point = |multiple: f64, share: f64| {
+        let offered = 100_000.0 * multiple;
+        serde_json::json!({"multiple": multiple, "offered_pps": offered, "goodput_pps": offered * share, "sent": 100,
+            "delivered": 100, "drops": {}, "unaccounted": 0})
+    };
+    let arm = |name: &str, role: &str, share: f64| serde_json::json!({"name": name, "role": role, "points": [point(0.5, 1.0), point(1.0, 1.0), point(10.0, share)]});
+    let document = serde_json::json!({"schema": "weir.lab/1", "experiment": "livelock-udp", "backend": "kernel",
+        "base": {"arm": "stock-rps", "mlfrr_pps": 100_000.0},
+        "arms": [arm("stock-rps", "stock", 0.001), arm("weir", "weir", 0.1 * factor)]});
+    let path = dir.join(name);
+    std::fs::write(&path, document.to_string()).expect("file");
+    path
+}
+
+#[test]
+fn results_are_shown_and_compared() {
+    let dir = tempfile::tempdir().expect("directory");
+    let file = |name: &str| dir.path().join(name).to_string_lossy().into_owned();
+    let (a, b) = (result(dir.path(), "a.json", 1.0), result(dir.path(), "b.json", 0.3));
+    let (a, b) = (a.to_string_lossy(), b.to_string_lossy());
+    let (code, table, stderr) =
+        weir_args(&["lab", "show", &a, "--html", &file("a.html"), "--svg", &file("a.svg")]);
+    assert_eq!((code, stderr.as_str()), (0, ""));
+    assert!(table.contains("stock-rps") && table.lines().all(|line| line.chars().count() <= 80), "{table}");
+    assert!(std::fs::read_to_string(file("a.html")).expect("html").contains("<html"));
+    assert!(std::fs::read_to_string(file("a.svg")).expect("svg").contains("<svg"));
+    assert_eq!(weir_args(&["lab", "compare", &a, &a]).0, 0);
+    let (code, table, _) = weir_args(&["lab", "compare", &a, &b]);
+    assert_eq!(code, 1, "{table}");
+}
+
+#[test]
+fn experiments_are_listed_for_people_and_programs() {
+    let (code, json, _) = weir("lab list --json");
+    let list: serde_json::Value = serde_json::from_str(&json).expect("JSON");
+    let names: Vec<&str> =
+        list["experiments"].as_array().expect("list").iter().filter_map(|e| e["name"].as_str()).collect();
+    assert!(code == 0 && names.contains(&"livelock-udp"), "{json}");
+    let text = weir("lab list").1;
+    for name in names {
+        assert!(text.lines().any(|line| line.starts_with(name)), "{text}");
+    }
+    assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
 }

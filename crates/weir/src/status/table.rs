@@ -154,6 +154,7 @@ mod tests {
                     ..Source::default()
                 },
             ],
+            ..Interface::default()
         };
         let consumer = Consumer {
             process: "rsyslogd".into(),
