@@ -1,12 +1,12 @@
 //! The `weir.lab/1` document: everything a run of the lab or of the simulator has measured.
 //!
-//! Units: rates in packets/s (`_pps`), shares from 0 to 1, times as the name says (`_us`, `_ms`).
-//! Counts (`sent`, `delivered`, `drops`, `polls`, `unaccounted`) of a [`Point`] are sums over its trials, so that
+//! Units: rates in packets/s (`_pps`), shares from 0 to 1, times as the name says (`_us`, `_ms`). Counts
+//! (`sent`, `delivered`, `drops`, `polls`, `unaccounted`) of a [`Point`] are sums over its trials, so that
 //! its ledger closes; rates, shares and latencies are medians over the trials that are not void.
 //!
-//! The text is deterministic: fields in the order of declaration, maps by key, floats in their shortest form. Unknown
-//! fields are ignored on reading, so that a later writer may add some; a field that is absent takes its default.
-//! A value that was not measured is absent, never 0.
+//! The text is deterministic: fields in the order of declaration, maps by key, floats in their shortest form.
+//! Unknown fields are ignored on reading, so that a later writer may add some; a field that is absent takes
+//! its default. A value that was not measured is absent, never 0.
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
@@ -82,7 +82,8 @@ pub struct Document {
     pub experiment: String,
     /// Who ran it.
     pub backend: Backend,
-    /// Start of the run, RFC 3339 in UTC; absent in the simulator, whose output depends on nothing but its input.
+    /// Start of the run, RFC 3339 in UTC; absent in the simulator, whose output depends on nothing but its
+    /// input.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub started: Option<String>,
     /// Where it ran; absent in the simulator.
@@ -220,8 +221,8 @@ pub struct Summary {
     /// Largest offered rate at which no trial lost anything.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mlfrr_zero_pps: Option<f64>,
-    /// Offered rate at which goodput falls to 1 % of its peak, extrapolated if the sweep ends before; only for class
-    /// livelock.
+    /// Offered rate at which goodput falls to 1 % of its peak, extrapolated if the sweep ends before; only
+    /// for class livelock.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub livelock_pps: Option<f64>,
     /// Highest goodput of any point.
@@ -338,8 +339,8 @@ impl Document {
 
     /// Reads a document of at most [`MAX_BYTES`].
     ///
-    /// # Errors
-    /// The file cannot be read, is too large, is no JSON of this shape, has another schema, or exceeds a limit.
+    /// # Errors The file cannot be read, is too large, is no JSON of this shape, has another schema, or
+    /// exceeds a limit.
     pub fn read(path: &Path) -> Result<Self, Error> {
         let name = path.display().to_string();
         let io = |source| Error::Io { path: name.clone(), source };
@@ -358,8 +359,8 @@ impl Document {
         if text.len() as u64 > MAX_BYTES {
             return Err(Error::Limit { path, what: format!("larger than {} MiB", MAX_BYTES >> 20) });
         }
-        // The schema is looked at alone: a document of another schema differs in shape too, and the reader should
-        // learn the cause, not the first symptom.
+        // The schema is looked at alone: a document of another schema differs in shape too, and the reader
+        // should learn the cause, not the first symptom.
         #[derive(Deserialize)]
         struct Head {
             #[serde(default)]
@@ -389,8 +390,8 @@ impl Document {
         let limit = |what: String| Error::Limit { path: "document".to_string(), what };
         let mut text = serde_json::to_string_pretty(self).map_err(|err| limit(err.to_string()))?;
         text.push('\n');
-        // JSON has no infinity: such a number is written as null and does not come back. Reading the text again finds
-        // every one of them, wherever it stands.
+        // JSON has no infinity: such a number is written as null and does not come back. Reading the text
+        // again finds every one of them, wherever it stands.
         match Self::parse(text.as_bytes(), "document") {
             Ok(back) if back == *self => Ok(text),
             Ok(_) | Err(Error::Syntax { .. }) => Err(limit("a number is not finite".to_string())),

@@ -5,10 +5,12 @@ use crate::measure::{CpuShares, Drops, Interval, LatencyUs, Pair, Point, Trial};
 use crate::{stats, verdict};
 
 impl Point {
-    /// The point of these trials: counts are summed, so that the ledger closes; rates, shares and times are medians.
+    /// The point of these trials: counts are summed, so that the ledger closes; rates, shares and times are
+    /// medians.
     ///
-    /// Void trials are left out of both, but stay in `trials`. If fewer than half of the trials are left the point is
-    /// void, and shows the numbers of all of them. The caller fills in `multiple`, `wire_max`, `hogs` and `burst`.
+    /// Void trials are left out of both, but stay in `trials`. If fewer than half of the trials are left the
+    /// point is void, and shows the numbers of all of them. The caller fills in `multiple`, `wire_max`,
+    /// `hogs` and `burst`.
     pub fn fold(trials: Vec<Trial>, mode: Option<Mode>) -> Point {
         let valid = trials.iter().filter(|trial| trial.void.is_none()).count();
         let void = if trials.is_empty() {
@@ -75,8 +77,9 @@ fn fold_latency(trials: &[&Trial]) -> Option<LatencyUs> {
 }
 
 impl Document {
-    /// Fills in everything that follows from the points: what 1 x means, the multiples that are absent, the summary of
-    /// each arm, the intervals of the pairs, and the verdict on the claims (`required` as in [`crate::judge`]).
+    /// Fills in everything that follows from the points: what 1 x means, the multiples that are absent, the
+    /// summary of each arm, the intervals of the pairs, and the verdict on the claims (`required` as in
+    /// [`crate::judge`]).
     ///
     /// Calling it twice changes nothing more.
     pub fn finish(&mut self, required: &[crate::Id]) {

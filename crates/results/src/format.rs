@@ -1,4 +1,5 @@
-//! Numbers as people read them: digits are earned, above zero never prints as 0, "n/a" is what was not measured.
+//! Numbers as people read them: digits are earned, above zero never prints as 0, "n/a" is what was not
+//! measured.
 
 use crate::document::{Relation, Verdict};
 
@@ -18,7 +19,8 @@ pub fn trimmed(value: f64, digits: usize) -> String {
     if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.').to_string() } else { text }
 }
 
-/// A rate in k/s with `digits` after the point; what is above zero and would print as 0 prints as `<` the smallest.
+/// A rate in k/s with `digits` after the point; what is above zero and would print as 0 prints as `<` the
+/// smallest.
 pub fn kilo(pps: f64, digits: usize) -> String {
     at_least(pps / 1000.0, digits)
 }
@@ -87,8 +89,8 @@ pub fn aim(verdict: &Verdict) -> String {
     verdict.aim.map_or("-".to_string(), |aim| format!("{} {}", relation(verdict.relation), trimmed(aim, 3)))
 }
 
-/// The value with the digits of its claim, and with as many more as it takes not to look equal to a bound that it
-/// misses: 0.9498 must not print as 0.950 beside `>= 0.95 FALLS SHORT`.
+/// The value with the digits of its claim, and with as many more as it takes not to look equal to a bound
+/// that it misses: 0.9498 must not print as 0.950 beside `>= 0.95 FALLS SHORT`.
 fn decimals(value: f64, verdict: &Verdict) -> String {
     let first = usize::from(verdict.digits);
     let misleads =

@@ -1,4 +1,5 @@
-//! The measured part of a document: points and their trials, interleaved pairs, onsets. Units as in `document`.
+//! The measured part of a document: points and their trials, interleaved pairs, onsets. Units as in
+//! `document`.
 
 use std::collections::BTreeMap;
 
@@ -55,7 +56,8 @@ pub struct Point {
     /// CPU time of a program that always wants the CPU / the same program's alone in the same run (P3).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user_of_alone: Option<f64>,
-    /// CPU time spent on packets that are lost after the NIC / all packet CPU time, if it was measured as time (P8).
+    /// CPU time spent on packets that are lost after the NIC / all packet CPU time, if it was measured as
+    /// time (P8).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub wasted_share: Option<f64>,
     /// From arrival at the device until the program has read the packet.

@@ -1,16 +1,18 @@
-//! Statistics over trials and curves. Pure functions: no randomness, so the same numbers always give the same result.
+//! Statistics over trials and curves. Pure functions: no randomness, so the same numbers always give the same
+//! result.
 //!
 //! A *curve* is the points of one arm at one number of hogs, without the void ones, by offered rate. Rules:
 //! - **MLFRR**: the largest offered rate whose loss, in the median of its trials, is at most [`LOSS_FREE`].
 //! - **peak**: the highest goodput of any point.
-//! - **goodput at a rate**: the nearest point whose offered rate is within [`SAME_RATE`] of it; else linear in the
-//!   logarithm of the offered rate between its two neighbours; never beyond the ends of the curve. A void point at
-//!   the rate is not bridged.
-//! - **class**: ideal if every point delivers at least 1 - [`IDEAL_LOSS`] of what is offered; livelock if some point
-//!   beyond the peak is below [`REALIZABLE_FLOOR`] of it; else realizable. No class without a point beyond the peak,
-//!   unless the curve is ideal.
-//! - **livelock point**: where goodput crosses [`LIVELOCKED`] of the peak; if the sweep ends before, the line through
-//!   the last two points is drawn on to 0, if it falls and gets there within [`FARTHEST`] of the last rate.
+//! - **goodput at a rate**: the nearest point whose offered rate is within [`SAME_RATE`] of it; else on the
+//!   straight line between its two neighbours; never beyond the ends of the curve. A void point is
+//!   not bridged.
+//! - **class**: ideal if every point delivers at least 1 - [`IDEAL_LOSS`] of what is offered; livelock if
+//!   some point beyond the peak is below [`REALIZABLE_FLOOR`] of it; else realizable. No class without a
+//!   point beyond the peak, unless the curve is ideal.
+//! - **livelock point**: where goodput crosses [`LIVELOCKED`] of the peak; if the sweep ends before, the line
+//!   through the last two points is drawn on to 0, if it falls and gets there within [`FARTHEST`] of the last
+//!   rate.
 //! - **decline**: where goodput crosses [`DECLINED`] of the peak for the last time.
 
 use crate::document::{Arm, Base, Class, Document, Role, Summary};
@@ -40,7 +42,8 @@ pub fn quantile(values: &[f64], q: f64) -> Option<f64> {
     let last = sorted.len().checked_sub(1)?;
     let at = q.clamp(0.0, 1.0) * last as f64;
     let (low, high) = (sorted[at.floor() as usize], sorted[at.ceil() as usize]);
-    // Equal neighbours come back as they are: the mean of two equal values may differ from them in the last bit.
+    // Equal neighbours come back as they are: the mean of two equal values may differ from them in the last
+    // bit.
     Some(if low == high { low } else { low + (high - low) * at.fract() })
 }
 
@@ -67,10 +70,10 @@ pub fn mean_sd(values: &[f64]) -> Option<(f64, f64)> {
     Some((mean, if values.len() > 1 { (squares / (n - 1.0)).sqrt() } else { 0.0 }))
 }
 
-/// The median with its 95 % interval from order statistics, which assumes nothing about the distribution: the k-th
-/// lowest and k-th highest value, with the largest k for which a fair coin tossed n times shows fewer than k heads
-/// with a probability of at most 2.5 %. With 20 values these are the 6th and the 15th, and the interval covers
-/// 95.9 %. `None` below [`MIN_INTERVAL`] values.
+/// The median with its 95 % interval from order statistics, which assumes nothing about the distribution: the
+/// k-th lowest and k-th highest value, with the largest k for which a fair coin tossed n times shows fewer
+/// than k heads with a probability of at most 2.5 %. With 20 values these are the 6th and the 15th, and the
+/// interval covers 95.9 %. `None` below [`MIN_INTERVAL`] values.
 pub fn median_interval(values: &[f64]) -> Option<Interval> {
     let n = values.len();
     if n < MIN_INTERVAL {
@@ -90,7 +93,8 @@ pub fn median_interval(values: &[f64]) -> Option<Interval> {
     Some(Interval { low: sorted[k - 1], median: median(values)?, high: sorted[n - k] })
 }
 
-/// Jain's fairness index: 1 if all shares are equal, 1/n if one has all. `None` for no values, 1 if all are 0.
+/// Jain's fairness index: 1 if all shares are equal, 1/n if one has all. `None` for no values, 1 if all are
+/// 0.
 pub fn jain(shares: &[f64]) -> Option<f64> {
     if shares.is_empty() {
         return None;
@@ -203,11 +207,14 @@ pub fn goodput_at(arm: &Arm, hogs: u32, rate: f64) -> Result<Reading, Unread> {
     }
     let points = curve(arm, hogs);
     let between = points.windows(2).find(|pair| pair[0].offered_pps < rate && rate < pair[1].offered_pps);
-    match between {
-        Some(pair) if pair[0].offered_pps > 0.0 => {
-            Ok(Reading { goodput_pps: on_log_line(rate, pair[0], pair[1]), interpolated: true })
-        }
-        _ => Err(Unread::NotMeasured),
+    let Some(pair) = between else { return Err(Unread::NotMeasured) };
+    // A source that missed its rate by more than that stands beside it, and is void for this very reason.
+    let (from, to) = (pair[0].offered_pps, pair[1].offered_pps);
+    let mut inside =
+        arm.points.iter().filter(|p| p.hogs == hogs && from < p.offered_pps && p.offered_pps < to);
+    match inside.find_map(|point| point.void.clone()) {
+        Some(reason) => Err(Unread::Void(reason)),
+        None => Ok(Reading { goodput_pps: on_line(rate, pair[0], pair[1]), interpolated: true }),
     }
 }
 
@@ -228,19 +235,19 @@ pub fn goodput_at_max(arm: &Arm, hogs: u32) -> Result<Reading, Unread> {
     }
 }
 
-fn on_log_line(rate: f64, a: &Point, b: &Point) -> f64 {
-    let share = (rate / a.offered_pps).ln() / (b.offered_pps / a.offered_pps).ln();
+fn on_line(rate: f64, a: &Point, b: &Point) -> f64 {
+    let share = (rate - a.offered_pps) / (b.offered_pps - a.offered_pps);
     a.goodput_pps + (b.goodput_pps - a.goodput_pps) * share
 }
 
-/// Offered rate at which the line between two points crosses `goodput`; linear in the logarithm of the rate.
+/// Offered rate at which the line between two points crosses `goodput`.
 fn crossing(goodput: f64, a: &Point, b: &Point) -> f64 {
     let fall = a.goodput_pps - b.goodput_pps;
-    if fall <= 0.0 || a.offered_pps <= 0.0 {
+    if fall <= 0.0 {
         return b.offered_pps;
     }
     let share = ((a.goodput_pps - goodput) / fall).clamp(0.0, 1.0);
-    a.offered_pps * (b.offered_pps / a.offered_pps).powf(share)
+    a.offered_pps + (b.offered_pps - a.offered_pps) * share
 }
 
 /// The behaviour of a curve.
@@ -327,6 +334,7 @@ pub fn base(document: &Document) -> Option<Base> {
             let hogs = *hog_counts(arm).first()?;
             Some(Base { arm: arm.name.clone(), mlfrr_pps: mlfrr(&curve(arm, hogs))? })
         })
+        .filter(|base| base.mlfrr_pps > 0.0)
         .max_by(|a, b| a.mlfrr_pps.total_cmp(&b.mlfrr_pps))
 }
 

@@ -70,12 +70,15 @@ fn a_rate_is_read_off_by_the_stated_rule() {
     let mut arm = arm(&FLAT);
     let near = goodput_at(&arm, 0, 4100e3).unwrap();
     assert_eq!(near, Reading { goodput_pps: 405e3, interpolated: false });
-    let middle = goodput_at(&arm, 0, (800e3_f64 * 4000e3).sqrt()).unwrap();
+    let middle = goodput_at(&arm, 0, 2400e3).unwrap();
     assert!(middle.interpolated && (middle.goodput_pps - 407.5e3).abs() < 1e-3, "{middle:?}");
     assert_eq!(goodput_at(&arm, 0, 8000e3), Err(Unread::NotMeasured));
     assert_eq!(goodput_at(&arm, 0, 50e3), Err(Unread::NotMeasured));
     assert_eq!(goodput_at(&arm, 1, 400e3), Err(Unread::NotMeasured));
     arm.points[3].void = Some("rate missed by 9 %".into());
+    assert_eq!(goodput_at(&arm, 0, 4000e3), Err(Unread::Void("rate missed by 9 %".into())));
+    // It missed 4 M/s by 9 %, so it is found beside it.
+    arm.points[3].offered_pps = 3640e3;
     assert_eq!(goodput_at(&arm, 0, 4000e3), Err(Unread::Void("rate missed by 9 %".into())));
 }
 

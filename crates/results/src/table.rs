@@ -1,4 +1,5 @@
-//! The terminal report: goodput per arm and rate, the claims, and what to know about the run. 80 columns, no colour.
+//! The terminal report: goodput per arm and rate, the claims, and what to know about the run. 80 columns, no
+//! colour.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -17,8 +18,8 @@ const CLAIM: usize = 43;
 const COLUMN: usize = 6;
 /// Most rates that fit beside the name, the MLFRR, the peak and two flatness columns.
 const MAX_RATES: usize = (WIDTH - NAME - 4 * COLUMN) / COLUMN;
-/// Points below this share of the highest goodput of the table do not count for the widest spread: a host that reads
-/// three packets instead of two has a spread of 50 % that says nothing about the machine.
+/// Points below this share of the highest goodput of the table do not count for the widest spread: a host
+/// that reads three packets instead of two has a spread of 50 % that says nothing about the machine.
 const SPREAD_FLOOR: f64 = 0.05;
 /// Spread from which the machine is called busy.
 const BUSY: f64 = 0.10;
@@ -96,8 +97,9 @@ pub(crate) fn with_hogs(hogs: u32) -> String {
 pub(crate) fn widest_spread(document: &Document) -> Option<(f64, usize)> {
     let points = || document.arms.iter().flat_map(|arm| &arm.points).filter(|point| point.void.is_none());
     let highest = points().map(|point| point.goodput_pps).max_by(f64::total_cmp)?;
-    let counted =
-        points().filter(|point| point.goodput_pps >= SPREAD_FLOOR * highest && point.trials.len() > 1);
+    let counted = points().filter(|point| {
+        point.goodput_pps > 0.0 && point.goodput_pps >= SPREAD_FLOOR * highest && point.trials.len() > 1
+    });
     let widest = counted
         .filter_map(|point| point.spread.map(|spread| (spread.max - spread.min) / point.goodput_pps))
         .max_by(f64::total_cmp)?;
@@ -105,9 +107,9 @@ pub(crate) fn widest_spread(document: &Document) -> Option<(f64, usize)> {
     Some((widest, stats::median(&repeats)? as usize))
 }
 
-/// Which rates are shown if not all fit: the ends and the powers of two matter most, the lowest rates least.
-fn fitting(mut rates: Vec<Rate>) -> (Vec<Rate>, Vec<Rate>) {
-    let importance = |rate: &Rate| match rate {
+/// How much a rate matters where not all fit: the ends and the powers of two most, the lowest rates least.
+pub(crate) fn importance(rate: &Rate) -> u8 {
+    match rate {
         rate if rate.wire_max => 6,
         rate if rate.label == "10x" => 5,
         rate if rate.label == "1x" => 4,
@@ -115,7 +117,11 @@ fn fitting(mut rates: Vec<Rate>) -> (Vec<Rate>, Vec<Rate>) {
         rate if rate.label == "2x" => 2,
         rate if rate.label == "0.5x" => 1,
         _ => 0,
-    };
+    }
+}
+
+/// The rates that fit into the table, and those that do not.
+fn fitting(mut rates: Vec<Rate>) -> (Vec<Rate>, Vec<Rate>) {
     let mut left_out = Vec::new();
     while rates.len() > MAX_RATES {
         // Of equal importance, the lowest rate goes: there all arms are alike.
@@ -188,7 +194,8 @@ fn cut(text: &str, width: usize) -> String {
     text.chars().take(width - 2).chain("..".chars()).collect()
 }
 
-/// Digits after the point that all rates of a table share: none, unless the host is so slow that they are needed.
+/// Digits after the point that all rates of a table share: none, unless the host is so slow that they are
+/// needed.
 fn digits(document: &Document) -> usize {
     let points = document.arms.iter().flat_map(|arm| &arm.points);
     let highest = points.map(|point| point.goodput_pps).max_by(f64::total_cmp).unwrap_or(0.0);
@@ -268,7 +275,8 @@ fn goodput(document: &Document, hogs: u32, out: &mut String) -> Vec<Rate> {
     left_out
 }
 
-/// Arms that stand together: stock first, then what people use instead, then weir, then weir with one mechanism off.
+/// Arms that stand together: stock first, then what people use instead, then weir, then weir with one
+/// mechanism off.
 fn group_of(role: Role) -> u8 {
     match role {
         Role::Stock => 0,
@@ -348,7 +356,8 @@ pub fn claims(document: &Document) -> String {
         let holds = if verdict.holds { "holds" } else { "FALLS SHORT" };
         let (value, bound) = (aligned(&format::value(verdict)), format::bound(verdict));
         line(&mut out, &format!("{text:<CLAIM$}{value}  {bound:<8}{holds:<12}{}", verdict.id));
-        // Intervals and medians of P4 and P7 stand in the block above; beside a claim that holds they only take room.
+        // Intervals and medians of P4 and P7 stand in the block above; beside a claim that holds they only
+        // take room.
         let has_block = matches!(verdict.id.as_str(), "P4" | "P7");
         if let Some(note) = verdict.note.as_ref().filter(|_| !(has_block && verdict.holds)) {
             wrap(&mut out, "    ", note);

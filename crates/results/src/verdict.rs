@@ -1,19 +1,21 @@
 //! The claims of the project, judged over one document. Bounds and aims are those of the design.
 //!
-//! A claim is judged if the document has the data for it, or if the caller requires it; a required claim without data,
-//! and a claim whose point is void, does not hold and says why. Reading rules are those of `stats`.
+//! A claim is judged if the document has the data for it, or if the caller requires it; a required claim
+//! without data, and a claim whose point is void, does not hold and says why. Reading rules are those of
+//! `stats`.
 //!
 //! - **P1** flatness of the arm weir at 10 x and at the wire's maximum, once per number of hogs.
 //! - **P2** peak of weir / best peak of a stock arm, without hogs.
-//! - **P3** how far the CPU left to the program falls below the reserve, in points, worst over all loads; one claim
-//!   per arm that has a reserve.
-//! - **P4** worst rate of the interleaved pairs: median of the goodput ratio (to the 0.1 % that counts as loss-free),
-//!   *upper* end of the 95 % interval of the p50 and p99 ratio, median of the extra CPU, mean of the switches.
+//! - **P3** how far the CPU left to the program falls below the reserve, in points, worst over all loads; one
+//!   claim per arm that has a reserve.
+//! - **P4** worst rate of the interleaved pairs: median of the goodput ratio (to the 0.1 % that counts as
+//!   loss-free), *upper* end of the 95 % interval of the p50 and p99 ratio, median of the extra CPU, mean of
+//!   the switches.
 //! - **P7** the slowest of all takeovers, releases, recoveries; one claim each per condition.
-//! - **P8** wasted share at 10 x, worst over hogs: CPU time where the lab measured it, else packets lost after the NIC /
-//!   packets handed up, where neither [`AT_THE_NIC`] nor shed packets count as handed up.
-//! - **P9** at each rate of weir from 4 x: its goodput / that of each stock and alternative arm at the same rate and
-//!   with as many hogs; the least of them all.
+//! - **P8** wasted share at 10 x, worst over hogs: CPU time where the lab measured it, else packets lost
+//!   after the NIC / packets handed up, where neither [`AT_THE_NIC`] nor shed packets count as handed up.
+//! - **P9** at each rate of weir from 4 x: its goodput / that of each stock and alternative arm at the same
+//!   rate and with as many hogs; the least of them all.
 //! - **no-op** a guard that does nothing falls short of P1.
 //! - **ledger** packets unaccounted for, over all trials, void ones too.
 
@@ -69,7 +71,8 @@ impl Id {
     }
 }
 
-/// Judges the claims; those in `required` are judged even if the document has no data for them, and then fall short.
+/// Judges the claims; those in `required` are judged even if the document has no data for them, and then fall
+/// short.
 pub fn judge(document: &Document, required: &[Id]) -> Vec<Verdict> {
     let mut verdicts = Vec::new();
     for id in Id::ALL {
@@ -305,7 +308,8 @@ fn below_saturation(document: &Document) -> Vec<Claim> {
     ]
 }
 
-/// The worst rate of the pairs. A rate that lacks the value makes the whole not measured: the worst may hide there.
+/// The worst rate of the pairs. A rate that lacks the value makes the whole not measured: the worst may hide
+/// there.
 fn worst(
     document: &Document,
     low_is_bad: bool,
@@ -405,51 +409,72 @@ pub struct Lead {
 
 /// Every comparison of weir with another arm at a rate of at least `from` x the base MLFRR.
 ///
-/// Arms of all roles take part, so that a reader also sees an arm that beats weir without being an alternative.
+/// Arms of all roles take part, so that a reader also sees an arm that beats weir without being an
+/// alternative. What is void on either side is left out.
 pub fn leads(document: &Document, from: f64) -> Vec<Lead> {
-    let (Some(weir), Ok(base)) = (weir(document), base_pps(document)) else { return Vec::new() };
-    let mut leads = Vec::new();
-    for point in weir.points.iter().filter(|point| point.void.is_none()) {
+    comparisons(document, from).0
+}
+
+/// The comparisons of [`leads`], and how many more there were to be but for void points of weir or of an arm
+/// that could be chosen instead.
+fn comparisons(document: &Document, from: f64) -> (Vec<Lead>, usize) {
+    let (Some(weir), Ok(base)) = (weir(document), base_pps(document)) else { return (Vec::new(), 0) };
+    let (mut leads, mut void) = (Vec::new(), 0);
+    for point in &weir.points {
         let multiple = point.offered_pps / base;
         if multiple < from * (1.0 - stats::SAME_RATE) {
             continue;
         }
+        if point.void.is_some() {
+            void += 1;
+            continue;
+        }
         for other in document.arms.iter().filter(|arm| arm.name != weir.name) {
-            let reading = stats::goodput_at(other, point.hogs, point.offered_pps).or_else(|unread| {
+            let reading = match stats::goodput_at(other, point.hogs, point.offered_pps) {
                 // Arms reach different maxima; at the wire's maximum each is taken at its own.
-                if point.wire_max { stats::goodput_at_max(other, point.hogs) } else { Err(unread) }
-            });
-            if let Ok(reading) = reading {
-                leads.push(Lead {
+                Err(Unread::NotMeasured) if point.wire_max => stats::goodput_at_max(other, point.hogs),
+                reading => reading,
+            };
+            match reading {
+                Ok(reading) => leads.push(Lead {
                     arm: other.name.clone(),
                     multiple,
                     hogs: point.hogs,
                     ratio: point.goodput_pps / reading.goodput_pps.max(1.0),
                     weir_pps: point.goodput_pps,
                     other_pps: reading.goodput_pps,
-                });
+                }),
+                Err(Unread::Void(_)) if could_be_chosen(other) => void += 1,
+                Err(_) => {}
             }
         }
     }
-    leads
+    (leads, void)
+}
+
+fn could_be_chosen(arm: &Arm) -> bool {
+    matches!(arm.role, Role::Stock | Role::Alternative)
 }
 
 fn lead(document: &Document) -> Vec<Claim> {
-    let could_be_chosen = |name: &str| {
-        document.arm(name).is_some_and(|arm| matches!(arm.role, Role::Stock | Role::Alternative))
-    };
-    let least = leads(document, 4.0)
+    let (leads, void) = comparisons(document, 4.0);
+    let least = leads
         .into_iter()
-        .filter(|lead| could_be_chosen(&lead.arm))
+        .filter(|lead| document.arm(&lead.arm).is_some_and(could_be_chosen))
         .min_by(|a, b| a.ratio.total_cmp(&b.ratio));
     let claim = Claim::new(Id::P9, "least lead over any other choice, from 4x")
         .bound(Relation::AtLeast, 1.0, Some(1.2))
         .show(2, "");
+    let void = match void {
+        0 => String::new(),
+        n => format!("; {n} more void"),
+    };
     vec![match least {
         None => claim.missing(),
         Some(lead) => {
             let at = crate::format::multiple(lead.multiple);
-            claim.value(Some(lead.ratio)).note(format!("over {} at {at}{}", lead.arm, hogs_suffix(lead.hogs)))
+            let note = format!("over {} at {at}{}{void}", lead.arm, hogs_suffix(lead.hogs));
+            claim.value(Some(lead.ratio)).note(note)
         }
     }]
 }
@@ -473,8 +498,8 @@ fn ledger(document: &Document) -> Vec<Claim> {
         return Vec::new();
     }
     let trials: usize = points().map(|point| point.trials.len().max(1)).sum();
-    // What the run says is checked against its own counts, and the sum of a point must not hide one trial's surplus
-    // behind another's deficit.
+    // What the run says is checked against its own counts, and the sum of a point must not hide one trial's
+    // surplus behind another's deficit.
     let unaccounted: u64 = points()
         .map(|point| {
             let of_trials = point

@@ -209,3 +209,13 @@ fn a_dead_arm_leaves_a_finite_lead() {
     document.arms[0].points[2].goodput_pps = 0.0;
     assert!(leads(&document, 4.0).iter().all(|lead| lead.ratio.is_finite()));
 }
+
+#[test]
+fn a_void_comparison_is_counted_where_it_could_hide_a_defeat() {
+    let mut document = document();
+    document.arms[1].points[1].void = Some("busy".into());
+    document.arms[2].points[2].void = Some("busy".into());
+    let verdicts = judge(&document, &[]);
+    let note = find(&verdicts, "P9", "").note.as_deref();
+    assert_eq!(note, Some("over threaded at 10x; 1 more void"));
+}

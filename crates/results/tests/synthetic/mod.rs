@@ -1,8 +1,9 @@
 //! A synthetic livelock-udp document, made by formulas: no number in it was measured.
 //!
-//! The host CPU has one second of time per second. A packet costs `RECEIVE` to take in and `READ` to read. Under stock
-//! the kernel takes in first and the program gets what is left; under weir both get their part, less `SHED` for each
-//! packet that the poller has to leave. A little noise that depends only on its seed makes spreads visible.
+//! The host CPU has one second of time per second. A packet costs `RECEIVE` to take in and `READ` to read.
+//! Under stock the kernel takes in first and the program gets what is left; under weir both get their part,
+//! less `SHED` for each packet that the poller has to leave. A little noise that depends only on its seed
+//! makes spreads visible.
 
 use results::{
     Arm, Backend, CpuShares, Document, Drops, LatencyUs, Machine, Mode, Onset, Pair, PairedRate, Point, Role,

@@ -1,0 +1,261 @@
+//! Two results side by side: the simulator against the kernel, today against last month.
+//!
+//! Rates are compared in multiples of each run's own 1 x, if both have one: two machines differ in speed, and
+//! what is claimed is the shape. 1 x itself stands in the first row and is judged only if a tolerance for it
+//! is given.
+
+use crate::document::{Class, Document};
+use crate::{format, stats};
+
+/// How far two results may differ, as shares of the larger value.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Tolerances {
+    /// Of 1 x itself; `None`: shown, not judged.
+    pub base: Option<f64>,
+    /// Of the highest goodput.
+    pub peak: f64,
+    /// Of the rate from which goodput declines.
+    pub decline: f64,
+    /// Of the mean goodput beyond the MLFRR.
+    pub plateau: f64,
+    /// Of the livelock point.
+    pub livelock: f64,
+}
+
+impl Default for Tolerances {
+    /// What repeated runs of one machine keep within: a tenth for goodput, a quarter for points found on a
+    /// falling curve.
+    fn default() -> Self {
+        Tolerances { base: None, peak: 0.10, decline: 0.25, plateau: 0.15, livelock: 0.25 }
+    }
+}
+
+/// One quantity of one arm in both results.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Row {
+    /// The arm; empty for what concerns the whole run.
+    pub arm: String,
+    /// Hogs.
+    pub hogs: u32,
+    /// The quantity.
+    pub what: &'static str,
+    /// Its value in the first result, as it is shown; `-` if there is none.
+    pub a: String,
+    /// The same in the second.
+    pub b: String,
+    /// Difference as a share of the larger value; `None` if one of them is missing or it is no number.
+    pub difference: Option<f64>,
+    /// The tolerance; `None` if the row is not judged by a number.
+    pub tolerance: Option<f64>,
+    /// Whether the two agree.
+    pub agrees: bool,
+}
+
+/// The outcome of [`compare`].
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Comparison {
+    /// All rows, arms in the order of the first result.
+    pub rows: Vec<Row>,
+    /// Unit of the rates in the rows: `x` or `k/s`.
+    pub unit: &'static str,
+    /// Arms that only the first result has.
+    pub only_a: Vec<String>,
+    /// Arms that only the second result has.
+    pub only_b: Vec<String>,
+}
+
+/// Compares the arms that both results have.
+pub fn compare(a: &Document, b: &Document, tolerances: &Tolerances) -> Comparison {
+    let base = |document: &Document| {
+        stats::base(document).map(|base| base.mlfrr_pps).filter(|rate| rate.is_finite() && *rate > 0.0)
+    };
+    let (base_a, base_b) = (base(a), base(b));
+    let unit = if base_a.is_some() && base_b.is_some() { "x" } else { "k/s" };
+    let scale = |base: Option<f64>| if unit == "x" { base.unwrap_or(1.0) } else { 1000.0 };
+    let (scale_a, scale_b) = (scale(base_a), scale(base_b));
+    let mut rows = Vec::new();
+    if unit == "x" {
+        let kilo = |rate: Option<f64>| rate.map(|rate| rate / 1000.0);
+        rows.push(number(("", 0, "1x, k/s"), kilo(base_a), kilo(base_b), tolerances.base));
+    }
+    for arm in &a.arms {
+        let Some(other) = b.arm(&arm.name) else { continue };
+        let hogs_b = stats::hog_counts(other);
+        for hogs in stats::hog_counts(arm).into_iter().filter(|hogs| hogs_b.contains(hogs)) {
+            let (first, second) =
+                (stats::summarise(arm, hogs, base_a), stats::summarise(other, hogs, base_b));
+            let name = arm.name.as_str();
+            rows.push(classes((name, hogs, "class"), first.class, second.class));
+            let quantities = [
+                ("peak", first.peak_pps, second.peak_pps, tolerances.peak),
+                ("declines at", first.decline_pps, second.decline_pps, tolerances.decline),
+                ("plateau", first.plateau_pps, second.plateau_pps, tolerances.plateau),
+                ("livelock at", first.livelock_pps, second.livelock_pps, tolerances.livelock),
+            ];
+            for (what, x, y, tolerance) in quantities {
+                let (x, y) = (x.map(|x| x / scale_a), y.map(|y| y / scale_b));
+                rows.push(number((name, hogs, what), x, y, Some(tolerance)));
+            }
+        }
+    }
+    let missing = |from: &Document, to: &Document| {
+        let gone = from.arms.iter().filter(|arm| to.arm(&arm.name).is_none());
+        gone.map(|arm| arm.name.clone()).collect()
+    };
+    Comparison { rows, unit, only_a: missing(a, b), only_b: missing(b, a) }
+}
+
+fn classes(head: (&str, u32, &'static str), a: Option<Class>, b: Option<Class>) -> Row {
+    let show =
+        |class: Option<Class>| class.map_or("-".to_string(), |class| format!("{class:?}").to_lowercase());
+    let (arm, hogs, what) = head;
+    Row {
+        arm: arm.to_string(),
+        hogs,
+        what,
+        a: show(a),
+        b: show(b),
+        difference: None,
+        tolerance: None,
+        agrees: a == b,
+    }
+}
+
+fn number(head: (&str, u32, &'static str), a: Option<f64>, b: Option<f64>, tolerance: Option<f64>) -> Row {
+    let difference = a.zip(b).map(|(a, b)| {
+        let larger = a.abs().max(b.abs());
+        if larger == 0.0 { 0.0 } else { (a - b).abs() / larger }
+    });
+    let agrees = match (difference, tolerance) {
+        (_, None) => true,
+        (Some(difference), Some(tolerance)) => difference <= tolerance,
+        // A point that one curve has and the other has not is a difference; one that neither has is none.
+        (None, Some(_)) => a.is_none() && b.is_none(),
+    };
+    let show = |value: Option<f64>| value.map_or("-".to_string(), |value| format::at_least(value, 2));
+    let (arm, hogs, what) = head;
+    Row { arm: arm.to_string(), hogs, what, a: show(a), b: show(b), difference, tolerance, agrees }
+}
+
+impl Comparison {
+    /// Whether all that is judged agrees; false if the two have no arm in common.
+    pub fn agrees(&self) -> bool {
+        self.rows.iter().any(|row| !row.arm.is_empty()) && self.rows.iter().all(|row| row.agrees)
+    }
+
+    /// The comparison as a table of 80 columns, with its sum in the last line.
+    pub fn table(&self) -> String {
+        let mut out = format!(
+            "{:<18}{:>4} {:<12}{:>12}{:>12}{:>7}{:>7}\n",
+            format!("rates in {}", if self.unit == "x" { "x MLFRR" } else { "k/s" }),
+            "hogs",
+            "",
+            "A",
+            "B",
+            "diff",
+            "may"
+        );
+        let mut last = None;
+        for row in &self.rows {
+            let this = (row.arm.as_str(), row.hogs);
+            let is_first = last != Some(this);
+            last = Some(this);
+            let percent =
+                |share: Option<f64>| share.map_or(String::new(), |share| format!("{:.0} %", 100.0 * share));
+            let name: String = if is_first { row.arm.chars().take(17).collect() } else { String::new() };
+            let hogs = if is_first && !row.arm.is_empty() { row.hogs.to_string() } else { String::new() };
+            let line = format!(
+                "{name:<18}{hogs:>4} {:<12}{:>12}{:>12}{:>7}{:>7}{}",
+                row.what,
+                row.a,
+                row.b,
+                percent(row.difference),
+                percent(row.tolerance),
+                if row.agrees { "" } else { " DIFFER" }
+            );
+            out += line.trim_end();
+            out.push('\n');
+        }
+        for (who, names) in [("A", &self.only_a), ("B", &self.only_b)] {
+            if !names.is_empty() {
+                out += &format!("only in {who}: {}\n", names.join(", "));
+            }
+        }
+        let judged = self.rows.iter().filter(|row| row.tolerance.is_some() || row.what == "class").count();
+        let differ = self.rows.iter().filter(|row| !row.agrees).count();
+        out += &match (self.agrees(), differ) {
+            (true, _) => format!("all {judged} quantities agree\n"),
+            (false, 0) => "the two have no arm in common: nothing was compared\n".to_string(),
+            (false, n) => format!("{n} of {judged} quantities differ by more than they may\n"),
+        };
+        out
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::document::{Arm, Backend, Role};
+    use crate::measure::Point;
+
+    /// A stock arm whose rates are `speed` times as high, falling to `floor` of its peak.
+    fn document(speed: f64, floor: f64) -> Document {
+        let mut document = Document::new("livelock-udp", Backend::Sim);
+        let points = [(1.0, 1.0), (2.0, 1.2), (4.0, 1.2 * floor), (8.0, 1.2 * floor)];
+        let points = points.map(|(x, y)| Point {
+            offered_pps: 1000.0 * speed * x,
+            goodput_pps: 1000.0 * speed * y,
+            ..Point::default()
+        });
+        let arm = Arm { name: "stock".into(), role: Role::Stock, points: points.to_vec(), ..Arm::default() };
+        document.arms.push(arm);
+        document
+    }
+
+    #[test]
+    fn a_faster_machine_of_the_same_shape_agrees() {
+        let comparison = compare(&document(1.0, 0.5), &document(3.0, 0.5), &Tolerances::default());
+        assert!(comparison.agrees(), "{}", comparison.table());
+        assert_eq!(comparison.rows[0].difference.map(|share| (share * 3.0).round()), Some(2.0));
+        let strict = Tolerances { base: Some(0.1), ..Tolerances::default() };
+        assert!(!compare(&document(1.0, 0.5), &document(3.0, 0.5), &strict).agrees());
+    }
+
+    #[test]
+    fn another_shape_differs_and_says_where() {
+        let comparison = compare(&document(1.0, 0.9), &document(1.0, 0.3), &Tolerances::default());
+        assert!(!comparison.agrees());
+        let differ: Vec<&str> =
+            comparison.rows.iter().filter(|row| !row.agrees).map(|row| row.what).collect();
+        assert_eq!(differ, ["class", "declines at", "plateau"]);
+        assert!(comparison.table().contains("DIFFER"));
+        assert!(comparison.table().ends_with("3 of 5 quantities differ by more than they may\n"));
+    }
+
+    #[test]
+    fn a_tolerance_is_a_bound_that_can_be_widened() {
+        let (a, b) = (document(1.0, 0.9), document(1.0, 0.8));
+        let tight = Tolerances { plateau: 0.01, ..Tolerances::default() };
+        assert!(!compare(&a, &b, &tight).agrees());
+        assert!(compare(&a, &b, &Tolerances::default()).agrees());
+    }
+
+    #[test]
+    fn nothing_in_common_is_no_agreement() {
+        let mut other = document(1.0, 0.5);
+        other.arms[0].name = "else".into();
+        let comparison = compare(&document(1.0, 0.5), &other, &Tolerances::default());
+        assert!(!comparison.agrees());
+        assert_eq!(
+            (comparison.only_a.as_slice(), comparison.only_b.as_slice()),
+            (&["stock".to_string()][..], &["else".to_string()][..])
+        );
+        assert!(comparison.table().contains("no arm in common"));
+    }
+
+    #[test]
+    fn the_table_has_80_columns() {
+        let table = compare(&document(1.0, 0.9), &document(1.0, 0.3), &Tolerances::default()).table();
+        assert!(table.lines().all(|line| line.chars().count() <= 80), "{table}");
+    }
+}
