@@ -212,3 +212,18 @@ proptest! {
 prop_assert_eq!(summarise(&super::tests::arm(&twice), 0, Some(2e5)).peak_pps, Some(2.0 * peak));
     }
 }
+
+#[test]
+fn the_thresholds_are_where_they_are_stated() {
+    let ends_at = |share: f64| arm(&[(100e3, 100e3), (400e3, 400e3), (4000e3, 400e3 * share)]);
+    let of = |share| summarise(&ends_at(share), 0, None);
+    assert_eq!(of(0.76).class, Some(Class::Realizable));
+    assert_eq!(of(0.74).class, Some(Class::Livelock));
+    assert_eq!(of(0.96).decline_pps, None);
+    assert!(of(0.94).decline_pps.is_some());
+    let loses = |share: f64| arm(&[(100e3, 100e3), (1000e3, 1000e3 * (1.0 - share))]);
+    assert_eq!(summarise(&loses(0.009), 0, None).class, Some(Class::Ideal));
+    assert_ne!(summarise(&loses(0.011), 0, None).class, Some(Class::Ideal));
+    assert_eq!(summarise(&loses(0.001), 0, None).mlfrr_pps, Some(1000e3));
+    assert_eq!(summarise(&loses(0.0011), 0, None).mlfrr_pps, Some(100e3));
+}
