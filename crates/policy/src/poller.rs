@@ -66,7 +66,7 @@ pub struct Config {
 impl Default for Config {
     fn default() -> Self {
         Self {
-            quota: 16,
+            quota: 32,
             nap: 50_000,
             flush_timeout: 5 * MILLISECOND,
             marks: Marks::new(750, 250, 10 * MILLISECOND),

@@ -20,7 +20,7 @@ fn parks_without_sources_and_after_release() {
     let mut p = Poller::new(Config::default(), 0);
     assert_eq!(p.next(0), Action::Park);
     let mut p2 = polling(Config::default(), 1);
-    assert!(matches!(p2.next(0), Action::Turn { source: 0, packets: 16 }));
+    assert!(matches!(p2.next(0), Action::Turn { source: 0, packets: 32 }));
     assert!(p2.released(5, 0).is_some_and(|s| s.mode() == Mode::Interrupt));
     assert_eq!(p2.next(6), Action::Park);
 }
@@ -53,7 +53,7 @@ fn pauses_for_a_full_consumer_and_resumes_at_low_water() {
     assert!(wake.level && wake.idle);
     assert_eq!(until, 10 + 5 * MILLISECOND / 2);
     assert!(p.level(500, 3, 200));
-    assert!(matches!(p.next(500), Action::Turn { source: 0, packets: 16 }));
+    assert!(matches!(p.next(500), Action::Turn { source: 0, packets: 32 }));
     // Full again: the share is remembered, the pause begins at once.
     p.turned(510, 0, full(10));
     p.level(510, 3, 800);

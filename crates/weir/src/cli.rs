@@ -1,6 +1,8 @@
 //! The command line. The first paragraph of an option's text is its line in the short help, with the default in
 //! brackets at its end; the others are shown by the long help, an example last.
 
+#![allow(rustdoc::broken_intra_doc_links, reason = "brackets in help texts hold defaults")]
+
 use crate::options::RUN_DIR;
 use crate::out::ColorWhen;
 use crate::parse::{self, Ablate, Mode, Period, Sched};
@@ -143,7 +145,7 @@ pub struct GuardArgs {
     #[arg(allow_hyphen_values = true)]
     pub period: Option<Period>,
 
-    /// Packets per turn of one source, even, 2 to 256 [16]
+    /// Packets per turn of one source, even, 2 to 256 [32]
     ///
     /// weir guard eth0 --quota 8
     #[arg(long, value_name = "N", value_parser = parse::quota, help_heading = "Budget")]

@@ -16,10 +16,13 @@ use std::time::Duration;
 /// Interfaces that one guard protects.
 pub const INTERFACES_MAX: usize = 64;
 
+/// Tells whether the interface of that name can be guarded.
+pub type Check = dyn Fn(&str) -> Result<(), DiscoverError>;
+
 /// What the host has that options can name.
 pub struct Host {
-    /// Whether an interface can be guarded, in the caller's network namespace.
-    pub check: Box<dyn Fn(&str) -> Result<(), DiscoverError>>,
+    /// For interfaces of the caller's network namespace.
+    pub check: Box<Check>,
     /// Some interfaces that can.
     pub choices: Vec<String>,
     /// CPUs that are online.
@@ -89,7 +92,7 @@ pub struct GuardOptions {
 /// Default of `--reserve`, percent.
 pub const RESERVE: u8 = 20;
 /// Default of `--quota`, packets.
-pub const QUOTA: u16 = 16;
+pub const QUOTA: u16 = 32;
 /// Default of `--high`, percent.
 pub const HIGH: u8 = 75;
 /// Default of `--low`, percent.
