@@ -1,5 +1,7 @@
 //! The whole program from outside: what it prints where, and how it exits.
 
+#![allow(clippy::expect_used, reason = "a step that fails is a test that fails")]
+
 use std::io::Write;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::PermissionsExt;
