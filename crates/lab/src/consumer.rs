@@ -142,12 +142,15 @@ pub enum Consumer {
 }
 
 impl Consumer {
-    /// Starts it on the host CPU, listening on the address of input 0.
+    /// Starts it on the host CPU, listening on the address of `input`.
     ///
     /// # Errors
-    /// If it does not start.
-    pub fn start(setup: &Setup, rig: &Rig<'_>, series: bool) -> Result<Consumer> {
-        let input = &rig.inputs[0];
+    /// If it does not start, and for a second nsd: its answers are counted by device, its datagrams by namespace.
+    pub fn start(setup: &Setup, rig: &Rig<'_>, input: usize, series: bool) -> Result<Consumer> {
+        if setup.kind == Kind::Nsd && input > 0 {
+            return Err(Error::Usage("only one nsd at a time; take udp-sink for several inputs".into()));
+        }
+        let input = &rig.inputs[input];
         match setup.kind {
             Kind::Sink => {
                 let mut args = pinned(rig.cpus);
@@ -346,29 +349,31 @@ pub fn watch(wire: &Wire, consumer: &Consumer) -> Result<()> {
     Ok(())
 }
 
-/// Waits until everything that was sent is read or lost, and answers the last report.
+/// Waits until everything that was sent is read or lost, and answers the last report of each consumer.
 ///
 /// # Errors
-/// If the consumer does not answer.
+/// If a consumer does not answer.
 pub fn drain(
-    consumer: &mut Consumer,
+    consumers: &mut [Consumer],
     rig: &Rig<'_>,
     sleep: impl Fn(Duration) -> Result<()>,
-) -> Result<Report> {
+) -> Result<Vec<Report>> {
     /// Queues count as drained when nothing has moved for this long: longer than any flush timeout.
     const QUIET: Duration = Duration::from_millis(30);
     const LONGEST: Duration = Duration::from_secs(3);
     let end = Instant::now() + LONGEST;
     let mut last = (u64::MAX, Instant::now());
     loop {
-        let report = consumer.report(rig)?;
-        if report.total != last.0 {
-            last = (report.total, Instant::now());
+        let reports = consumers.iter_mut().map(|c| c.report(rig)).collect::<Result<Vec<_>>>()?;
+        let total = reports.iter().map(|r| r.total).sum();
+        if total != last.0 {
+            last = (total, Instant::now());
         }
         // The kernel takes read datagrams off the queue's size late, so a rest without movement is no queue.
-        let quiet = last.1.elapsed() > if report.queued_bytes == 0 { QUIET } else { QUIET * 4 };
+        let empty = reports.iter().all(|r| r.queued_bytes == 0);
+        let quiet = last.1.elapsed() > if empty { QUIET } else { QUIET * 4 };
         if quiet || Instant::now() > end {
-            return Ok(report);
+            return Ok(reports);
         }
         sleep(Duration::from_millis(3))?;
     }

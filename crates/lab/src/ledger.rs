@@ -80,11 +80,12 @@ impl Ledger {
         }
     }
 
-    /// The ledger of a trial in which `sent` was sent, `report` is the consumer's last word, and the guard used `handle`
+    /// The ledger of a trial in which `sent` was sent, `reports` are the consumers' last words, and the guard used `handle`
     /// frames for itself.
     #[must_use]
-    pub fn close(&self, host: &Host, sent: &Sent, report: &Report, handle: u64) -> Trial {
-        let mut delivered = report.total;
+    pub fn close(&self, host: &Host, sent: &Sent, reports: &[Report], handle: u64) -> Trial {
+        let mut delivered: u64 = reports.iter().map(|r| r.total).sum();
+        let socket: u64 = reports.iter().map(|r| r.drops).sum();
         let xdp = match host {
             Host::Drop => {
                 delivered += self.xdp;
@@ -99,14 +100,14 @@ impl Ledger {
             ("memory", self.memory),
             ("backlog", self.backlog),
             ("ip", self.ip),
-            ("socket", report.drops),
+            ("socket", socket),
             ("handle", handle),
         ];
         let places = places.into_iter().chain(xdp.map(|place| (place, self.xdp)));
         let drops: Drops = places.filter(|(_, n)| *n > 0).map(|(place, n)| (place.to_string(), n)).collect();
         let accounted = delivered + drops.values().sum::<u64>();
-        let void = (report.drops != self.udp)
-            .then(|| format!("the socket counts {} drops, the UDP layer {}", report.drops, self.udp))
+        let void = (socket != self.udp)
+            .then(|| format!("the sockets count {socket} drops, the UDP layer {}", self.udp))
             .or_else(|| (sent.refused > 0).then(|| format!("{} frames had no device", sent.refused)));
         Trial {
             sent: sent.total(),
@@ -130,7 +131,7 @@ mod tests {
     #[test]
     fn a_ledger_closes_only_if_every_packet_is_somewhere() {
         let ledger = Ledger { ring: 3, backlog: 1, udp: 2, ..Ledger::default() };
-        let report = Report { total: 4, drops: 2, ..Report::default() };
+        let report = [Report { total: 4, drops: 2, ..Report::default() }];
         let trial = ledger.close(&Host::Plain, &sent(10), &report, 0);
         assert_eq!((trial.unaccounted, trial.void), (0, None));
         assert_eq!(trial.drops.len(), 3, "places without drops are not shown");
@@ -142,7 +143,7 @@ mod tests {
     #[test]
     fn what_xdp_drops_is_named_by_who_drops_it() {
         let ledger = Ledger { xdp: 5, ..Ledger::default() };
-        let close = |host: Host| ledger.close(&host, &sent(5), &Report::default(), 0);
+        let close = |host: Host| ledger.close(&host, &sent(5), &[], 0);
         assert_eq!(close(Host::Limit(1.0)).drops["limit"], 5);
         assert_eq!(close(Host::Guard(vec![])).drops["shed"], 5);
         assert_eq!(close(Host::Drop).delivered, 5);
@@ -152,7 +153,7 @@ mod tests {
     #[test]
     fn counters_that_disagree_make_a_trial_void() {
         let ledger = Ledger { udp: 1, ..Ledger::default() };
-        let trial = ledger.close(&Host::Plain, &sent(0), &Report::default(), 0);
+        let trial = ledger.close(&Host::Plain, &sent(0), &[], 0);
         assert!(trial.void.is_some_and(|why| why.contains("UDP layer 1")));
     }
 }

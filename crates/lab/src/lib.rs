@@ -7,6 +7,7 @@
 mod arm;
 mod consumer;
 mod error;
+mod fairness;
 mod frame;
 mod guard;
 mod ledger;
@@ -44,7 +45,7 @@ pub struct ExperimentInfo {
     pub takes: &'static str,
 }
 
-const EXPERIMENTS: [ExperimentInfo; 3] = [
+const EXPERIMENTS: [ExperimentInfo; 4] = [
     ExperimentInfo {
         name: "livelock-udp",
         about: "goodput of a UDP server from below saturation to the wire's maximum, all arms",
@@ -59,6 +60,11 @@ const EXPERIMENTS: [ExperimentInfo; 3] = [
         name: "onset",
         about: "a flood begins and ends: takeover, release and goodput per millisecond",
         takes: "about 3 minutes, --quick 1",
+    },
+    ExperimentInfo {
+        name: "fairness",
+        about: "two inputs: a flood on one, and equal floods on both",
+        takes: "about 1 minute",
     },
 ];
 
@@ -92,6 +98,7 @@ pub fn run(name: &str, options: &Options, progress: &mut dyn FnMut(Progress)) ->
         "livelock-udp" => livelock::run(options, progress),
         "below-saturation" => pairs::run(options, progress),
         "onset" => onset::run(options, progress),
+        "fairness" => fairness::run(options, progress),
         _ => {
             let names: Vec<&str> = EXPERIMENTS.iter().map(|e| e.name).collect();
             Err(Error::Usage(format!("no experiment {name}; there are {}", names.join(", "))))

@@ -10,10 +10,12 @@ use results::{Document, Id, Onset, Series};
 
 use crate::arm::Arm;
 use crate::consumer::{self, Kind};
+use crate::guard::Guard;
+use crate::ledger::Ledger;
 use crate::livelock;
 use crate::options::Options;
-use crate::plan::{Progress, Runner, result_of};
-use crate::trial::{Bench, burst};
+use crate::plan::{self, Progress, Runner, result_of};
+use crate::trial::{Bench, Scene, burst};
 use crate::{Error, Result};
 
 const ARMS: [&str; 2] = ["stock-timer", "weir"];
@@ -53,6 +55,7 @@ pub fn run(options: &Options, progress: &mut dyn FnMut(Progress)) -> Result<Docu
             onsets.push(Onset { arm: arm.name.clone(), condition: condition.into(), ..Onset::default() });
         }
     }
+    let mut unaccounted = 0;
     let mut take = || -> Result<()> {
         for n in 0..count {
             for onset in &mut onsets {
@@ -64,6 +67,7 @@ pub fn run(options: &Options, progress: &mut dyn FnMut(Progress)) -> Result<Docu
                 onset.release_ms.extend(seen.release_ms);
                 onset.recovery_ms.push(seen.recovery_ms);
                 onset.series.push(seen.series);
+                unaccounted += seen.unaccounted.unsigned_abs();
             }
         }
         Ok(())
@@ -81,7 +85,14 @@ pub fn run(options: &Options, progress: &mut dyn FnMut(Progress)) -> Result<Docu
         document.arms.push(result);
     }
     document.onset = onsets;
-    runner.finish(&mut document, &[Id::P7, Id::Ledger], cut_short);
+    document.parameters.insert("unaccounted".into(), unaccounted.into());
+    runner.finish(&mut document, &[Id::P7], cut_short);
+    document.verdict.push(plan::claim(
+        "ledger",
+        "unaccounted packets in all onsets",
+        Some(unaccounted as f64),
+        0.0,
+    ));
     Ok(document)
 }
 
@@ -92,10 +103,11 @@ struct Seen {
     release_ms: Option<f64>,
     recovery_ms: f64,
     series: Series,
+    unaccounted: i64,
 }
 
 fn one(bench: &Bench, arm: &Arm, base_pps: f64, links: bool) -> Result<Seen> {
-    bench.stage(arm, 0, true, |rig, cast, _| {
+    bench.stage(arm, &Scene { series: true, ..Scene::default() }, |rig, cast, before| {
         let phase = |duration, multiple: f64| Phase { duration, rate: Some(multiple * base_pps) };
         let phases = vec![phase(BEFORE, LOW), phase(FLOOD, HIGH), phase(AFTER, LOW)];
         let target = bench.consumer.kind.target(&rig.inputs[0], 1);
@@ -103,6 +115,8 @@ fn one(bench: &Bench, arm: &Arm, base_pps: f64, links: bool) -> Result<Seen> {
         let load = rig.load(phases, burst(Some(HIGH * base_pps)), target);
         let churn = links.then(Churn::start).transpose()?;
         let running = bench.wire.start(&rig.wire_side, bench.cpus.wire, &load)?;
+        // What the guard used before belongs to nobody's ledger.
+        cast.guard.as_ref().map(Guard::handle_frames);
         // The onset is known as soon as the first frame has left.
         let start_ns = loop {
             match running.started_ns()? {
@@ -117,9 +131,13 @@ fn one(bench: &Bench, arm: &Arm, base_pps: f64, links: bool) -> Result<Seen> {
         let sent = running.wait()?;
         let edges = bench.wire.edges()?;
         drop(churn);
-        consumer::drain(&mut cast.consumer, rig, |t| bench.interrupt.sleep(t))?;
-        let (first_ns, per_ms) = cast.consumer.series()?;
-        Ok(seen(&sent, onset_ns, &edges, first_ns, &per_ms, cast.guard.is_some()))
+        let last = consumer::drain(&mut cast.consumers, rig, |t| bench.interrupt.sleep(t))?;
+        let handle = cast.guard.as_ref().map_or(0, Guard::handle_frames);
+        let ledger = Ledger::read(&bench.wire, rig)?.since(before).close(&arm.host, &sent, &last, handle);
+        let (first_ns, per_ms) = cast.consumers[0].series()?;
+        let mut seen = seen(&sent, onset_ns, &edges, first_ns, &per_ms, cast.guard.is_some());
+        seen.unaccounted = ledger.unaccounted;
+        Ok(seen)
     })
 }
 
@@ -148,6 +166,7 @@ fn seen(sent: &Sent, onset_ns: u64, edges: &Edges, first_ns: u64, per_ms: &[u64]
         takeover_ms: takeover_ms.filter(|_| guarded),
         release_ms: release_ms.filter(|_| guarded),
         recovery_ms: back.map_or(flood_ms as f64, |i| i as f64),
+        unaccounted: 0,
         series: Series {
             start_ms: onset_index.saturating_sub(100) as f64 - onset_index as f64,
             step_ms: 1.0,

@@ -1,13 +1,13 @@
 //! The experiment `below-saturation`: interleaved pairs of the moderated stock kernel and weir, where weir must not
 //! be felt.
 
-use results::{Document, Id, Pair, PairedRate};
+use results::{Document, Id, Pair, PairedRate, Point};
 
 use crate::arm::Arm;
 use crate::livelock;
 use crate::options::Options;
 use crate::plan::{Progress, Runner, result_of};
-use crate::trial::{Offer, Outcome};
+use crate::trial::{Offer, Outcome, burst};
 use crate::{Error, Result};
 
 /// Rates in percent of the base rate.
@@ -40,11 +40,15 @@ pub fn run(options: &Options, progress: &mut dyn FnMut(Progress)) -> Result<Docu
             ..PairedRate::default()
         })
         .collect();
+    let mut taken = [const { [const { Vec::<Outcome>::new() }; PERCENT.len()] }; 2];
     let mut take = || -> Result<()> {
         for n in 0..pairs {
-            for rate in &mut rates {
-                let pair = one(&mut runner, stock, weir, rate.offered_pps, n)?;
-                rate.pairs.push(pair);
+            for (r, rate) in rates.iter_mut().enumerate() {
+                let (stock, weir) = one(&mut runner, stock, weir, rate.offered_pps, n)?;
+                rate.pairs.push(pair(&stock, &weir));
+                for (a, outcome) in [stock, weir].into_iter().enumerate() {
+                    taken[a][r].push(outcome);
+                }
             }
         }
         Ok(())
@@ -56,9 +60,16 @@ pub fn run(options: &Options, progress: &mut dyn FnMut(Progress)) -> Result<Docu
     };
     let mut document = runner.document("below-saturation")?;
     document.base = Some(results::Base { arm: base_arm, mlfrr_pps: base_pps });
-    for arm in &arms {
+    for (arm, taken) in arms.iter().zip(taken) {
         let mut result = result_of(arm, options.reserve);
         result.points = searched.remove(&arm.name).unwrap_or_default();
+        for (percent, outcomes) in PERCENT.iter().zip(taken) {
+            let mode = outcomes.last().and_then(|o| o.mode);
+            let mut point = Point::fold(outcomes.into_iter().map(|o| o.trial).collect(), mode);
+            point.multiple = Some(percent / 100.0);
+            point.burst = Some(burst(Some(percent / 100.0 * base_pps)));
+            result.points.push(point);
+        }
         document.arms.push(result);
     }
     document.pairs = rates;
@@ -67,7 +78,7 @@ pub fn run(options: &Options, progress: &mut dyn FnMut(Progress)) -> Result<Docu
 }
 
 /// One pair; every other one begins with weir, so that a drift of the machine hits both alike.
-fn one(runner: &mut Runner<'_>, stock: &Arm, weir: &Arm, rate: f64, n: u32) -> Result<Pair> {
+fn one(runner: &mut Runner<'_>, stock: &Arm, weir: &Arm, rate: f64, n: u32) -> Result<(Outcome, Outcome)> {
     let offer = Offer {
         rate: Some(rate),
         warm_up: runner.options.warm_up(),
@@ -80,10 +91,10 @@ fn one(runner: &mut Runner<'_>, stock: &Arm, weir: &Arm, rate: f64, n: u32) -> R
     };
     if n.is_multiple_of(2) {
         let stock = take(stock)?;
-        Ok(pair(&stock, &take(weir)?))
+        Ok((stock, take(weir)?))
     } else {
         let weir = take(weir)?;
-        Ok(pair(&take(stock)?, &weir))
+        Ok((take(stock)?, weir))
     }
 }
 

@@ -1,6 +1,6 @@
 //! Runs trials one after another: repeats void ones within a limit, and tells how far it is.
 
-use results::{Arm as ArmResult, Backend, Document, Machine, Partial};
+use results::{Arm as ArmResult, Backend, Document, Machine, Partial, Relation, Verdict};
 
 use kern::wire::counters;
 use kern::wire::netns;
@@ -194,6 +194,23 @@ pub fn result_of(arm: &Arm, reserve: u8) -> ArmResult {
         note: arm.note.clone(),
         reserve,
         ..ArmResult::default()
+    }
+}
+
+/// A claim of an experiment's own: `value` is at most `bound`.
+#[must_use]
+pub fn claim(id: &str, text: &str, value: Option<f64>, bound: f64) -> Verdict {
+    Verdict {
+        id: id.into(),
+        claim: text.into(),
+        value,
+        relation: Relation::AtMost,
+        bound,
+        aim: None,
+        digits: if bound == 0.0 { 0 } else { 3 },
+        unit: String::new(),
+        holds: value.is_some_and(|v| v <= bound),
+        note: None,
     }
 }
 

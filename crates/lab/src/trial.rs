@@ -100,9 +100,26 @@ pub(crate) struct Edge {
     guard_ns: u64,
 }
 
+/// What a trial's world holds beside its arm.
+pub(crate) struct Scene {
+    /// Compute-bound programs.
+    pub(crate) hogs: u32,
+    /// Veth pairs, each with a consumer of its own.
+    pub(crate) inputs: u8,
+    /// Whether the consumers count per millisecond.
+    pub(crate) series: bool,
+}
+
+impl Default for Scene {
+    fn default() -> Scene {
+        Scene { hogs: 0, inputs: 1, series: false }
+    }
+}
+
 /// The programs of a trial.
 pub(crate) struct Cast {
-    pub(crate) consumer: Consumer,
+    /// One for each input.
+    pub(crate) consumers: Vec<Consumer>,
     pub(crate) hogs: Vec<Program>,
     pub(crate) guard: Option<Guard>,
     /// Kernel threads that carry packets for the host, with the host CPU's ksoftirqd.
@@ -115,19 +132,20 @@ impl Bench {
     /// # Errors
     /// If the world cannot be built or a program fails; everything that was built is gone again.
     pub fn trial(&self, arm: &Arm, offer: &Offer) -> Result<Outcome> {
-        self.stage(arm, offer.hogs, false, |rig, cast, before| self.run(rig, arm, offer, cast, before))
+        self.stage(arm, &Scene { hogs: offer.hogs, ..Scene::default() }, |rig, cast, before| {
+            self.run(rig, arm, offer, cast, before)
+        })
     }
 
     /// Builds the world of `arm`, lets `act` run in it, and takes it down.
     pub(crate) fn stage<T>(
         &self,
         arm: &Arm,
-        hogs: u32,
-        series: bool,
+        scene: &Scene,
         act: impl FnOnce(&Rig<'_>, &mut Cast, &Ledger) -> Result<T>,
     ) -> Result<T> {
         self.interrupt.check()?;
-        let rig = Rig::new(&self.wire, self.cpus, arm.wiring, 1)?;
+        let rig = Rig::new(&self.wire, self.cpus, arm.wiring, scene.inputs)?;
         let input = &rig.inputs[0];
         // Dropped, and so detached, before the rig.
         let _program = match &arm.host {
@@ -138,7 +156,7 @@ impl Bench {
             Host::Plain | Host::Guard(_) => None,
         };
         self.wire.meter(&rig.host, input.far.index)?;
-        let result = self.cast(&rig, arm, hogs, series).and_then(|mut cast| {
+        let result = self.cast(&rig, arm, scene).and_then(|mut cast| {
             let before = Ledger::read(&self.wire, &rig)?;
             act(&rig, &mut cast, &before)
         });
@@ -146,10 +164,11 @@ impl Bench {
         result
     }
 
-    fn cast(&self, rig: &Rig<'_>, arm: &Arm, hogs: u32, series: bool) -> Result<Cast> {
-        let consumer = Consumer::start(&self.consumer, rig, series)?;
-        consumer::watch(&self.wire, &consumer)?;
-        let hogs = consumer::hogs(&self.hog, &rig.host, self.cpus, hogs)?;
+    fn cast(&self, rig: &Rig<'_>, arm: &Arm, scene: &Scene) -> Result<Cast> {
+        let start = |input| Consumer::start(&self.consumer, rig, input, scene.series);
+        let consumers = (0..rig.inputs.len()).map(start).collect::<Result<Vec<_>>>()?;
+        consumers.iter().try_for_each(|consumer| consumer::watch(&self.wire, consumer))?;
+        let hogs = consumer::hogs(&self.hog, &rig.host, self.cpus, scene.hogs)?;
         hogs.iter().try_for_each(|hog| self.wire.watch(hog.id(), Class::Hog))?;
         let ksoftirqd = format!("ksoftirqd/{}", self.cpus.host);
         let carriers: Vec<i32> =
@@ -167,7 +186,7 @@ impl Bench {
             }
             _ => None,
         };
-        Ok(Cast { consumer, hogs, guard, carriers })
+        Ok(Cast { consumers, hogs, guard, carriers })
     }
 
     pub(crate) fn edge(&self, rig: &Rig<'_>, cast: &Cast) -> Result<Edge> {
@@ -205,19 +224,19 @@ impl Bench {
         cast.guard.as_ref().map(Guard::handle_frames);
         let running = self.wire.start(&rig.wire_side, self.cpus.wire, &load)?;
         self.interrupt.sleep(offer.warm_up)?;
-        cast.consumer.reset(rig)?;
+        cast.consumers[0].reset(rig)?;
         for hog in &mut cast.hogs {
             hog.ask("reset")?;
         }
         let from = self.edge(rig, cast)?;
         self.interrupt.sleep(offer.window)?;
-        let window = cast.consumer.report(rig)?;
+        let window = cast.consumers[0].report(rig)?;
         let hogs_ns = hogs_ns(cast)?;
         let to = self.edge(rig, cast)?;
         let sent = running.wait()?;
         let edges = self.wire.edges()?;
         let wire_meter = rig.meter(|cpu| cpu == self.cpus.wire)?.since(&wire_before);
-        let last = consumer::drain(&mut cast.consumer, rig, |t| self.interrupt.sleep(t))?;
+        let last = consumer::drain(&mut cast.consumers, rig, |t| self.interrupt.sleep(t))?;
         let foreign = rig.meter(|cpu| cpu != self.cpus.host)?.since(&foreign_before);
         let status = cast.guard.as_ref().map(Guard::status).unwrap_or_default();
 
@@ -269,15 +288,15 @@ impl Bench {
     /// # Errors
     /// As [`Bench::trial`].
     pub fn alone(&self, arm: &Arm, hogs: u32, window: Duration) -> Result<f64> {
-        self.stage(arm, hogs, false, |rig, cast, _| {
+        self.stage(arm, &Scene { hogs, ..Scene::default() }, |rig, cast, _| {
             self.interrupt.sleep(Duration::from_millis(100))?;
-            cast.consumer.reset(rig)?;
+            cast.consumers[0].reset(rig)?;
             for hog in &mut cast.hogs {
                 hog.ask("reset")?;
             }
             let from = self.edge(rig, cast)?;
             self.interrupt.sleep(window)?;
-            let report = cast.consumer.report(rig)?;
+            let report = cast.consumers[0].report(rig)?;
             let hogs_ns = hogs_ns(cast)?;
             let shares = Shares::new(&from, &self.edge(rig, cast)?, &report, hogs_ns);
             Ok(shares.cpu.program + shares.cpu.hog)

@@ -343,6 +343,14 @@ impl Running<'_> {
         Ok((state.sent.iter().sum(), state.now_ns))
     }
 
+    /// Frames sent so far, by target.
+    ///
+    /// # Errors
+    /// Of the map.
+    pub fn by_target(&self) -> Result<Vec<u64>> {
+        Ok(self.wire.state()?.sent[..self.targets.min(TARGETS)].to_vec())
+    }
+
     /// First departure, CLOCK_MONOTONIC; `None` before it.
     ///
     /// # Errors
