@@ -16,7 +16,7 @@ pub use abi::{
 pub use handle::{Handle, TurnEnd};
 pub use shared::Shared;
 #[cfg(not(no_bpf))]
-pub use sleep::{Bell, EventRing, OpenBell};
+pub use sleep::{Bell, EventRing, EventSource, OpenBell};
 
 /// Why the gauges cannot be had.
 #[derive(Debug, thiserror::Error)]
@@ -50,7 +50,7 @@ mod load {
     };
 
     use super::abi::*;
-    use super::{Bell, Error, EventRing, Shared};
+    use super::{Bell, Error, EventSource, Shared};
 
     #[repr(C, align(8))]
     struct Aligned<const N: usize>([u8; N]);
@@ -264,14 +264,14 @@ mod load {
             self.update("port_consumers", &u32::from(port).to_ne_bytes(), &[value])
         }
 
-        /// The ring of events for the control loop.
-        pub fn events(&self) -> Result<EventRing, Error> {
+        /// The ring of events; the thread that reads them opens it.
+        pub fn events(&self) -> Result<EventSource, Error> {
             let map = self.object.maps().find(|m| m.name() == "events");
             let map = map.ok_or_else(|| Error::Bpf {
                 what: "events".into(),
                 source: io::ErrorKind::NotFound.into(),
             })?;
-            EventRing::new(&map).map_err(failed("events"))
+            MapHandle::try_from(&map).map(EventSource::new).map_err(failed("events"))
         }
 
         /// What poller `index`, which runs on `cpu`, sleeps on.

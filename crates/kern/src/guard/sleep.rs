@@ -83,8 +83,27 @@ pub struct EventRing {
 /// Events kept from one read; more than this in one go are dropped, and the source raises them again.
 const PENDING_MAX: usize = 256;
 
+/// Where [`EventRing`] comes from; made by [`super::Gauges::events`] and moved to the thread that reads.
+pub struct EventSource {
+    map: MapHandle,
+}
+
+impl EventSource {
+    pub(super) fn new(map: MapHandle) -> Self {
+        Self { map }
+    }
+
+    /// The ring as this thread consumes it.
+    ///
+    /// # Errors
+    /// What libbpf says.
+    pub fn open(&self) -> io::Result<EventRing> {
+        EventRing::new(&self.map).map_err(io::Error::other)
+    }
+}
+
 impl EventRing {
-    pub(super) fn new(map: &dyn MapCore) -> Result<Self, libbpf_rs::Error> {
+    fn new(map: &dyn MapCore) -> Result<Self, libbpf_rs::Error> {
         let pending = Rc::new(RefCell::new(Vec::with_capacity(PENDING_MAX)));
         let sink = Rc::clone(&pending);
         let mut builder = RingBufferBuilder::new();

@@ -9,13 +9,6 @@ use std::time::Duration;
 use kern::guard::{CONSUMERS, Gauges};
 use policy::Nanos;
 
-/// Overflows of one consumer between two pieces of evidence.
-pub const OVERFLOW_STEP: u32 = 64;
-/// Reports of overflow (at most one per millisecond) that make evidence, if they come within [`OVERFLOW_SPAN`]. A
-/// hiccup of the machine fills a ring once and overflows a socket for less than that; overload goes on.
-const OVERFLOW_REPORTS: u32 = 4;
-/// See [`OVERFLOW_REPORTS`], ns.
-const OVERFLOW_SPAN: Nanos = 20_000_000;
 /// A consumer without overflow or inhibit for this long is forgotten, ns.
 const QUIET: Nanos = 60_000_000_000;
 /// Longest search for the process behind a socket.
@@ -35,8 +28,6 @@ pub struct Consumer {
     pub alone: bool,
     last_overflow: Nanos,
     seen_overflows: u64,
-    span_began: Nanos,
-    reports: u32,
 }
 
 /// See the module.
@@ -105,26 +96,9 @@ impl Consumers {
                 alone,
                 last_overflow: now,
                 seen_overflows: 0,
-                span_began: now,
-                reports: 0,
             });
         self.name_the_only(gauges);
         Some(slot)
-    }
-
-    /// A consumer overflowed [`OVERFLOW_STEP`] times more: true if it went on long enough to be evidence.
-    pub fn overflowed(&mut self, slot: usize, now: Nanos) -> bool {
-        let Some(Some(consumer)) = self.slots.get_mut(slot) else { return false };
-        consumer.last_overflow = now;
-        if now.saturating_sub(consumer.span_began) > OVERFLOW_SPAN {
-            (consumer.span_began, consumer.reports) = (now, 0);
-        }
-        consumer.reports += 1;
-        if consumer.reports < OVERFLOW_REPORTS {
-            return false;
-        }
-        consumer.reports = 0;
-        true
     }
 
     /// Retires closed and quiet consumers; the slots that became free. Looks at every slot once.

@@ -1,9 +1,8 @@
 //! The control loop.
 
-use std::collections::BTreeMap;
 use std::os::fd::AsFd;
 use std::process::ExitCode;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
@@ -11,22 +10,21 @@ use std::time::Duration;
 
 use anyhow::Context;
 use kern::discover;
-use kern::guard::{Event, EventRing, Gauges, POLLERS, SOURCES};
+use kern::guard::{Gauges, POLLERS, SOURCES};
 use kern::keeper::Keeper;
 use kern::link::{LinkEvent, LinkWatch};
 use kern::settings::Access;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use policy::poller::Config;
-use policy::switch::ModeSwitch;
 use policy::watermark::Marks;
 use policy::{MILLISECOND, Nanos};
 
-use super::consumers::{Consumers, OVERFLOW_STEP};
+use super::consumers::Consumers;
+use super::dispatch::{Dispatch, NewConsumer, OVERFLOW_STEP, Watch};
 use super::interface::{Interface, Setup, State};
 use super::poller::{Command, Gauge, Poller, Report};
 use super::report::{Log, Server, StatusWriter};
-use super::source::Source;
 use super::{clock, cpuclaim, sched};
 use crate::error::{failed, missing, usage};
 use crate::options::GuardOptions;
@@ -40,15 +38,8 @@ const FULL_POLLS: u32 = 8;
 const FILL_RATE: u64 = 1_000_000;
 /// Time between two looks at links and consumers.
 const TICK: Nanos = 200 * MILLISECOND;
-/// First and longest pause after a takeover that failed.
-const RETRY: (Nanos, Nanos) = (1000 * MILLISECOND, 30_000 * MILLISECOND);
-/// Stack of a poller's thread, bytes: it holds no buffers.
-const POLLER_STACK: usize = 256 * 1024;
-/// Pollers started before they are needed; further CPUs start theirs at their first takeover.
-const WORKERS_AT_START: usize = 16;
-/// Share of a CPU's packets from which on a source counts as one that floods a consumer.
-const FLOODING_PERMILLE: u64 = 250;
-
+/// Stack of a thread, bytes: none holds buffers.
+const THREAD_STACK: usize = 256 * 1024;
 /// One poller's thread, as the control loop knows it.
 pub struct Worker {
     /// Its CPU.
@@ -79,11 +70,9 @@ pub struct Control {
     pub log: Log,
     access: Access,
     keeper: Option<Keeper>,
-    /// Switches of the sources in interrupt mode, by slot.
-    switches: BTreeMap<usize, ModeSwitch>,
-    retry: BTreeMap<usize, (Nanos, Nanos)>,
-    packets_seen: [u64; SOURCES],
+    dispatch: Arc<Mutex<Dispatch>>,
     reports: (Sender<Report>, Receiver<Report>),
+    new_consumers: (Sender<NewConsumer>, Receiver<NewConsumer>),
     notify: Arc<EventFd>,
     cpus: Vec<usize>,
     _claims: cpuclaim::Claims,
@@ -115,7 +104,6 @@ pub fn run(opts: GuardOptions) -> anyhow::Result<ExitCode> {
     }
     let acts = !matches!(opts.mode, Mode::None | Mode::Thread);
     gauges.views.guard[0].overflow_step.store(if acts { OVERFLOW_STEP } else { 0 }, Relaxed);
-    let events = gauges.events()?;
     let low = u32::from(opts.low) * 10;
     let mut control = Control {
         consumers: Consumers::new(low),
@@ -126,10 +114,9 @@ pub fn run(opts: GuardOptions) -> anyhow::Result<ExitCode> {
         log: Log::new(opts.quiet),
         access,
         keeper: None,
-        switches: BTreeMap::new(),
-        retry: BTreeMap::new(),
-        packets_seen: [0; SOURCES],
+        dispatch: Arc::default(),
         reports: mpsc::channel(),
+        new_consumers: mpsc::channel(),
         notify: Arc::new(EventFd::from_value_and_flags(0, EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC)?),
         cpus,
         _claims: claims,
@@ -140,17 +127,19 @@ pub fn run(opts: GuardOptions) -> anyhow::Result<ExitCode> {
     }
     control.start_keeper()?;
     // Starting a thread under flood would take longer than the takeover itself.
-    for cpu in control.cpus.clone().into_iter().take(WORKERS_AT_START) {
-        control.worker(cpu)?;
+    for cpu in control.cpus.clone() {
+        control.start_worker(cpu)?;
     }
     let server = Server::bind(&control.opts.control_dir)?;
     let mut status = StatusWriter::open(control.opts.status.as_ref())?;
     sched::lock_memory();
-    // Under overload a thread of SCHED_OTHER on the flooded CPU would get as little as the starved programs.
-    sched::go_fifo();
+    let stop_watch = Arc::new(AtomicBool::new(false));
+    let watch = control.start_watch(&stop_watch)?;
     control.announce();
     let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
-    control.serve(&events, &signals, &server, &mut status)?;
+    control.serve(&signals, &server, &mut status)?;
+    stop_watch.store(true, Relaxed);
+    let _ = watch.join();
     let _ = sd_notify::notify(&[sd_notify::NotifyState::Stopping]);
     control.stop()
 }
@@ -255,11 +244,10 @@ impl Control {
             interface.tear_down(&self.gauges, State::Gone);
             return result;
         }
-        let timing = policy::switch::Timing::default();
-        for source in &interface.sources {
-            self.switches.insert(source.slot, ModeSwitch::new(timing));
-            self.retry.remove(&source.slot);
-            self.packets_seen[source.slot] = self.gauges.views.source_stats[source.slot].packets.load(Relaxed);
+        if let (Ok(mut dispatch), true) = (self.dispatch.lock(), full_polls > 0) {
+            for source in interface.sources.iter().filter(|s| s.hands_off.is_none()) {
+                dispatch.add(source, policy::switch::Timing::default());
+            }
         }
         self.keep(index);
         let config = self.config();
@@ -349,7 +337,6 @@ impl Control {
 
     fn serve(
         &mut self,
-        events: &EventRing,
         signals: &Signals,
         server: &Server,
         status: &mut StatusWriter,
@@ -363,7 +350,6 @@ impl Control {
             {
                 let notify = Arc::clone(&self.notify);
                 let mut fds = [
-                    PollFd::new(events.fd(), PollFlags::POLLIN),
                     PollFd::new(notify.as_fd(), PollFlags::POLLIN),
                     PollFd::new(signals.wake.as_fd(), PollFlags::POLLIN),
                     PollFd::new(server.as_fd(), PollFlags::POLLIN),
@@ -375,8 +361,11 @@ impl Control {
             }
             let _ = self.notify.read();
             signals.drain();
-            for event in events.take() {
-                self.handle(event);
+            while let Ok(found) = self.new_consumers.1.try_recv() {
+                let now = clock::now();
+                if self.consumers.add(&self.gauges, found.sk, found.cookie, found.port, now).is_none() {
+                    self.log.line("warning", "consumers", "table is full: no feedback for one more socket");
+                }
             }
             while let Ok(report) = self.reports.1.try_recv() {
                 self.hear(report);
@@ -405,80 +394,32 @@ impl Control {
         Ok(())
     }
 
-    fn source(&self, slot: usize) -> Option<Arc<Source>> {
-        self.interfaces.iter().flat_map(|i| &i.sources).find(|s| s.slot == slot).map(Arc::clone)
+    fn start_watch(&self, stop: &Arc<AtomicBool>) -> anyhow::Result<JoinHandle<anyhow::Result<()>>> {
+        let watch = Watch {
+            events: self.gauges.events()?,
+            views: Arc::clone(&self.gauges.views),
+            dispatch: Arc::clone(&self.dispatch),
+            new: self.new_consumers.0.clone(),
+            notify: self.notifier(),
+            stop: Arc::clone(stop),
+        };
+        let builder = std::thread::Builder::new().name("weir-watch".into()).stack_size(THREAD_STACK);
+        Ok(builder.spawn(move || watch.run())?)
     }
 
-    fn handle(&mut self, event: Event) {
-        match event {
-            Event::Saturated { source, time_ns, cpu } => {
-                self.overloaded(source, cpu as usize, time_ns, "its polls are full");
-            }
-            Event::NewConsumer { sk, cookie, port, time_ns } => {
-                if self.consumers.add(&self.gauges, sk, cookie, port, time_ns).is_none() {
-                    self.log.line("warning", "consumers", "table is full: no feedback for one more socket");
-                }
-            }
-            Event::Overflow { consumer, time_ns } => {
-                if self.consumers.overflowed(consumer, time_ns) {
-                    self.flooded(time_ns);
-                }
-            }
-        }
+    fn notifier(&self) -> Arc<dyn Fn() + Send + Sync> {
+        let notify = Arc::clone(&self.notify);
+        Arc::new(move || {
+            // A full counter is a wake already.
+            let _ = notify.write(1);
+        })
     }
 
-    /// A consumer overflows fast: the sources that carry most packets are overloaded, although their rings are not.
-    fn flooded(&mut self, evidence: Nanos) {
-        let views = Arc::clone(&self.gauges.views);
-        let mut deltas = Vec::new();
-        for slot in self.switches.keys() {
-            let packets = views.source_stats[*slot].packets.load(Relaxed);
-            deltas.push((*slot, packets.wrapping_sub(std::mem::replace(&mut self.packets_seen[*slot], packets))));
-        }
-        let total: u64 = deltas.iter().map(|(_, d)| d).sum();
-        for (slot, delta) in deltas {
-            if delta > 0 && delta * 1000 >= total * FLOODING_PERMILLE {
-                let cpu = views.source_stats[slot].softirq_cpu.load(Relaxed) as usize;
-                self.overloaded(slot, cpu, evidence, "a consumer overflows");
-            }
-        }
-    }
-
-    fn overloaded(&mut self, slot: usize, cpu: usize, evidence: Nanos, why: &'static str) {
-        if matches!(self.opts.mode, Mode::None | Mode::Thread) {
-            return;
-        }
-        let now = clock::now();
-        if self.retry.get(&slot).is_some_and(|(until, _)| now < *until) {
-            return;
-        }
-        let Some(source) = self.source(slot).filter(|s| s.hands_off.is_none()) else { return };
-        let Some(mut switch) = self.switches.remove(&slot) else { return };
-        if !switch.overloaded(now) {
-            self.switches.insert(slot, switch);
-            return;
-        }
-        // The CPU where the work of this source is done already, if weir may use it.
-        let cpu = source.rps_cpu.map_or(cpu, |c| c as usize);
-        let cpu = if self.cpus.contains(&cpu) { cpu } else { self.cpus[slot % self.cpus.len()] };
-        source.because(format!("{why}; polled on CPU {cpu}"));
-        let sent = self.worker(cpu).map(|w| w.commands.send(Command::TakeOver { source, switch, evidence }));
-        if !matches!(sent, Ok(Ok(()))) {
-            self.log.line("warning", &format!("CPU {cpu}"), "its poller cannot be started");
-        }
-    }
-
-    fn worker(&mut self, cpu: usize) -> anyhow::Result<&Worker> {
-        if let Some(index) = self.workers.iter().position(|w| w.cpu == cpu) {
-            return Ok(&self.workers[index]);
-        }
-        static INDEX: AtomicUsize = AtomicUsize::new(0);
-        let index = INDEX.fetch_add(1, Relaxed);
-        anyhow::ensure!(index < POLLERS, "more than {POLLERS} pollers");
+    fn start_worker(&mut self, cpu: usize) -> anyhow::Result<()> {
+        let index = self.workers.len();
         let bell = self.gauges.bell(index, cpu)?;
         let (commands, inbox) = mpsc::channel();
         let gauge = Arc::new(Gauge::default());
-        let notify = Arc::clone(&self.notify);
         let poller = Poller {
             index,
             cpu,
@@ -487,27 +428,26 @@ impl Control {
             views: Arc::clone(&self.gauges.views),
             commands: inbox,
             reports: self.reports.0.clone(),
-            notify: Arc::new(move || {
-                // A full counter is a wake already.
-                let _ = notify.write(1);
-            }),
+            notify: self.notifier(),
+            dispatch: Arc::clone(&self.dispatch),
             gauge: Arc::clone(&gauge),
         };
         let config = self.config();
-        let failure = Arc::new(Mutex::new(None));
-        let slot = Arc::clone(&failure);
-        let thread = std::thread::Builder::new()
-            .name(format!("weir-poll-{cpu}"))
-            .stack_size(POLLER_STACK)
-            .spawn(move || {
-            if let Err(e) = poller.run(config, &bell)
-                && let Ok(mut slot) = slot.lock()
-            {
-                *slot = Some(e);
+        let reports = self.reports.0.clone();
+        let notify = self.notifier();
+        let builder = std::thread::Builder::new().name(format!("weir-poll-{cpu}")).stack_size(THREAD_STACK);
+        let thread = builder.spawn(move || {
+            if let Err(e) = poller.run(config, &bell) {
+                // The control loop that does not listen any more is ending this process.
+                let _ = reports.send(Report::Failed { cpu, why: format!("{e:#}") });
+                notify();
             }
         })?;
+        if let Ok(mut dispatch) = self.dispatch.lock() {
+            dispatch.add_poller(cpu, commands.clone());
+        }
         self.workers.push(Worker { cpu, class: "starting", gauge, commands, thread: Some(thread) });
-        self.workers.last().context("a poller was just added")
+        Ok(())
     }
 
     fn hear(&mut self, report: Report) {
@@ -522,27 +462,20 @@ impl Control {
             }
             Report::TakenOver { source, time, evidence } => {
                 self.mode_switches += 1;
-                self.retry.remove(&source.slot);
                 let after = time.saturating_sub(evidence) as f64 / MILLISECOND as f64;
                 self.log.event(time, "takeover", &source.name, &format!("{}; after {after:.2} ms", source.why()));
             }
-            Report::Refused { source, switch, why } => {
-                let now = clock::now();
-                let pause = self.retry.get(&source.slot).map_or(RETRY.0, |(_, p)| (p * 2).min(RETRY.1));
-                self.retry.insert(source.slot, (now + pause, pause));
+            Report::Refused { source, why } => {
                 source.because(format!("not taken over: {why}"));
-                self.log.event(now, "refused", &source.name, &why);
-                self.switches.insert(source.slot, switch);
+                self.log.event(clock::now(), "refused", &source.name, &why);
             }
-            Report::Released { source, switch, time, why } => {
+            Report::Released { source, time, why } => {
                 self.mode_switches += 1;
                 source.because(format!("released: {why}"));
                 self.log.event(time, "release", &source.name, why);
-                if !source.lost.load(Relaxed) {
-                    self.switches.insert(source.slot, switch);
-                }
-                self.packets_seen[source.slot] =
-                    self.gauges.views.source_stats[source.slot].packets.load(Relaxed);
+            }
+            Report::Failed { cpu, why } => {
+                self.log.line("warning", &format!("CPU {cpu}"), &format!("its poller ended: {why}"));
             }
         }
     }
@@ -618,7 +551,9 @@ impl Control {
         let name = self.interfaces[index].name.clone();
         for source in self.interfaces[index].sources.clone() {
             source.lost.store(true, Relaxed);
-            self.switches.remove(&source.slot);
+            if let Ok(mut dispatch) = self.dispatch.lock() {
+                dispatch.remove(source.slot);
+            }
             for worker in &self.workers {
                 let _ = worker.commands.send(Command::Drop(source.slot));
             }

@@ -187,8 +187,6 @@ impl Interface {
             let source = Source {
                 slot,
                 name: format!("{}/{queue}", self.name),
-                ifindex: self.ifindex,
-                queue,
                 napi_id: AtomicU32::new(napi_id),
                 handle: Mutex::new(Handle::new().context("a handle socket")?),
                 marked: AtomicBool::new(false),

@@ -1,12 +1,12 @@
 //! `weir guard`: where policy meets the kernel.
 //!
 //! ```text
-//! BPF events --> control loop --> poller of a CPU --> turns, settings
-//!                    ^                   |
-//!                    +----- reports -----+
+//! BPF events --> watch thread --> poller of a CPU --> turns, settings
+//!                    |                   |
+//!                    +--> control loop <-+ reports
 //! ```
-//! The control loop (the main thread) decides on takeover, watches links and consumers, and answers `weir status`.
-//! It needs neither the guarded CPU nor the guarded interface.
+//! The watch thread decides on takeover. The control loop (the main thread) looks after links and consumers, writes
+//! the status and answers `weir status`; it needs neither the guarded CPU nor the guarded interface.
 
 mod clock;
 #[cfg(feature = "bpf")]
@@ -15,6 +15,8 @@ mod consumers;
 mod control;
 #[cfg(feature = "bpf")]
 mod cpuclaim;
+#[cfg(feature = "bpf")]
+mod dispatch;
 #[cfg(feature = "bpf")]
 mod interface;
 #[cfg(feature = "bpf")]

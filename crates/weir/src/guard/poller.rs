@@ -15,6 +15,7 @@ use policy::poller::{Action, Config, Counts, Poller as Policy, Turned, WakeOn};
 use policy::switch::ModeSwitch;
 
 use super::clock;
+use super::dispatch::Dispatch;
 use super::sched::{self, Class};
 use super::source::Source;
 use super::takeover;
@@ -50,9 +51,11 @@ pub enum Report {
     /// In poll mode since `time`.
     TakenOver { source: Arc<Source>, time: Nanos, evidence: Nanos },
     /// Not taken over; everything is as before.
-    Refused { source: Arc<Source>, switch: ModeSwitch, why: String },
+    Refused { source: Arc<Source>, why: String },
     /// In interrupt mode since `time`.
-    Released { source: Arc<Source>, switch: ModeSwitch, time: Nanos, why: &'static str },
+    Released { source: Arc<Source>, time: Nanos, why: &'static str },
+    /// The thread ended by an error.
+    Failed { cpu: usize, why: String },
     /// How the thread is scheduled.
     Started { cpu: usize, class: Class, refused: Option<String> },
 }
@@ -88,6 +91,8 @@ pub struct Poller {
     pub reports: Sender<Report>,
     /// Wakes the control loop after a report.
     pub notify: Arc<dyn Fn() + Send + Sync>,
+    /// Where switches go back to.
+    pub dispatch: Arc<Mutex<Dispatch>>,
     /// Figures.
     pub gauge: Arc<Gauge>,
 }
@@ -205,15 +210,13 @@ impl Loop {
             Command::Drop(source) => {
                 if let Some(polled) = self.polled[source].take() {
                     let now = clock::now();
-                    if let Some(switch) = self.policy.released(now, source) {
-                        self.p.gauge.polling.fetch_sub(1, Relaxed);
-                        self.p.report(Report::Released {
-                            source: polled.source,
-                            switch,
-                            time: now,
-                            why: "its interface is gone",
-                        });
-                    }
+                    self.policy.released(now, source);
+                    self.p.gauge.polling.fetch_sub(1, Relaxed);
+                    self.p.report(Report::Released {
+                        source: polled.source,
+                        time: now,
+                        why: "its interface is gone",
+                    });
                 }
             }
             Command::Stop => self.stop = true,
@@ -230,11 +233,18 @@ impl Loop {
                 self.policy.taken_over(now, source.slot, switch);
                 self.polled[source.slot] =
                     Some(Polled { source: Arc::clone(&source), polls_per_turn, silent: 0 });
+                if let Ok(mut dispatch) = self.p.dispatch.lock() {
+                    dispatch.succeeded(source.slot);
+                }
                 self.p.report(Report::TakenOver { source, time: now, evidence });
             }
             Err(why) => {
-                switch.released(clock::now());
-                self.p.report(Report::Refused { source, switch, why: format!("{why:#}") });
+                let now = clock::now();
+                switch.released(now);
+                if let Ok(mut dispatch) = self.p.dispatch.lock() {
+                    dispatch.refused(&source, switch, now);
+                }
+                self.p.report(Report::Refused { source, why: format!("{why:#}") });
             }
         }
     }
@@ -245,9 +255,10 @@ impl Loop {
         let now = clock::now();
         polled.source.releases.fetch_add(1, Relaxed);
         self.p.gauge.polling.fetch_sub(1, Relaxed);
-        if let Some(switch) = self.policy.released(now, slot) {
-            self.p.report(Report::Released { source: polled.source, switch, time: now, why });
+        if let (Some(switch), Ok(mut dispatch)) = (self.policy.released(now, slot), self.p.dispatch.lock()) {
+            dispatch.released(&polled.source, switch);
         }
+        self.p.report(Report::Released { source: polled.source, time: now, why });
         if self.p.gauge.polling.load(Relaxed) == 0 {
             self.lift_all();
         }

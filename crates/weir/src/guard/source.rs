@@ -23,10 +23,6 @@ pub struct Source {
     pub slot: usize,
     /// Such as `eth0/1`.
     pub name: String,
-    /// Interface.
-    pub ifindex: u32,
-    /// Receive queue.
-    pub queue: u32,
     /// NAPI id; 0 until known.
     pub napi_id: AtomicU32,
     /// The socket whose `recv` is a turn.
