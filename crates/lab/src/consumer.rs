@@ -3,7 +3,7 @@
 use std::fs;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use kern::wire::counters;
@@ -13,7 +13,7 @@ use kern::wire::{link::End, source, tasks};
 use results::LatencyUs;
 use serde_json::Value;
 
-use crate::program::{Program, locate};
+use crate::program::{Leashed, Program, locate};
 use crate::rig::{Cpus, Input, Rig};
 use crate::{Error, Result, frame};
 
@@ -233,7 +233,7 @@ fn sink_report(answer: &Value) -> Report {
 /// nsd serving one tiny zone; its answers are counted and taken off where they leave the host.
 #[derive(Debug)]
 pub struct Nsd {
-    child: Child,
+    leashed: Leashed,
     pids: Vec<u32>,
     directory: PathBuf,
     from: Mark,
@@ -256,21 +256,17 @@ impl Nsd {
         let mut command = Command::new(path);
         command.arg("-d").arg("-c").arg(directory.join("nsd.conf"));
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-        let child = rig.host.run(|| {
-            tasks::pin(0, rig.cpus.host)?;
-            Ok(command.spawn())
-        })?;
-        let child = child.map_err(|e| Error::program("nsd", e))?;
+        let leashed = Leashed::start("nsd", command, &rig.host, rig.cpus.host)?;
         let from = Mark { at: Instant::now(), replies: 0, cpu_ns: 0 };
-        let mut nsd = Nsd { child, pids: Vec::new(), directory, from, _replies: replies };
+        let mut nsd = Nsd { leashed, pids: Vec::new(), directory, from, _replies: replies };
         let end = Instant::now() + NSD_START;
         // It forks its server after the socket is bound; both must be there.
         while nsd.pids.len() < 3 || rig.host.run(|| counters::udp_socket(53))?.is_none() {
-            if Instant::now() > end || !matches!(nsd.child.try_wait(), Ok(None)) {
+            if Instant::now() > end || !matches!(nsd.leashed.child.try_wait(), Ok(None)) {
                 return Err(Error::program("nsd", "does not listen"));
             }
             std::thread::sleep(Duration::from_millis(10));
-            nsd.pids = tasks::family(nsd.child.id() as i32)?.iter().map(|p| *p as u32).collect();
+            nsd.pids = tasks::family(nsd.leashed.child.id() as i32)?.iter().map(|p| *p as u32).collect();
         }
         nsd.from = nsd.mark(rig)?;
         Ok(nsd)
@@ -323,17 +319,9 @@ fn configure(directory: &Path, rig: &Rig<'_>) -> std::io::Result<()> {
 
 impl Drop for Nsd {
     fn drop(&mut self) {
-        let pid = nix::unistd::Pid::from_raw(self.child.id() as i32);
-        // Fails only if it has ended already. It ends its children itself.
-        let _ = nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM);
-        let end = Instant::now() + Duration::from_secs(2);
-        while Instant::now() < end && matches!(self.child.try_wait(), Ok(None)) {
-            std::thread::sleep(Duration::from_millis(5));
-        }
-        if matches!(self.child.try_wait(), Ok(None)) {
-            let _ = self.child.kill();
-            let _ = self.child.wait();
-        }
+        // It ends its children itself.
+        self.leashed.stop(Duration::from_secs(2));
+        // What is left is a few small files below /run.
         let _ = fs::remove_dir_all(&self.directory);
     }
 }

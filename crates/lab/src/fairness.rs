@@ -15,7 +15,7 @@ use crate::ledger::Ledger;
 use crate::livelock;
 use crate::options::Options;
 use crate::plan::{self, Progress, Runner, result_of};
-use crate::trial::{Bench, Scene, burst};
+use crate::trial::{self, Bench, Scene, burst};
 
 const ARMS: [&str; 2] = ["stock-timer", "weir"];
 /// Flood on one input, in multiples of its fair rate, which is half of the base rate.
@@ -53,7 +53,10 @@ pub fn run(options: &Options, progress: &mut dyn FnMut(Progress)) -> Result<Docu
         for case in [Case::OneFlooded, Case::BothFlooded] {
             for a in livelock::order(arms.len(), options.seed, u64::from(round)) {
                 runner.say(&format!("{}: {case:?}", arms[a].name));
-                let shared = one(&runner.bench, &arms[a], case, base_pps, options.window())?;
+                let shared = runner.again_if_void(
+                    |bench| one(bench, &arms[a], case, base_pps, options.window()),
+                    |shared| shared.trial.void.is_some(),
+                )?;
                 runner.step();
                 taken.entry((a, case)).or_default().push(shared);
             }
@@ -67,7 +70,8 @@ pub fn run(options: &Options, progress: &mut dyn FnMut(Progress)) -> Result<Docu
         result.points = searched.remove(&arm.name).unwrap_or_default();
         for ((_, case), shared) in taken.iter().filter(|((i, _), _)| *i == a) {
             result.points.push(Point::fold(shared.iter().map(|s| s.trial.clone()).collect(), None));
-            let values: Vec<f64> = shared.iter().filter_map(|s| s.measure).collect();
+            let values: Vec<f64> =
+                shared.iter().filter(|s| s.trial.void.is_none()).filter_map(|s| s.measure).collect();
             let value = stats::median(&values);
             claims.push(match case {
                 Case::OneFlooded => {
@@ -125,6 +129,7 @@ fn one(bench: &Bench, arm: &Arm, case: Case, base_pps: f64, window: Duration) ->
         load.targets.push(bench.consumer.kind.target(&rig.inputs[1], 1));
         load.schedule = schedule(case);
         cast.guard.as_ref().map(Guard::handle_frames);
+        let wire_before = rig.meter(|cpu| cpu == bench.cpus.wire)?;
         let running = bench.wire.start(&rig.wire_side, bench.cpus.wire, &load)?;
         bench.interrupt.sleep(WARM_UP)?;
         let first: Vec<u64> = running.by_target()?;
@@ -132,6 +137,7 @@ fn one(bench: &Bench, arm: &Arm, case: Case, base_pps: f64, window: Duration) ->
         bench.interrupt.sleep(window.saturating_sub(Duration::from_millis(20)))?;
         let reports = cast.consumers.iter_mut().map(|c| c.report(rig)).collect::<Result<Vec<_>>>()?;
         let sent = running.wait()?;
+        let wire = rig.meter(|cpu| cpu == bench.cpus.wire)?.since(&wire_before);
         let last = consumer::drain(&mut cast.consumers, rig, |t| bench.interrupt.sleep(t))?;
         let handle = cast.guard.as_ref().map_or(0, Guard::handle_frames);
         let mut trial = Ledger::read(&bench.wire, rig)?.since(before).close(&arm.host, &sent, &last, handle);
@@ -139,6 +145,9 @@ fn one(bench: &Bench, arm: &Arm, case: Case, base_pps: f64, window: Duration) ->
             reports.iter().map(|r| r.served as f64 / r.window_ns.max(1) as f64 * 1e9).collect();
         trial.offered_pps = sent.by_phase.get(1).map_or(0.0, |n| *n as f64 / window.as_secs_f64());
         trial.goodput_pps = goodput.iter().sum();
+        trial.rate_missed_percent = Some((1.0 - trial.offered_pps / rate) * 100.0);
+        let void = trial.void.take().or_else(|| trial::void(rig.wiring, &trial, &sent, &wire));
+        trial.void = void;
         let measure = match case {
             Case::OneFlooded => {
                 // From the window's begin to the end of the drain: what was still queued counts as read.

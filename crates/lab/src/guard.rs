@@ -3,14 +3,14 @@
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use kern::wire::netns::Namespace;
-use kern::wire::tasks;
 use serde_json::Value;
 
+use crate::program::Leashed;
 use crate::{Error, Result};
 
 /// The line that says that the guard is in force.
@@ -25,7 +25,7 @@ const STOP: Duration = Duration::from_secs(5);
 /// A running guard; stopped with SIGTERM and waited for when dropped.
 #[derive(Debug)]
 pub struct Guard {
-    child: Child,
+    leashed: Leashed,
     status: PathBuf,
 }
 
@@ -48,11 +48,8 @@ impl Guard {
         let mut command = Command::new(weir);
         command.arg("guard").args(interfaces).args(options).arg("--status").arg(&status);
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let child = ns.run(|| {
-            tasks::pin(0, cpu)?;
-            Ok(command.spawn())
-        })?;
-        let mut child = child.map_err(|e| Error::program("weir guard", e))?;
+        let mut leashed = Leashed::start("weir guard", command, ns, cpu)?;
+        let child = &mut leashed.child;
         let (sender, lines) = mpsc::channel();
         // The readers go on to the end: a guard that blocks on a full pipe would be our fault.
         if let Some(out) = child.stdout.take() {
@@ -62,7 +59,7 @@ impl Guard {
         if let Some(err) = child.stderr.take() {
             std::thread::spawn(move || forward(BufReader::new(err), &sender));
         }
-        let guard = Guard { child, status };
+        let guard = Guard { leashed, status };
         let end = Instant::now() + START;
         let mut last = String::from("it said nothing");
         loop {
@@ -77,13 +74,14 @@ impl Guard {
     /// Its process id.
     #[must_use]
     pub fn id(&self) -> u32 {
-        self.child.id()
+        self.leashed.child.id()
     }
 
     /// What the guard answers to `weir status`: counts since the last time it was asked. `None` without an answer.
     #[must_use]
     pub fn ask(&self) -> Option<Value> {
-        let mut stream = UnixStream::connect(format!("{CONTROL}/guard-{}.sock", self.child.id())).ok()?;
+        let mut stream =
+            UnixStream::connect(format!("{CONTROL}/guard-{}.sock", self.leashed.child.id())).ok()?;
         stream.set_read_timeout(Some(ANSWER)).ok()?;
         let mut text = String::new();
         stream.read_to_string(&mut text).ok()?;
@@ -117,20 +115,8 @@ fn forward(reader: impl BufRead, sender: &mpsc::Sender<String>) {
 
 impl Drop for Guard {
     fn drop(&mut self) {
-        let pid = nix::unistd::Pid::from_raw(self.child.id() as i32);
-        // Fails only if it has ended already.
-        let _ = nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM);
-        let end = Instant::now() + STOP;
-        while Instant::now() < end {
-            if !matches!(self.child.try_wait(), Ok(None)) {
-                break;
-            }
-            std::thread::sleep(Duration::from_millis(2));
-        }
-        if matches!(self.child.try_wait(), Ok(None)) {
-            let _ = self.child.kill();
-            let _ = self.child.wait();
-        }
+        self.leashed.stop(STOP);
+        // Gone already if the guard never wrote to it.
         let _ = std::fs::remove_file(&self.status);
     }
 }

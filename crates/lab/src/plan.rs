@@ -68,8 +68,11 @@ impl<'a> Runner<'a> {
                     .into(),
             ));
         }
-        // Names of what was removed interest nobody.
-        let _ = netns::remove_stale();
+        for name in netns::remove_stale() {
+            // Files of guards and servers in those namespaces; most had none.
+            let _ = std::fs::remove_file(format!("/run/{name}.status"));
+            let _ = std::fs::remove_dir_all(format!("/run/{name}-nsd"));
+        }
         let affinity = nix::sched::sched_getaffinity(nix::unistd::Pid::from_raw(0)).unwrap_or_default();
         tasks::pin(0, cpus.wire)?;
         let directory = options.programs.as_deref();
@@ -92,15 +95,29 @@ impl<'a> Runner<'a> {
     /// Of the trial.
     pub fn trial(&mut self, arm: &Arm, offer: &Offer, text: &str) -> Result<Outcome> {
         self.say(text);
-        let mut outcome = self.bench.trial(arm, offer)?;
+        let outcome =
+            self.again_if_void(|bench| bench.trial(arm, offer), |outcome| outcome.trial.void.is_some())?;
+        self.done += 1;
+        Ok(outcome)
+    }
+
+    /// Does something once, or until it is not void, within a limit; the last time counts.
+    ///
+    /// # Errors
+    /// Those of `act`.
+    pub fn again_if_void<T>(
+        &mut self,
+        act: impl Fn(&Bench) -> Result<T>,
+        void: impl Fn(&T) -> bool,
+    ) -> Result<T> {
+        let mut outcome = act(&self.bench)?;
         for _ in 0..RETRIES {
-            if outcome.trial.void.is_none() {
+            if !void(&outcome) {
                 break;
             }
             self.repeated += 1;
-            outcome = self.bench.trial(arm, offer)?;
+            outcome = act(&self.bench)?;
         }
-        self.done += 1;
         Ok(outcome)
     }
 

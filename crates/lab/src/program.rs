@@ -2,11 +2,15 @@
 
 use std::io::{Read, Write};
 use std::os::fd::AsFd;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::mpsc;
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use kern::wire::netns::Namespace;
+use kern::wire::tasks;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use serde_json::Value;
 
@@ -34,6 +38,79 @@ pub fn locate(name: &str, directory: Option<&Path>) -> Result<PathBuf> {
             tried.join(", ")
         ))
     })
+}
+
+/// A child that gets SIGTERM when the lab dies, however it dies: for programs that do not watch their standard input.
+///
+/// The kernel sends the signal when the *thread* that made the child ends, so that thread is kept.
+#[derive(Debug)]
+pub struct Leashed {
+    /// The child.
+    pub child: Child,
+    let_go: Option<mpsc::Sender<()>>,
+    holder: Option<JoinHandle<()>>,
+}
+
+impl Leashed {
+    /// Starts `command` inside `ns`, bound to `cpu`.
+    ///
+    /// # Errors
+    /// If it does not start.
+    pub fn start(name: &str, mut command: Command, ns: &Namespace, cpu: usize) -> Result<Leashed> {
+        // SAFETY: prctl is a plain system call, which is all that may be called between fork and exec.
+        unsafe {
+            command.pre_exec(|| match libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGTERM) {
+                0 => Ok(()),
+                _ => Err(std::io::Error::last_os_error()),
+            });
+        }
+        let door = ns.door()?;
+        let (started, start) = mpsc::channel();
+        let (let_go, held) = mpsc::channel::<()>();
+        let holder = std::thread::spawn(move || {
+            let mut spawn = || -> Result<Child> {
+                door.enter()?;
+                tasks::pin(0, cpu)?;
+                command.spawn().map_err(|e| Error::program(&command.get_program().to_string_lossy(), e))
+            };
+            // Nobody listens only if the lab's thread is gone, and then the child goes with this one.
+            if started.send(spawn()).is_ok() {
+                // Ends when the sender is dropped.
+                let _ = held.recv();
+            }
+        });
+        let child = start.recv().map_err(|_| Error::program(name, "its thread ended"))??;
+        Ok(Leashed { child, let_go: Some(let_go), holder: Some(holder) })
+    }
+
+    /// Sends SIGTERM, waits for at most `patience`, then ends the child the hard way.
+    pub fn stop(&mut self, patience: Duration) {
+        let running = |child: &mut Child| matches!(child.try_wait(), Ok(None));
+        if running(&mut self.child) {
+            let pid = nix::unistd::Pid::from_raw(self.child.id() as i32);
+            // The child is ours and not reaped, so the id is its own.
+            let _ = nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM);
+        }
+        let end = Instant::now() + patience;
+        while Instant::now() < end && running(&mut self.child) {
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        if running(&mut self.child) {
+            let _ = self.child.kill();
+            let _ = self.child.wait();
+        }
+    }
+}
+
+impl Drop for Leashed {
+    fn drop(&mut self) {
+        self.stop(Duration::from_secs(5));
+        drop(self.let_go.take());
+        if let Some(holder) = self.holder.take() {
+            // Its panic would have been seen at the start.
+            let _ = holder.join();
+        }
+    }
 }
 
 /// A child that answers lines of JSON.

@@ -320,7 +320,8 @@ fn hogs_ns(cast: &mut Cast) -> Result<u64> {
     Ok(sum)
 }
 
-fn void(wiring: Wiring, trial: &Trial, sent: &Sent, wire: &Meter) -> Option<String> {
+/// Why the source of a trial was not what it should be.
+pub(crate) fn void(wiring: Wiring, trial: &Trial, sent: &Sent, wire: &Meter) -> Option<String> {
     if let Some(missed) = trial.rate_missed_percent.filter(|m| m.abs() > RATE_MISSED_MAX) {
         return Some(format!("the source missed its rate by {missed:.1} %"));
     }

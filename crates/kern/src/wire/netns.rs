@@ -88,6 +88,35 @@ impl Namespace {
     /// # Errors
     /// If one of the steps is refused.
     pub fn enter(&self) -> Result<()> {
+        self.door()?.enter()
+    }
+
+    /// A way in for a thread that outlives the borrow of this value.
+    ///
+    /// # Errors
+    /// If no descriptor is left.
+    pub fn door(&self) -> Result<Door> {
+        Ok(Door { name: self.name.clone(), file: self.file.try_clone().what(|| self.name.clone())? })
+    }
+
+    pub(crate) fn file(&self) -> &File {
+        &self.file
+    }
+}
+
+/// See [`Namespace::door`]. It keeps the namespace alive, but not its name.
+#[derive(Debug)]
+pub struct Door {
+    name: String,
+    file: File,
+}
+
+impl Door {
+    /// As [`Namespace::enter`].
+    ///
+    /// # Errors
+    /// If one of the steps is refused.
+    pub fn enter(&self) -> Result<()> {
         let what = || format!("enter namespace {}", self.name);
         setns(self.file.as_fd(), CloneFlags::CLONE_NEWNET).what(what)?;
         // /sys shows the devices of the namespace it was mounted in, so it is mounted again, in a mount
@@ -96,10 +125,6 @@ impl Namespace {
         let none = None::<&str>;
         mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_SLAVE, none).what(what)?;
         mount(Some("sysfs"), "/sys", Some("sysfs"), MsFlags::empty(), none).what(what)
-    }
-
-    pub(crate) fn file(&self) -> &File {
-        &self.file
     }
 }
 

@@ -1,4 +1,4 @@
-//! Single trials from the command line, for work on the lab: `first ARM[,ARM] RATE[,RATE|max]`.
+//! Single trials from the command line, for work on the lab: `trial ARM[,ARM] RATE[,RATE|max]`.
 #![allow(clippy::unwrap_used)]
 use std::time::Duration;
 fn env<T: std::str::FromStr>(n: &str, d: T) -> T {
