@@ -44,7 +44,7 @@ struct weir_source_stat {
 
 /* Written by the XDP program: the NAPI's owner is the one writer. */
 struct weir_rx_stat {
-	__u64 frames;		/* seen by XDP */
+	__u64 frames;		/* seen by XDP in poll mode */
 	__u64 to_full;		/* of these, for consumers that are inhibited */
 	__u64 shed;		/* of these, dropped here on purpose */
 	__u64 marked;		/* rewritten to the handle's port */

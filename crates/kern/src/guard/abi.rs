@@ -84,7 +84,7 @@ shared!(
 shared!(
     /// What the XDP program counted for one source.
     RxStat {
-        /// Frames seen.
+        /// Frames seen in poll mode.
         frames: AtomicU64,
         /// Frames for inhibited consumers.
         to_full: AtomicU64,
