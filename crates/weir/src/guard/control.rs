@@ -179,7 +179,12 @@ fn resolve(opts: &GuardOptions, access: &mut Access) -> anyhow::Result<Vec<Strin
 fn allowed_cpus(opts: &GuardOptions) -> anyhow::Result<Vec<usize>> {
     let affinity = kern::cpus::affinity(0)?;
     let mut cpus: Vec<usize> = match &opts.cpu {
-        Some(list) => list.iter().collect(),
+        Some(list) => {
+            if let Some(cpu) = list.iter().find(|cpu| !affinity.contains(*cpu)) {
+                return Err(usage(format!("--cpu {cpu}: this process may not run there; choose from {affinity}")));
+            }
+            list.iter().collect()
+        }
         None => affinity.iter().collect(),
     };
     cpus.truncate(POLLERS);

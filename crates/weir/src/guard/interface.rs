@@ -111,7 +111,15 @@ impl Interface {
         slots: impl FnOnce(usize) -> Option<usize>,
     ) -> anyhow::Result<()> {
         let ifindex = netns::index_of(&self.wanted)?;
-        if self.journal.is_none() || self.ifindex != ifindex {
+        // What stood for NAPIs that are gone by now must not fill the journal.
+        if let Some(journal) = self.journal.take() {
+            if journal.restore(setup.access).iter().all(kern::journal::Outcome::settled) {
+                journal.remove()?;
+            } else if self.ifindex == ifindex {
+                self.journal = Some(journal);
+            }
+        }
+        if self.journal.is_none() {
             let claimed = Journal::claim(setup.journal_dir, setup.access, ifindex);
             let (journal, _left) = claimed.map_err(|e| match e {
                 ClaimError::Guarded { .. } => usage(e),

@@ -209,6 +209,8 @@ impl Loop {
             }
             Command::Drop(source) => {
                 if let Some(polled) = self.polled[source].take() {
+                    // Most settings went with the NAPI; those of the device stay while it is down.
+                    takeover::put_back(&polled.source, &mut self.access);
                     let now = clock::now();
                     self.policy.released(now, source);
                     self.p.gauge.polling.fetch_sub(1, Relaxed);

@@ -75,7 +75,8 @@ fn change(source: &Source, access: &mut Access, to_poll: bool) -> anyhow::Result
     Ok(())
 }
 
-fn put_back(source: &Source, access: &mut Access) {
+/// Writes the old values back, newest change first.
+pub fn put_back(source: &Source, access: &mut Access) {
     let Ok(plan) = source.plan.lock() else { return };
     for planned in plan.iter().rev() {
         // A setting that is gone with its NAPI needs no restoring; anything else is found and told by undo at exit.
