@@ -180,6 +180,24 @@ impl<'a> Rig<'a> {
         Load { phases, burst, targets: vec![target], schedule: Vec::new(), hop }
     }
 
+    /// Frames that the devices' rings have taken and the host has not taken out.
+    ///
+    /// # Errors
+    /// If a driver statistic is missing.
+    pub fn in_rings(&self) -> Result<u64> {
+        let sum = |far: bool| {
+            let (name, counter): (fn(&Input) -> &str, _) = match far {
+                true => (|i| &i.far.name, "rx_queue_0_xdp_packets"),
+                false => (|i| &i.near.name, "tx_queue_0_xdp_xmit"),
+            };
+            let value = |i: &Input| Ok(ethtool::statistics(name(i))?.get(counter).copied().unwrap_or(0));
+            self.inputs.iter().map(value).sum::<kern::wire::Result<u64>>()
+        };
+        // What is taken out is read first, so that frames on their way never look like fewer than none.
+        let taken_out = self.host.run(|| sum(true))?;
+        Ok(self.wire_side.run(|| sum(false))?.saturating_sub(taken_out))
+    }
+
     /// The meters, summed over the CPUs for which `wanted` holds.
     ///
     /// # Errors
