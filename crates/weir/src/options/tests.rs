@@ -48,7 +48,7 @@ fn config(dir: &tempfile::TempDir, text: &str) -> String {
 fn defaults() {
     let opts = merged("eth0").unwrap();
     assert_eq!(opts.interfaces, ["eth0"]);
-    assert_eq!((opts.reserve, opts.quota, opts.high, opts.low), (20, 16, 75, 25));
+    assert_eq!((opts.reserve, opts.quota, opts.high, opts.low), (20, 32, 75, 25));
     assert_eq!((opts.period, opts.timeout), (Period::Auto, Duration::from_millis(10)));
     assert_eq!((opts.mode, opts.cpu, opts.status), (Mode::Auto, None, None));
     assert_eq!(opts.journal_dir, PathBuf::from("/run/weir"));
