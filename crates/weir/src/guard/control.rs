@@ -575,14 +575,14 @@ impl Control {
         let new = match crate::options::Host::here().map_err(anyhow::Error::from).and_then(|host| self.opts.reload(&host)) {
             Ok(new) => new,
             Err(e) => {
-                self.log.line("reload", "config", &format!("{e:#}; the old one stays in force"));
+                // The excerpt below the first line is for a terminal, not for a log.
+                let why = format!("{e:#}");
+                let why = why.lines().next().unwrap_or_default();
+                self.log.line("warning", "config", &format!("the old one stays in force: {why}"));
                 return;
             }
         };
         let restart = self.opts.need_restart(&new);
-        if !restart.is_empty() {
-            self.log.line("reload", "config", &format!("{} need a restart", restart.join(", ")));
-        }
         let old = std::mem::replace(&mut self.opts, new);
         (self.opts.interfaces, self.opts.cpu, self.opts.mode, self.opts.status) =
             (old.interfaces, old.cpu, old.mode, old.status);
@@ -591,7 +591,11 @@ impl Control {
         for worker in &self.workers {
             let _ = worker.commands.send(Command::Configure(config));
         }
-        self.log.line("reload", "config", "in force");
+        let rest = match restart.len() {
+            0 => String::new(),
+            n => format!(", but for {}: restart the guard for {}", restart.join(", "), if n == 1 { "it" } else { "them" }),
+        };
+        self.log.line("reload", "config", &format!("in force{rest}"));
     }
 
     fn stop(mut self) -> anyhow::Result<ExitCode> {

@@ -4,8 +4,6 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::Command;
 
-use kern::wire::netns::Namespace;
-
 /// One value by its name.
 pub type Dump = BTreeMap<String, String>;
 
@@ -24,27 +22,24 @@ const TOOLS: [&str; 8] = [
 /// What changes by itself.
 const LIVE: [&str; 4] = ["statistics", "power", "subsystem", "uevent"];
 
-/// Reads all of it, for `interfaces` of `ns`.
-pub fn take(ns: &Namespace, interfaces: &[String]) -> Dump {
-    ns.run(|| {
-        let mut dump = Dump::new();
-        for name in interfaces {
-            files(Path::new(&format!("/sys/class/net/{name}")), name, &mut dump);
-            napis(name, &mut dump);
-            for tool in TOOLS {
-                let line = tool.replace("IF", name);
-                let words: Vec<&str> = line.split(' ').collect();
-                let output = Command::new(words[0]).args(&words[1..]).output().unwrap();
-                let text = String::from_utf8_lossy(if output.status.success() { &output.stdout } else { &output.stderr });
-                for (n, shown) in text.lines().enumerate() {
-                    dump.insert(format!("{line}: line {n}"), shown.trim_end().to_owned());
-                }
+/// Reads all of it, for `interfaces` of the caller's namespace.
+pub fn take(interfaces: &[String]) -> Dump {
+    let mut dump = Dump::new();
+    for name in interfaces {
+        files(Path::new(&format!("/sys/class/net/{name}")), name, &mut dump);
+        napis(name, &mut dump);
+        for tool in TOOLS {
+            let line = tool.replace("IF", name);
+            let words: Vec<&str> = line.split(' ').collect();
+            let output = Command::new(words[0]).args(&words[1..]).output().unwrap();
+            let text = if output.status.success() { &output.stdout } else { &output.stderr };
+            for (n, shown) in String::from_utf8_lossy(text).lines().enumerate() {
+                dump.insert(format!("{line}: line {n}"), shown.trim_end().to_owned());
             }
         }
-        files(Path::new("/proc/sys/net/core"), "sysctl net.core", &mut dump);
-        Ok(dump)
-    })
-    .unwrap()
+    }
+    files(Path::new("/proc/sys/net/core"), "sysctl net.core", &mut dump);
+    dump
 }
 
 fn files(directory: &Path, name: &str, dump: &mut Dump) {

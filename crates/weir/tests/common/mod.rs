@@ -81,7 +81,7 @@ impl Random {
 }
 
 /// Milliseconds, for short.
-pub fn ms(n: u64) -> Duration {
+pub const fn ms(n: u64) -> Duration {
     Duration::from_millis(n)
 }
 
@@ -99,7 +99,9 @@ pub fn within(what: &str, limit: Duration, mut holds: impl FnMut() -> bool) -> D
 pub fn spread(what: &str, unit: &str, values: &[f64]) {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
-    let at = |q: f64| sorted.get((sorted.len().saturating_sub(1) as f64 * q) as usize).copied().unwrap_or(f64::NAN);
+    let at = |q: f64| {
+        sorted.get((sorted.len().saturating_sub(1) as f64 * q) as usize).copied().unwrap_or(f64::NAN)
+    };
     println!(
         "{what}: n {} min {:.2} median {:.2} p90 {:.2} max {:.2} {unit}",
         sorted.len(),

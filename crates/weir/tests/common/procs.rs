@@ -11,12 +11,13 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use kern::wire::netns::Namespace;
+use kern::wire::source::Running;
 use kern::wire::tasks;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
 
-use super::world::{World, bind};
+use super::world::{World, bind_to};
 use super::{HOST_CPU, PATIENCE, WIRE_CPU, ms, within};
 
 /// A program that does not answer in this time is broken; the wire's CPU is shared with the load.
@@ -42,6 +43,9 @@ pub struct Window {
     pub received: u64,
     /// Datagrams read since the sink's start.
     pub total: u64,
+    /// Datagrams read / frames sent meanwhile; the wire may miss its rate when its CPU is wanted by others. Only
+    /// where the load was given.
+    pub share: f64,
 }
 
 /// udp-sink on the host CPU.
@@ -97,6 +101,7 @@ impl Sink {
             max: us("max"),
             received: n("received"),
             total: n("total_received"),
+            share: f64::NAN,
         }
     }
 
@@ -105,6 +110,17 @@ impl Sink {
         self.reset();
         std::thread::sleep(length);
         self.report()
+    }
+
+    /// The same under a load that is all for this sink.
+    pub fn share(&mut self, load: &Running<'_>, length: Duration) -> Window {
+        let sent = || load.progress().unwrap().0;
+        self.reset();
+        let from = sent();
+        std::thread::sleep(length);
+        let to = sent();
+        let window = self.report();
+        Window { share: window.received as f64 / (to - from).max(1) as f64, ..window }
     }
 
     /// Waits until nothing more arrives, at most 3 s; all datagrams read.
@@ -167,13 +183,14 @@ impl Guard {
         command.arg("guard").args(args).args(&dirs).arg("--status").arg(&status);
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let spawn = || {
-            bind(cpus);
+            bind_to(cpus);
             Ok(command.spawn())
         };
         let mut child = world.host.run(spawn).unwrap().unwrap();
         let lines = Lines::default();
         // To the end: a guard that blocks on a full pipe would be this test's fault.
-        let readers = [collect(child.stdout.take().unwrap(), &lines), collect(child.stderr.take().unwrap(), &lines)];
+        let readers =
+            [collect(child.stdout.take().unwrap(), &lines), collect(child.stderr.take().unwrap(), &lines)];
         let control = dirs[1].clone();
         let mut guard = Guard { child, lines, status, control, keeper: 0 };
         let end = Instant::now() + ms(10_000);

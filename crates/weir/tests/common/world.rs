@@ -1,9 +1,12 @@
 //! A wire and a host, joined by veth pairs, wired as the lab's `stock-timer`: the device's flush timer on the host
 //! CPU stands for a moderated interrupt.
 
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::{Ipv4Addr, SocketAddrV4, UdpSocket};
 use std::path::PathBuf;
 use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::mpsc::{Sender, channel};
 use std::time::Duration;
 
 use kern::wire::netns::Namespace;
@@ -13,6 +16,8 @@ use kern::wire::{counters, ethtool, link, tasks};
 use super::procs::{Guard, Sink};
 use super::{HOST_CPU, WIRE_CPU, dump};
 
+/// A flood, packets/s: several times what the host can read.
+pub const FLOOD: f64 = 1e6;
 /// Port of the first sink.
 pub const PORT: u16 = 9000;
 /// Work of a sink per datagram.
@@ -28,7 +33,7 @@ pub struct World {
     /// The generator.
     pub wire: Wire,
     /// The machine under test.
-    pub host: Namespace,
+    pub host: Arc<Namespace>,
     /// The other side.
     pub wire_side: Namespace,
     /// For journals, sockets and files of the guards.
@@ -36,6 +41,44 @@ pub struct World {
     /// Rounds of work per datagram that take 1 us on the host CPU.
     pub loops: u64,
     inputs: u8,
+    resident: Resident,
+}
+
+type Job = Box<dyn FnOnce() + Send>;
+
+/// A thread that lives inside a namespace and does one job after the other: entering costs mounts, which under load
+/// can take longer than what is measured.
+struct Resident {
+    jobs: Option<Sender<Job>>,
+    thread: Option<std::thread::JoinHandle<()>>,
+}
+
+impl Resident {
+    fn new(ns: &Arc<Namespace>) -> Resident {
+        let ns = Arc::clone(ns);
+        let (sender, jobs) = channel::<Job>();
+        let thread = std::thread::spawn(move || {
+            ns.enter().unwrap();
+            jobs.into_iter().for_each(|job| job());
+        });
+        Resident { jobs: Some(sender), thread: Some(thread) }
+    }
+
+    fn run<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> T {
+        let (sender, answer) = channel();
+        // Without a listener the test has failed already.
+        let job = move || drop(sender.send(work()));
+        self.jobs.as_ref().unwrap().send(Box::new(job)).expect("the thread inside lives");
+        answer.recv().expect("work inside the namespace panicked; see above")
+    }
+}
+
+impl Drop for Resident {
+    fn drop(&mut self) {
+        drop(self.jobs.take());
+        // A panic in there has been shown by the one who waited for its answer.
+        let _ = self.thread.take().map(std::thread::JoinHandle::join);
+    }
 }
 
 /// Name of the host's end of input `n`.
@@ -51,21 +94,54 @@ fn address(n: u8) -> Ipv4Addr {
     Ipv4Addr::new(198, 18, n, 1)
 }
 
+fn peer(n: u8) -> Ipv4Addr {
+    Ipv4Addr::new(198, 18, n, 2)
+}
+
+/// Single datagrams from an ordinary socket of the wire; ends when dropped. The generator would wait actively between
+/// two frames, and hold up everything else on its CPU for that long.
+pub struct Trickle {
+    stop: Arc<AtomicBool>,
+    sent: Arc<AtomicU64>,
+    thread: Option<std::thread::JoinHandle<()>>,
+}
+
+impl Trickle {
+    /// Ends it; datagrams sent.
+    pub fn end(mut self) -> u64 {
+        self.stop.store(true, Relaxed);
+        self.thread.take().unwrap().join().unwrap();
+        self.sent.load(Relaxed)
+    }
+}
+
+impl Drop for Trickle {
+    fn drop(&mut self) {
+        self.stop.store(true, Relaxed);
+        let _ = self.thread.take().map(std::thread::JoinHandle::join);
+    }
+}
+
 impl World {
     /// A world with `inputs` pairs; `tag` tells it from the others of this program.
     pub fn new(tag: &str, inputs: u8) -> World {
         // Of test programs that were killed.
         let _ = kern::wire::netns::remove_stale();
+        let host = Arc::new(Namespace::create(&format!("{tag}h")).unwrap());
         let world = World {
             wire: Wire::load().unwrap(),
-            host: Namespace::create(&format!("{tag}h")).unwrap(),
+            resident: Resident::new(&host),
+            host,
             wire_side: Namespace::create(&format!("{tag}w")).unwrap(),
             dir: tempfile::tempdir().unwrap(),
             loops: calibrate(),
             inputs,
         };
         world.host.run(|| link::up(1)).unwrap();
-        (0..inputs).for_each(|n| world.connect(n));
+        (0..inputs).for_each(|n| {
+            world.connect(n);
+            world.prime(n);
+        });
         world
     }
 
@@ -75,6 +151,14 @@ impl World {
         let ends = ((near.as_str(), [2, 0, 0, 0, 2, n]), (far.as_str(), [2, 0, 0, 0, 1, n]));
         let (near, _) = link::veth(&self.wire_side, ends.0, &self.host, ends.1).unwrap();
         self.wire.output(u32::from(n), &self.wire_side, near.index).unwrap();
+        let ready = || {
+            link::address(near.index, peer(n), 24)?;
+            link::neighbour(near.index, address(n), [2, 0, 0, 0, 1, n])?;
+            // Datagrams of a sender with segmentation offload go round the receiver's NAPI.
+            sh(&format!("ethtool -K {} tso off gso off", near.name));
+            Ok(())
+        };
+        self.wire_side.run(ready).unwrap();
         self.prepare(n);
     }
 
@@ -87,13 +171,12 @@ impl World {
                 link::up(index)?;
                 ethtool::gro_on(&name)?;
                 link::address(index, address(n), 24)?;
-                link::neighbour(index, Ipv4Addr::new(198, 18, n, 2), [2, 0, 0, 0, 2, n])?;
+                link::neighbour(index, peer(n), [2, 0, 0, 0, 2, n])?;
                 // Never counts down to zero within a test: the timer is the only thing that starts a poll.
                 counters::set_interface(&name, "napi_defer_hard_irqs", &i32::MAX.to_string())?;
                 counters::set_interface(&name, "gro_flush_timeout", &MODERATION_NS.to_string())
             })
             .unwrap();
-        self.prime(n);
     }
 
     /// Has the NAPI of input `n` polled once on the host CPU, to which its timer belongs from then on. Not while a
@@ -115,7 +198,7 @@ impl World {
     pub fn send(&self, to: &[To], schedule: &[u8], phases: &[(Duration, f64)]) -> Running<'_> {
         let target = |&(n, port): &To| {
             let mut udp = testkit::packet::Udp::new(
-                SocketAddrV4::new(Ipv4Addr::new(198, 18, n, 2), 10_000),
+                SocketAddrV4::new(peer(n), 10_000),
                 SocketAddrV4::new(address(n), port),
             );
             (udp.source_mac, udp.target_mac) = ([2, 0, 0, 0, 2, n], [2, 0, 0, 0, 1, n]);
@@ -139,6 +222,40 @@ impl World {
             self.wire.output(target as u32, &self.wire_side, index.unwrap()).unwrap();
         }
         self.wire.start(&self.wire_side, WIRE_CPU, &load).unwrap()
+    }
+
+    /// Sends `rate` datagrams per second to input `n`, each alone, until the value is dropped.
+    pub fn trickle(&self, n: u8, port: u16, rate: u32) -> Trickle {
+        let bind = || Ok(UdpSocket::bind((peer(n), 0)));
+        let socket = self.wire_side.run(bind).unwrap().unwrap();
+        socket.connect((address(n), port)).unwrap();
+        let (stop, sent) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+        let (ends, counts) = (Arc::clone(&stop), Arc::clone(&sent));
+        let thread = std::thread::spawn(move || {
+            bind_to(&[WIRE_CPU]);
+            while !ends.load(Relaxed) {
+                let now = nix::time::clock_gettime(nix::time::ClockId::CLOCK_MONOTONIC).unwrap();
+                let stamp = now.tv_sec() as u64 * 1_000_000_000 + now.tv_nsec() as u64;
+                let datagram = [stamp.to_ne_bytes(), counts.load(Relaxed).to_ne_bytes()].concat();
+                // Refused while nobody listens or while there is no such interface: then it is not sent.
+                if socket.send(&datagram).is_ok() {
+                    counts.fetch_add(1, Relaxed);
+                }
+                std::thread::sleep(Duration::from_secs(1) / rate);
+            }
+        });
+        Trickle { stop, sent, thread: Some(thread) }
+    }
+
+    /// The flush timeout of the NAPI of input `n` now.
+    pub fn flush(&self, n: u8) -> Duration {
+        let list = move || kern::napi::list(kern::netns::index_of(&far(n)).unwrap()).unwrap();
+        Duration::from_nanos(self.inside(list)[0].gro_flush_timeout_ns.unwrap())
+    }
+
+    /// True while input `n` has a guard's settings instead of the wiring's.
+    pub fn taken(&self, n: u8) -> bool {
+        self.flush(n) != Duration::from_nanos(MODERATION_NS)
     }
 
     /// A sink on input `n`.
@@ -166,11 +283,16 @@ impl World {
         kern::journal::paths(&self.dir.path().join("journal")).unwrap()
     }
 
+    /// Does something inside the host.
+    pub fn inside<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> T {
+        self.resident.run(work)
+    }
+
     /// `weir ARGS` inside the host: exit code, standard output, standard error.
     pub fn weir(&self, args: &[&str]) -> (i32, String, String) {
         let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
         command.args(args).stdin(std::process::Stdio::null());
-        let output = self.host.run(|| Ok(command.output())).unwrap().unwrap();
+        let output = self.inside(move || command.output()).unwrap();
         let text = |b: Vec<u8>| String::from_utf8_lossy(&b).into_owned();
         (output.status.code().unwrap_or(-1), text(output.stdout), text(output.stderr))
     }
@@ -182,21 +304,21 @@ impl World {
 
     /// A program of the system inside the host; panics if it fails.
     pub fn sh(&self, line: &str) -> String {
-        sh(&self.host, line)
+        let line = line.to_owned();
+        self.inside(move || sh(&line))
     }
 
     /// Everything that a guard could change on the inputs.
     pub fn dump(&self) -> dump::Dump {
-        dump::take(&self.host, &self.interfaces())
+        let interfaces = self.interfaces();
+        self.inside(move || dump::take(&interfaces))
     }
 }
 
-/// Runs a command line of words inside `ns`; panics if it fails.
-pub fn sh(ns: &Namespace, line: &str) -> String {
+/// Runs a command line of words; panics if it fails.
+pub fn sh(line: &str) -> String {
     let words: Vec<&str> = line.split_whitespace().collect();
-    let mut command = Command::new(words[0]);
-    command.args(&words[1..]);
-    let output = ns.run(|| Ok(command.output())).unwrap().unwrap_or_else(|e| panic!("{line}: {e}"));
+    let output = Command::new(words[0]).args(&words[1..]).output().unwrap_or_else(|e| panic!("{line}: {e}"));
     assert!(output.status.success(), "{line}: {}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
@@ -209,7 +331,7 @@ fn calibrate() -> u64 {
 }
 
 /// Binds the calling thread, and what it starts, to `cpus`.
-pub fn bind(cpus: &[usize]) {
+pub fn bind_to(cpus: &[usize]) {
     match cpus {
         [one] => tasks::pin(0, *one).unwrap(),
         _ => {

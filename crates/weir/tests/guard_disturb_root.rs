@@ -1,0 +1,169 @@
+//! What happens to a busy host happens to its guard: it is stopped, starved, its consumers come and go.
+#![cfg(feature = "bpf")]
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a failed step is a failed test, in helpers too")]
+
+mod common;
+
+use std::time::{Duration, Instant};
+
+use common::dump::assert_same;
+use common::procs::{Sink, signal};
+use common::world::{FLOOD, PORT, World, bind_to};
+use common::{HOST_CPU, PATIENCE, WIRE_CPU, alone, ms, possible, rounds, spread, within};
+use kern::wire::tasks;
+use nix::sys::signal::Signal;
+
+/// After a disturbance the goodput must be back in this time.
+const RECOVERY: Duration = ms(1000);
+/// Share of the goodput from before that counts as back; the CPUs may be shared with other programs.
+const BACK: f64 = 0.6;
+
+/// Waits until the sink reads again as it did; how long that took, in ms.
+fn back(what: &str, sink: &mut Sink, before: f64) -> f64 {
+    let begin = Instant::now();
+    loop {
+        let took = begin.elapsed();
+        let window = sink.window(ms(50));
+        if window.pps >= BACK * before {
+            let took = took.as_secs_f64() * 1e3;
+            println!("{what}: goodput {:.2} of that before, after {took:.0} ms", window.pps / before);
+            return took;
+        }
+        assert!(took < RECOVERY * PATIENCE, "{what}: {:.0} k/s of {:.0} k/s", window.pps / 1e3, before / 1e3);
+    }
+}
+
+/// Takes the host CPU away from everything else for `time`.
+fn hold_the_cpu(time: Duration) {
+    let thread = std::thread::spawn(move || {
+        bind_to(&[HOST_CPU]);
+        tasks::schedule(0, tasks::Policy::Fifo(99)).unwrap();
+        let begin = Instant::now();
+        while begin.elapsed() < time {
+            std::hint::spin_loop();
+        }
+    });
+    thread.join().unwrap();
+}
+
+#[test]
+fn a_disturbed_guard_goes_on_root() {
+    if !possible("a_disturbed_guard_goes_on_root") {
+        return;
+    }
+    let _alone = alone();
+    let world = World::new("disturb", 1);
+    let mut sink = world.sink(0, PORT);
+    let before = world.dump();
+    let mut guard = world.guard(&[]);
+    let load = world.send(&[(0, PORT)], &[], &[(ms(50_000), FLOOD)]);
+    within("takeover", ms(200), || world.taken(0));
+    std::thread::sleep(ms(100));
+    let full = sink.window(ms(500)).pps;
+    println!("goodput under flood {:.0} k/s", full / 1e3);
+    for _ in 0..rounds(2, 20) {
+        signal(guard.pid(), Signal::SIGSTOP);
+        std::thread::sleep(ms(50));
+        signal(guard.pid(), Signal::SIGCONT);
+        back("guard stopped for 50 ms", &mut sink, full);
+        assert!(guard.alive());
+
+        hold_the_cpu(ms(50));
+        back("FIFO 99 on its CPU for 50 ms", &mut sink, full);
+        assert!(guard.alive());
+
+        let timeouts = |status: &serde_json::Value| status["pollers"][0]["timeouts"].as_u64().unwrap();
+        let ended = timeouts(&guard.ask(&world));
+        signal(sink.pid(), Signal::SIGSTOP);
+        std::thread::sleep(ms(200));
+        let meanwhile = timeouts(&guard.ask(&world)) - ended;
+        signal(sink.pid(), Signal::SIGCONT);
+        assert!(meanwhile > 0, "no inhibit was ended by its timeout while its consumer was stopped");
+        back("consumer stopped for 200 ms", &mut sink, full);
+
+        let old = sink.pid();
+        drop(sink);
+        std::thread::sleep(ms(100));
+        sink = world.sink(0, PORT);
+        back("consumer killed and started again", &mut sink, full);
+        within("the dead consumer is forgotten", ms(1000), || {
+            !guard.ask(&world)["consumers"].as_array().unwrap().iter().any(|c| c["pid"] == old)
+        });
+        assert!(guard.alive());
+    }
+    drop(load);
+
+    // Half of the flood still goes to where nobody listens any more.
+    let load = world.send(&[(0, PORT), (0, PORT + 1)], &[0, 1], &[(ms(50_000), FLOOD)]);
+    std::thread::sleep(ms(200));
+    let half = sink.window(ms(300)).pps;
+    drop(sink);
+    std::thread::sleep(ms(100));
+    let mut sink = world.sink(0, PORT + 1);
+    back("consumer moved to another port", &mut sink, half);
+    within("the closed consumer is forgotten", ms(1000), || {
+        let status = guard.ask(&world);
+        status["consumers"].as_array().unwrap().iter().all(|c| c["socket"] == format!("udp {}", PORT + 1))
+    });
+    drop(load);
+
+    // The flood is over: nothing is held back any more.
+    within("release", ms(1000), || !world.taken(0));
+    let load = world.send(&[(0, PORT + 1)], &[], &[(ms(10_000), 20_000.0)]);
+    within("all of a light load is read", ms(1000), || sink.share(&load, ms(100)).share > 0.99);
+    drop(load);
+    let status = guard.ask(&world);
+    let consumers = status["consumers"].as_array().unwrap();
+    assert!(consumers.iter().all(|c| c["inhibited"] == false), "{consumers:?}");
+    assert_eq!(guard.modes(&world), ["interrupt"]);
+    assert!(guard.said("takeover").is_some() && guard.said("release").is_some(), "{:?}", guard.all());
+    let (ended, _) = guard.stop();
+    assert_eq!(ended.code(), Some(0));
+    assert_same(&before, &world.dump(), "after the stop");
+}
+
+#[test]
+fn links_can_be_made_elsewhere_during_a_flood_root() {
+    /// One command may take this long.
+    const COMMAND: Duration = ms(1000);
+    if !possible("links_can_be_made_elsewhere_during_a_flood_root") {
+        return;
+    }
+    let _alone = alone();
+    let world = World::new("rtnl", 1);
+    let mut sink = world.sink(0, PORT);
+    let guard = world.guard(&[]);
+    let elsewhere = testkit::NetNs::new("rtnl");
+    let load = world.send(&[(0, PORT)], &[], &[(ms(50_000), FLOOD)]);
+    within("takeover", ms(200), || world.taken(0));
+    let full = sink.window(ms(300)).pps;
+    let (mut on_host, mut anywhere) = (Vec::new(), Vec::new());
+    sink.reset();
+    for n in 0..rounds(20, 100) {
+        let (cpus, times): (&[usize], _) = match n % 2 {
+            0 => (&[HOST_CPU], &mut on_host),
+            _ => (&[WIRE_CPU, HOST_CPU], &mut anywhere),
+        };
+        for args in [&["link", "add", "v0", "type", "veth", "peer", "name", "v1"][..], &["link", "del", "v0"]]
+        {
+            let begin = Instant::now();
+            let output = elsewhere.run(|| {
+                bind_to(cpus);
+                std::process::Command::new("ip").args(args).output()
+            });
+            let took = begin.elapsed();
+            assert!(output.unwrap().status.success(), "ip {args:?}");
+            assert!(took <= COMMAND * PATIENCE, "ip {args:?} on CPU {cpus:?} took {took:?}");
+            times.push(took.as_secs_f64() * 1e3);
+        }
+    }
+    let during = sink.report().pps;
+    assert!(world.taken(0), "the guard let go meanwhile: the test shows nothing");
+    drop(load);
+    spread("ip link add and del, on the flooded CPU", "ms", &on_host);
+    spread("ip link add and del, on any CPU", "ms", &anywhere);
+    println!("goodput meanwhile {:.2} of that before", during / full);
+    let late = on_host.iter().chain(&anywhere).filter(|t| **t > COMMAND.as_secs_f64() * 1e3).count();
+    println!("{late} commands took longer than {COMMAND:?}");
+    assert_eq!(guard.stop().0.code(), Some(0));
+}
