@@ -7,8 +7,8 @@
  * program rewrites one UDP or TCP frame per source into a datagram for the handle's port. That frame is counted as
  * `marked`. The poller asks for it at takeover, when the ring overflows anyway.
  *
- * Work per frame: one array look-up in interrupt mode; in poll mode at most one Ethernet, one VLAN, one IP and one
- * transport header are read, with four look-ups.
+ * Work per frame: one array look-up in interrupt mode; three in poll mode; while a consumer is inhibited
+ * at most one Ethernet, one VLAN, one IP and one transport header are read, with five look-ups.
  */
 #include <linux/bpf.h>
 #include <linux/if_ether.h>
@@ -74,7 +74,8 @@ SEC("xdp")
 int weir_rx(struct xdp_md *ctx)
 {
 	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
-	__u32 queue = ctx->rx_queue_index, slot, key;
+	__u32 queue = ctx->rx_queue_index, slot, key, zero = 0;
+	struct weir_guard_ctl *guard;
 	struct weir_consumer_stat *consumer;
 	struct weir_consumer_ctl *consumer_ctl;
 	struct weir_source_ctl *ctl;
@@ -98,6 +99,10 @@ int weir_rx(struct xdp_md *ctx)
 	if (!stat)
 		return XDP_PASS;
 	stat->frames++;
+	/* While no consumer is inhibited there is nothing to shed: nothing is parsed either. */
+	guard = bpf_map_lookup_elem(&guard_ctl, &zero);
+	if (!ctl->marks && guard && !guard->inhibited)
+		return XDP_PASS;
 
 	cursor = eth + 1;
 	if (cursor > end)
