@@ -22,9 +22,9 @@ fn two_inputs_share_one_cpu_root() {
     }
     let _alone = alone();
     let world = World::new("fair", 2);
-    let mut sinks = [world.sink(0, PORT), world.sink(1, PORT)];
+    let mut sinks = [world.sink(0, PORT), world.sink(1, PORT + 1)];
     let guard = world.guard(&[]);
-    let to = [(0, PORT), (1, PORT)];
+    let to = [(0, PORT), (1, PORT + 1)];
 
     // Two equal floods.
     let load = world.send(&to, &[0, 1], &[(ms(50_000), 2e6)]);

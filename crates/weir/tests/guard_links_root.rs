@@ -78,9 +78,9 @@ fn interfaces_come_and_go_root() {
     let _alone = alone();
     let world = World::new("links", 2);
     let away = testkit::NetNs::new("away");
-    let mut sinks = [world.sink(0, PORT), world.sink(1, PORT)];
+    let mut sinks = [world.sink(0, PORT), world.sink(1, PORT + 1)];
     let guard = world.guard(&[]);
-    let _load = world.send(&[(0, PORT), (1, PORT)], &[0, 1], &[(ms(300_000), FLOOD)]);
+    let _load = world.send(&[(0, PORT), (1, PORT + 1)], &[0, 1], &[(ms(300_000), FLOOD)]);
     within("both are taken over", ms(200), || world.taken(0) && world.taken(1));
     std::thread::sleep(ms(200));
     sinks.iter_mut().for_each(Sink::reset);
