@@ -12,13 +12,16 @@ fn main() {
     let wanted = env::var_os("CARGO_FEATURE_BPF").is_some();
     let found = Command::new(&clang).arg("--version").output().is_ok_and(|o| o.status.success());
     if wanted && !found {
-        println!("cargo::warning={clang} not found: built without BPF programs, `weir guard` and `weir lab` will refuse; install clang");
+        println!(
+            "cargo::warning={clang} not found: built without BPF programs, `weir guard` and `weir lab` will refuse; install clang"
+        );
     }
     let build = wanted && found;
     if !build {
         println!("cargo::rustc-cfg=no_bpf");
     }
-    let mut sources: Vec<_> = fs::read_dir("src/bpf").into_iter().flatten().flatten().map(|e| e.path()).collect();
+    let mut sources: Vec<_> =
+        fs::read_dir("src/bpf").into_iter().flatten().flatten().map(|e| e.path()).collect();
     sources.sort();
     for source in sources {
         let name = source.file_name().unwrap_or_default().to_string_lossy().into_owned();
@@ -34,7 +37,17 @@ fn main() {
 
 fn compile(clang: &str, source: &Path, object: &Path) {
     let mut c = Command::new(clang);
-    c.args(["-target", "bpf", "-mcpu=v3", "-O2", "-g", "-Wall", "-Wextra", "-Werror", "-Wno-unused-parameter"]);
+    c.args([
+        "-target",
+        "bpf",
+        "-mcpu=v3",
+        "-O2",
+        "-g",
+        "-Wall",
+        "-Wextra",
+        "-Werror",
+        "-Wno-unused-parameter",
+    ]);
     if let Ok(include) = env::var("DEP_BPF_INCLUDE") {
         c.arg("-I").arg(include);
     }

@@ -141,6 +141,10 @@ struct Source {
 struct Consumer {
     watermark: Watermark,
     level: Permille,
+    /// Enabled because the CPU was idle, and not seen below high water since.
+    probing: bool,
+    /// Earliest time that an idle CPU enables it again.
+    idle_from: Nanos,
 }
 
 /// How often each reason held the poller back; for the status.
@@ -290,7 +294,12 @@ impl Poller {
     pub fn level(&mut self, now: Nanos, consumer: usize, level: Permille) -> bool {
         let Some(marks) = self.config.marks else { return false };
         let Some(slot) = self.consumers.get_mut(consumer) else { return false };
-        let consumer = slot.get_or_insert_with(|| Consumer { watermark: Watermark::new(marks), level });
+        let consumer = slot.get_or_insert_with(|| Consumer {
+            watermark: Watermark::new(marks),
+            level,
+            probing: false,
+            idle_from: 0,
+        });
         let rise = u32::from(level.saturating_sub(consumer.level));
         consumer.level = level;
         let change = consumer.watermark.observe(now, level);
@@ -301,6 +310,10 @@ impl Poller {
         }
         match change {
             Some(Change::Inhibit) => {
+                // A consumer that is as full as before does not read: an idle CPU says nothing about it.
+                if std::mem::take(&mut consumer.probing) {
+                    consumer.idle_from = now + marks.timeout;
+                }
                 self.inhibited += 1;
                 self.counts.inhibits += 1;
             }
@@ -314,7 +327,7 @@ impl Poller {
                     }
                 }
             }
-            None => {}
+            None => consumer.probing &= self.fed == 0 || level >= marks.high,
         }
         change.is_some()
     }
@@ -348,12 +361,22 @@ impl Poller {
         inhibited
     }
 
-    /// Nothing else wants the CPU: the reserve is lent.
-    pub fn cpu_idle(&mut self, now: Nanos) {
+    /// Nothing else wants the CPU: the reserve is lent, and inhibited consumers are enabled, since they have read
+    /// what they had or wait for something else. True if that enabled one.
+    pub fn cpu_idle(&mut self, now: Nanos) -> bool {
         if self.budget.resume_at(now).is_some() {
             self.counts.lent += 1;
         }
         self.budget.idle(now);
+        let mut enabled = false;
+        for consumer in self.consumers.iter_mut().flatten() {
+            if now >= consumer.idle_from && consumer.watermark.probe() {
+                consumer.probing = true;
+                self.inhibited -= 1;
+                enabled = true;
+            }
+        }
+        enabled
     }
 
     fn blocked(&self, source: &Source) -> bool {
@@ -406,6 +429,7 @@ impl Poller {
         }
         let mut until = beat_at;
         let mut blocked = false;
+        let idle = self.consumers.iter().flatten().any(|c| c.watermark.is_inhibited() && now >= c.idle_from);
         for source in self.sources.iter().flatten() {
             if self.blocked(source) {
                 blocked = true;
@@ -421,7 +445,7 @@ impl Poller {
         } else {
             self.counts.naps += 1;
         }
-        Action::Sleep { until, wake: WakeOn { level: blocked, idle: blocked } }
+        Action::Sleep { until, wake: WakeOn { level: blocked, idle: blocked && idle } }
     }
 
     /// Mode of a source this poller knows.

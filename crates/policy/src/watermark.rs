@@ -85,6 +85,16 @@ impl Watermark {
         }
     }
 
+    /// Enables an inhibited consumer to see whether it reads; true if it was inhibited. Its level counts again once
+    /// it is [`Self::fed`].
+    pub fn probe(&mut self) -> bool {
+        let inhibited = self.is_inhibited();
+        if inhibited {
+            self.state = State::Probing;
+        }
+        inhibited
+    }
+
     /// The consumer's level at `now`.
     pub fn observe(&mut self, now: Nanos, level: Permille) -> Option<Change> {
         match self.state {

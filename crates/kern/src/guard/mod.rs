@@ -59,6 +59,8 @@ mod load {
     static RX: &Aligned<{ include_bytes!(concat!(env!("OUT_DIR"), "/rx.bpf.o")).len() }> =
         &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/rx.bpf.o")));
 
+    const RECV: &str = "weir_recv";
+
     fn failed(what: impl Into<String>) -> impl FnOnce(libbpf_rs::Error) -> Error {
         let what = what.into();
         move |e| {
@@ -84,7 +86,7 @@ mod load {
         pub napi_poll: bool,
         /// `udp:udp_fail_queue_rcv_skb`: feedback.
         pub udp_full: bool,
-        /// `sock:sock_recv_length` (since 6.3): wake at low water; without it the poller naps.
+        /// `sock:sock_recv_length` (since 6.3): wake at low water while other programs compete for the CPU.
         pub recv: bool,
         /// `sched:sched_switch`: the reserve is lent as soon as the CPU is idle.
         pub switch: bool,
@@ -118,6 +120,7 @@ mod load {
     pub struct Gauges {
         object: Object,
         _links: Vec<Link>,
+        recv: Option<Link>,
         /// What could be attached.
         pub probes: Probes,
         /// The maps.
@@ -179,11 +182,15 @@ mod load {
                 let name = program.name().to_string_lossy().into_owned();
                 match program.attach() {
                     Ok(link) => {
+                        // Attached only while it is needed: it runs at every read of every socket.
+                        if name == RECV {
+                            probes.recv = true;
+                            continue;
+                        }
                         links.push(link);
                         match name.as_str() {
                             "weir_napi_poll" => probes.napi_poll = true,
                             "weir_udp_full" => probes.udp_full = true,
-                            "weir_recv" => probes.recv = true,
                             "weir_switch" => probes.switch = true,
                             "weir_softirq_exit" => probes.softirq = true,
                             _ => {}
@@ -218,7 +225,7 @@ mod load {
                     cpu_stats: Shared::map(map("cpu_stats")?.as_fd(), cpus)
                         .map_err(failed_io("cpu_stats"))?,
                 };
-                Ok(Self { views: Arc::new(views), probes, _links: links, object })
+                Ok(Self { views: Arc::new(views), probes, _links: links, recv: None, object })
             }
         }
 
@@ -272,6 +279,17 @@ mod load {
                 source: io::ErrorKind::NotFound.into(),
             })?;
             MapHandle::try_from(&map).map(EventSource::new).map_err(failed("events"))
+        }
+
+        /// Attaches or detaches the program that wakes a poller at low water; true if it is attached now. Costs
+        /// each read of each socket about 40 ns while attached.
+        pub fn watch_reads(&mut self, on: bool) -> bool {
+            if !on {
+                self.recv = None;
+            } else if self.recv.is_none() && self.probes.recv {
+                self.recv = self.object.progs_mut().find(|p| p.name() == RECV).and_then(|p| p.attach().ok());
+            }
+            self.recv.is_some()
         }
 
         /// What poller `index`, which runs on `cpu`, sleeps on.

@@ -71,6 +71,7 @@ pub struct Control {
     access: Access,
     keeper: Option<Keeper>,
     dispatch: Arc<Mutex<Dispatch>>,
+    level_wakes: Arc<AtomicBool>,
     reports: (Sender<Report>, Receiver<Report>),
     new_consumers: (Sender<NewConsumer>, Receiver<NewConsumer>),
     notify: Arc<EventFd>,
@@ -115,6 +116,7 @@ pub fn run(opts: GuardOptions) -> anyhow::Result<ExitCode> {
         access,
         keeper: None,
         dispatch: Arc::default(),
+        level_wakes: Arc::default(),
         reports: mpsc::channel(),
         new_consumers: mpsc::channel(),
         notify: Arc::new(EventFd::from_value_and_flags(0, EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC)?),
@@ -429,7 +431,7 @@ impl Control {
             index,
             cpu,
             yielding: self.opts.sched == Sched::Other,
-            level_wakes: self.gauges.probes.recv,
+            level_wakes: Arc::clone(&self.level_wakes),
             views: Arc::clone(&self.gauges.views),
             commands: inbox,
             reports: self.reports.0.clone(),
@@ -477,7 +479,18 @@ impl Control {
             Report::Released { source, time, why } => {
                 self.mode_switches += 1;
                 source.because(format!("released: {why}"));
+                if self.workers.iter().all(|w| w.gauge.polling.load(Relaxed) == 0) {
+                    self.level_wakes.store(false, Relaxed);
+                    self.gauges.watch_reads(false);
+                }
                 self.log.event(time, "release", &source.name, why);
+            }
+            Report::Contended { cpu } => {
+                if !self.level_wakes.load(Relaxed) {
+                    let on = self.gauges.watch_reads(true);
+                    self.level_wakes.store(on, Relaxed);
+                    self.log.line("contended", &format!("CPU {cpu}"), "other programs run there: reads are watched");
+                }
             }
             Report::Failed { cpu, why } => {
                 self.log.line("warning", &format!("CPU {cpu}"), &format!("its poller ended: {why}"));

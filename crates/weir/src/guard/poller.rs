@@ -3,7 +3,7 @@
 //! It owns the turns and, between takeover and release, the settings of its sources. Everything it shares goes
 //! through atomics; the one lock on the turn's way is a source's handle, which nobody else takes while it polls.
 
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, Sender, TryRecvError};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -22,6 +22,8 @@ use super::takeover;
 
 /// Turns in a row that raise no `napi_poll` event before the handle counts as stale.
 const STALE_TURNS: u32 = 256;
+/// Pauses in a row that neither an idle CPU nor low water ended: then low water must be watched.
+const LATE_PAUSES: u32 = 2;
 /// Pause between two tries when the NAPI belongs to somebody else.
 const REFUSED_NAP: Duration = Duration::from_micros(50);
 
@@ -54,6 +56,8 @@ pub enum Report {
     Refused { source: Arc<Source>, why: String },
     /// In interrupt mode since `time`.
     Released { source: Arc<Source>, time: Nanos, why: &'static str },
+    /// Pauses end late: other programs compete for this CPU, so that the low water must wake.
+    Contended { cpu: usize },
     /// The thread ended by an error.
     Failed { cpu: usize, why: String },
     /// How the thread is scheduled.
@@ -81,8 +85,9 @@ pub struct Poller {
     pub cpu: usize,
     /// SCHED_OTHER with a yield after each turn instead of SCHED_FIFO.
     pub yielding: bool,
-    /// True if BPF wakes at low water; else an idle CPU ends a pause.
-    pub level_wakes: bool,
+    /// True while BPF wakes at low water. An idle CPU ends a pause as well, but with other programs on the CPU it is
+    /// never idle.
+    pub level_wakes: Arc<AtomicBool>,
     /// The maps.
     pub views: Arc<Views>,
     /// From the control loop.
@@ -112,6 +117,7 @@ struct Loop {
     bell: OpenBell,
     polled: Vec<Option<Polled>>,
     consumers_known: usize,
+    late_pauses: u32,
     /// End of the last charged span.
     charged_until: Nanos,
     cpu_until: Nanos,
@@ -138,6 +144,7 @@ impl Poller {
             bell: bell.open()?,
             polled: (0..kern::guard::SOURCES).map(|_| None).collect(),
             consumers_known: 0,
+            late_pauses: 0,
             charged_until: now,
             cpu_until: clock::thread_cpu(),
             charged: 0,
@@ -392,6 +399,14 @@ impl Loop {
         }
     }
 
+    fn lift_enabled(&self) {
+        for consumer in 0..self.consumers_known {
+            if !self.policy.is_inhibited(consumer) {
+                self.lift(consumer);
+            }
+        }
+    }
+
     fn lift_all(&mut self) {
         for consumer in 0..CONSUMERS {
             self.policy.forget(consumer);
@@ -403,7 +418,7 @@ impl Loop {
         let spent = self.spent(now);
         self.policy.charge(now, spent);
         let views = Arc::clone(&self.p.views);
-        let idle = on.idle && (!on.level || !self.p.level_wakes);
+        let idle = on.idle;
         let bits = if on.level { wake::LEVEL } else { 0 } | if idle { wake::IDLE } else { 0 };
         let ctl = &views.poller_ctls[self.p.index];
         let net_rx = views.cpu_stats.get(self.p.cpu).map_or(0, |c| c.net_rx_ns.load(Relaxed));
@@ -423,8 +438,14 @@ impl Loop {
             views.guard[0].pollers_waiting_idle.fetch_sub(1, Relaxed);
         }
         let now = clock::now();
-        if reasons & wake::IDLE != 0 {
-            self.policy.cpu_idle(now);
+        if reasons & wake::IDLE != 0 && self.policy.cpu_idle(now) {
+            self.lift_enabled();
+        }
+        if on.level && !self.p.level_wakes.load(Relaxed) {
+            self.late_pauses = if reasons == 0 && !drained { self.late_pauses + 1 } else { 0 };
+            if self.late_pauses == LATE_PAUSES {
+                self.p.report(Report::Contended { cpu: self.p.cpu });
+            }
         }
         // Interrupts and softirqs of this CPU are packet work too, whoever started them.
         let softirq = views.cpu_stats.get(self.p.cpu).map_or(0, |c| c.net_rx_ns.load(Relaxed)) - net_rx;
