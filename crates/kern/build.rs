@@ -19,6 +19,7 @@ fn main() {
     let build = wanted && found;
     if !build {
         println!("cargo::rustc-cfg=no_bpf");
+        println!("cargo::metadata=no_bpf=1");
     }
     let mut sources: Vec<_> =
         fs::read_dir("src/bpf").into_iter().flatten().flatten().map(|e| e.path()).collect();

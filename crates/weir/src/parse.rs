@@ -44,6 +44,7 @@ pub enum Period {
 
 impl Period {
     /// The longest period that `auto` chooses.
+    #[cfg_attr(no_bpf, allow(dead_code, reason = "there is no guard in this build"))]
     pub const AUTO_MAX: Duration = Duration::from_millis(10);
 }
 

@@ -5,8 +5,12 @@ use std::time::Duration;
 
 use super::{Error, Result};
 
+#[cfg(no_bpf)]
+mod absent;
 #[cfg(not(no_bpf))]
 mod run;
+#[cfg(no_bpf)]
+pub use absent::{Attached, Running, Wire};
 #[cfg(not(no_bpf))]
 pub use run::{Attached, Running, Wire};
 

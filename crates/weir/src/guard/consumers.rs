@@ -62,7 +62,8 @@ impl Consumers {
         let alone = sockets.len() == 1;
         let (mut process, mut pid) = (String::new(), 0);
         if let [socket] = sockets.as_slice()
-            && let Some(holder) = kern::proc::socket_holders(&[socket.inode], NAME_PATIENCE).remove(&socket.inode)
+            && let Some(holder) =
+                kern::proc::socket_holders(&[socket.inode], NAME_PATIENCE).remove(&socket.inode)
         {
             (process, pid) = (holder.name, holder.pid);
         }
@@ -88,15 +89,7 @@ impl Consumers {
         }
         gauges.views.guard[0].consumers.fetch_max(slot as u32 + 1, Relaxed);
         self.slots[slot] =
-            Some(Consumer {
-                sk,
-                port,
-                process,
-                pid,
-                alone,
-                last_overflow: now,
-                seen_overflows: 0,
-            });
+            Some(Consumer { sk, port, process, pid, alone, last_overflow: now, seen_overflows: 0 });
         self.name_the_only(gauges);
         Some(slot)
     }

@@ -183,7 +183,9 @@ fn allowed_cpus(opts: &GuardOptions) -> anyhow::Result<Vec<usize>> {
     let mut cpus: Vec<usize> = match &opts.cpu {
         Some(list) => {
             if let Some(cpu) = list.iter().find(|cpu| !affinity.contains(*cpu)) {
-                return Err(usage(format!("--cpu {cpu}: this process may not run there; choose from {affinity}")));
+                return Err(usage(format!(
+                    "--cpu {cpu}: this process may not run there; choose from {affinity}"
+                )));
             }
             list.iter().collect()
         }
@@ -233,8 +235,9 @@ impl Control {
             .map(|(_, f)| (f.first_slot, f.sources.len()))
             .collect();
         let slots = |count: usize| {
-            (0..=SOURCES.checked_sub(count)?)
-                .find(|first| taken.iter().all(|(start, len)| first + count <= *start || *first >= start + len))
+            (0..=SOURCES.checked_sub(count)?).find(|first| {
+                taken.iter().all(|(start, len)| first + count <= *start || *first >= start + len)
+            })
         };
         let full_polls = if matches!(self.opts.mode, Mode::None | Mode::Thread) { 0 } else { FULL_POLLS };
         let mut setup = Setup {
@@ -297,8 +300,9 @@ impl Control {
         let period = match self.opts.period {
             Period::Fixed(d) => d.as_nanos() as Nanos,
             // The ring must hold what arrives while the poller is away: reserve x period x rate <= depth.
-            Period::Auto => (u64::from(ring.unwrap_or(256)) * 1_000_000_000 / FILL_RATE * 100 / reserve.max(1))
-                .clamp(MILLISECOND, Period::AUTO_MAX.as_nanos() as Nanos),
+            Period::Auto => (u64::from(ring.unwrap_or(256)) * 1_000_000_000 / FILL_RATE * 100
+                / reserve.max(1))
+            .clamp(MILLISECOND, Period::AUTO_MAX.as_nanos() as Nanos),
         };
         let marks = Marks::new(
             u16::from(self.opts.high) * 10,
@@ -342,12 +346,7 @@ impl Control {
         }
     }
 
-    fn serve(
-        &mut self,
-        signals: &Signals,
-        server: &Server,
-        status: &mut StatusWriter,
-    ) -> anyhow::Result<()> {
+    fn serve(&mut self, signals: &Signals, server: &Server, status: &mut StatusWriter) -> anyhow::Result<()> {
         let mut links = LinkWatch::open()?;
         let mut tick = clock::now() + TICK;
         let mut line = clock::now() + 1000 * MILLISECOND;
@@ -383,7 +382,11 @@ impl Control {
                 LinkEvent::Changed { .. } | LinkEvent::Resync => true,
                 LinkEvent::Gone { ifindex, .. } => self.interfaces.iter().any(|i| i.ifindex == *ifindex),
             };
-            let gone = links.take().unwrap_or_default().iter().any(|e| ours(e) && !matches!(e, LinkEvent::Changed { .. }));
+            let gone = links
+                .take()
+                .unwrap_or_default()
+                .iter()
+                .any(|e| ours(e) && !matches!(e, LinkEvent::Changed { .. }));
             if now >= tick || gone {
                 tick = now + TICK;
                 self.look_around(now);
@@ -464,13 +467,22 @@ impl Control {
                     worker.class = class.name();
                 }
                 if let Some(why) = refused {
-                    self.log.line("warning", &format!("CPU {cpu}"), &format!("no SCHED_FIFO ({why}): nice -20"));
+                    self.log.line(
+                        "warning",
+                        &format!("CPU {cpu}"),
+                        &format!("no SCHED_FIFO ({why}): nice -20"),
+                    );
                 }
             }
             Report::TakenOver { source, time, evidence } => {
                 self.mode_switches += 1;
                 let after = time.saturating_sub(evidence) as f64 / MILLISECOND as f64;
-                self.log.event(time, "takeover", &source.name, &format!("{}; after {after:.2} ms", source.why()));
+                self.log.event(
+                    time,
+                    "takeover",
+                    &source.name,
+                    &format!("{}; after {after:.2} ms", source.why()),
+                );
             }
             Report::Refused { source, why } => {
                 source.because(format!("not taken over: {why}"));
@@ -489,7 +501,11 @@ impl Control {
                 if !self.level_wakes.load(Relaxed) {
                     let on = self.gauges.watch_reads(true);
                     self.level_wakes.store(on, Relaxed);
-                    self.log.line("contended", &format!("CPU {cpu}"), "other programs run there: reads are watched");
+                    self.log.line(
+                        "contended",
+                        &format!("CPU {cpu}"),
+                        "other programs run there: reads are watched",
+                    );
                 }
             }
             Report::Failed { cpu, why } => {
@@ -585,7 +601,10 @@ impl Control {
     }
 
     fn reload(&mut self) {
-        let new = match crate::options::Host::here().map_err(anyhow::Error::from).and_then(|host| self.opts.reload(&host)) {
+        let new = match crate::options::Host::here()
+            .map_err(anyhow::Error::from)
+            .and_then(|host| self.opts.reload(&host))
+        {
             Ok(new) => new,
             Err(e) => {
                 // The excerpt below the first line is for a terminal, not for a log.
@@ -606,7 +625,11 @@ impl Control {
         }
         let rest = match restart.len() {
             0 => String::new(),
-            n => format!(", but for {}: restart the guard for {}", restart.join(", "), if n == 1 { "it" } else { "them" }),
+            n => format!(
+                ", but for {}: restart the guard for {}",
+                restart.join(", "),
+                if n == 1 { "it" } else { "them" }
+            ),
         };
         self.log.line("reload", "config", &format!("in force{rest}"));
     }
@@ -639,7 +662,10 @@ impl Control {
             }
         }
         self.log.sum(&self.interfaces);
-        if complete { Ok(ExitCode::SUCCESS) } else { Err(failed("some settings are not back; run weir undo")) }
+        if complete {
+            Ok(ExitCode::SUCCESS)
+        } else {
+            Err(failed("some settings are not back; run weir undo"))
+        }
     }
 }
-

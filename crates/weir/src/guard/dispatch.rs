@@ -202,7 +202,8 @@ impl Watch {
         sched::go_fifo();
         while !self.stop.load(Relaxed) {
             // An interrupted wait is as good as one that timed out.
-            let _ = poll(&mut [PollFd::new(ring.fd().as_fd(), PollFlags::POLLIN)], PollTimeout::from(LOOK_MS));
+            let _ =
+                poll(&mut [PollFd::new(ring.fd().as_fd(), PollFlags::POLLIN)], PollTimeout::from(LOOK_MS));
             let mut named = false;
             for event in ring.take() {
                 named |= matches!(event, Event::NewConsumer { .. });

@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 use std::sync::{Arc, Mutex};
 
 use anyhow::Context;
-use kern::guard::{Gauges, Handle, RxLink, SOURCES, mode};
 use kern::cpus::CpuSet;
+use kern::guard::{Gauges, Handle, RxLink, SOURCES, mode};
 use kern::journal::{self, ClaimError, Journal};
 use kern::napi::{Napi, Threaded};
 use kern::netns;
@@ -184,7 +184,11 @@ impl Interface {
             if let (None, Some(_), None) = (&hands_off, rps.iter().next(), &setup.threads) {
                 // Nothing may queue between the driver and the consumer while the source is polled.
                 let setting = Setting::RpsCpus { ifindex: self.ifindex, queue };
-                plan.push(Planned { setting, old: Value::Cpus(rps.clone()), new: Value::Cpus(CpuSet::new()) });
+                plan.push(Planned {
+                    setting,
+                    old: Value::Cpus(rps.clone()),
+                    new: Value::Cpus(CpuSet::new()),
+                });
             }
             record.extend(plan.iter().map(|p| journal::Planned {
                 setting: p.setting,
@@ -232,7 +236,12 @@ impl Interface {
     }
 
     /// Mode thread: the scheduler sees the packet work of each NAPI as that of a thread.
-    fn start_threads(&self, gauges: &Gauges, access: &mut Access, cpus: Option<&CpuSet>) -> anyhow::Result<()> {
+    fn start_threads(
+        &self,
+        gauges: &Gauges,
+        access: &mut Access,
+        cpus: Option<&CpuSet>,
+    ) -> anyhow::Result<()> {
         for source in self.sources.iter().filter(|s| s.hands_off.is_none()) {
             let plan = source.plan.lock().map_err(|_| anyhow::anyhow!("its plan is broken"))?;
             for planned in plan.iter() {
@@ -356,10 +365,8 @@ fn thread_plan(access: &mut Access, ifindex: u32, napi_id: u32) -> anyhow::Resul
 
 /// What takeover changes: of the NAPI alone where the kernel can (6.13), else of the device.
 fn plan(access: &mut Access, ifindex: u32, napi_id: u32, flush: u64) -> anyhow::Result<Vec<Planned>> {
-    let of_napi = [
-        (Setting::NapiFlush { ifindex, napi_id }, flush),
-        (Setting::NapiDefer { ifindex, napi_id }, DEFER),
-    ];
+    let of_napi =
+        [(Setting::NapiFlush { ifindex, napi_id }, flush), (Setting::NapiDefer { ifindex, napi_id }, DEFER)];
     let of_device = [(Setting::DevFlush { ifindex }, flush), (Setting::DevDefer { ifindex }, DEFER)];
     let mut read = |set: [(Setting, u64); 2]| -> kern::error::Result<Vec<Planned>> {
         set.into_iter()

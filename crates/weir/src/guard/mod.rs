@@ -8,35 +8,37 @@
 //! The watch thread decides on takeover. The control loop (the main thread) looks after links and consumers, writes
 //! the status and answers `weir status`; it needs neither the guarded CPU nor the guarded interface.
 
+#[cfg(not(no_bpf))]
 mod clock;
-#[cfg(feature = "bpf")]
+#[cfg(not(no_bpf))]
 mod consumers;
-#[cfg(feature = "bpf")]
+#[cfg(not(no_bpf))]
 mod control;
-#[cfg(feature = "bpf")]
+#[cfg(not(no_bpf))]
 mod cpuclaim;
-#[cfg(feature = "bpf")]
+#[cfg(not(no_bpf))]
 mod dispatch;
-#[cfg(feature = "bpf")]
+#[cfg(not(no_bpf))]
 mod interface;
-#[cfg(feature = "bpf")]
+#[cfg(not(no_bpf))]
 mod poller;
-#[cfg(feature = "bpf")]
+#[cfg(not(no_bpf))]
 mod report;
+#[cfg(not(no_bpf))]
 mod sched;
-#[cfg(feature = "bpf")]
+#[cfg(not(no_bpf))]
 mod source;
-#[cfg(feature = "bpf")]
+#[cfg(not(no_bpf))]
 mod takeover;
 
-#[cfg(feature = "bpf")]
+#[cfg(not(no_bpf))]
 pub use control::run;
 
 /// Guards until stopped.
 ///
 /// # Errors
 /// Always: this build has no BPF programs.
-#[cfg(not(feature = "bpf"))]
+#[cfg(no_bpf)]
 pub fn run(_opts: crate::options::GuardOptions) -> anyhow::Result<std::process::ExitCode> {
     Err(crate::error::missing(
         "guard: this weir was built without BPF programs; install clang and libelf-dev and build again",

@@ -233,7 +233,8 @@ impl Loop {
     }
 
     fn take_over(&mut self, source: Arc<Source>, mut switch: ModeSwitch, evidence: Nanos) {
-        match takeover::take(&source, &self.p.views, &mut self.access, self.policy.config().quota, self.p.cpu) {
+        match takeover::take(&source, &self.p.views, &mut self.access, self.policy.config().quota, self.p.cpu)
+        {
             Ok(polls_per_turn) => {
                 let now = clock::now();
                 source.takeovers.fetch_add(1, Relaxed);

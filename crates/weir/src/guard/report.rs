@@ -176,7 +176,8 @@ impl Maker {
                 });
             }
             row.offered = Some(packets);
-            let drops = |shed, marked| BTreeMap::from([("shed".to_owned(), shed), ("handle".to_owned(), marked)]);
+            let drops =
+                |shed, marked| BTreeMap::from([("shed".to_owned(), shed), ("handle".to_owned(), marked)]);
             row.drops = drops(shed, marked);
             row.drops_total = drops(shed_total, marked_total);
             status.interfaces.push(row);
@@ -336,7 +337,8 @@ impl Server {
                 control.log.changes.iter().cloned().collect(),
                 control.log.lines.iter().cloned().collect(),
             );
-            let ready = stream.set_nonblocking(false).and_then(|()| stream.set_write_timeout(Some(ANSWER_PATIENCE)));
+            let ready =
+                stream.set_nonblocking(false).and_then(|()| stream.set_write_timeout(Some(ANSWER_PATIENCE)));
             if let (Ok(()), Ok(text)) = (ready, serde_json::to_vec(&status)) {
                 // A reader that went away has what it wanted.
                 let _ = stream.write_all(&text);

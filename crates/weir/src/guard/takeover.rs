@@ -97,7 +97,9 @@ fn mark(source: &Source, views: &Views, handle: &Handle) -> anyhow::Result<()> {
     let start = Instant::now();
     let mut allowed = 0;
     let id = loop {
-        if allowed < MARKS_MAX && views.rx_stats[source.slot].marked.load(Relaxed) == marked + u64::from(allowed) {
+        if allowed < MARKS_MAX
+            && views.rx_stats[source.slot].marked.load(Relaxed) == marked + u64::from(allowed)
+        {
             allowed += 1;
             ctl.marks.store((marked as u16).wrapping_add(allowed), Relaxed);
         }

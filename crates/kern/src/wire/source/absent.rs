@@ -1,0 +1,77 @@
+//! The source in a build without BPF programs: it cannot be loaded, so nothing else of it can be called.
+
+use std::convert::Infallible;
+use std::marker::PhantomData;
+
+use super::super::netns::Namespace;
+use super::super::{Error, Result};
+use super::{Class, Edges, Load, Meter, Sent};
+
+/// Never exists in this build.
+#[derive(Debug)]
+pub struct Wire(Infallible);
+
+/// Never exists in this build.
+#[derive(Debug)]
+pub struct Running<'a>(Infallible, PhantomData<&'a Wire>);
+
+/// Never exists in this build.
+#[derive(Debug)]
+pub struct Attached(#[allow(dead_code, reason = "uninhabited")] Infallible);
+
+macro_rules! absent {
+    ($($name:ident($($arg:ident: $ty:ty),*) -> $answer:ty;)*) => {
+        $(
+            /// Cannot be called: see the module.
+            #[allow(unused_variables, clippy::missing_errors_doc, reason = "uninhabited")]
+            pub fn $name(&self, $($arg: $ty),*) -> $answer {
+                match self.0 {}
+            }
+        )*
+    };
+}
+
+impl Wire {
+    /// # Errors
+    /// Always, with what to install.
+    pub fn load() -> Result<Wire> {
+        Err(Error::Missing(
+            "this weir was built without BPF programs; install clang and libelf-dev and build again".into(),
+        ))
+    }
+
+    absent! {
+        output(target: u32, ns: &Namespace, index: u32) -> Result<()>;
+        hop(cpu: usize, length: u32) -> Result<i32>;
+        remove_hop(cpu: usize) -> Result<()>;
+        meter(ns: &Namespace, index: u32) -> Result<()>;
+        watch(pid: u32, class: Class) -> Result<()>;
+        unwatch_all() -> Result<()>;
+        meters() -> Result<Vec<Meter>>;
+        look_for_edges(from_ns: u64) -> Result<()>;
+        edges() -> Result<Edges>;
+        attach_drop(ns: &Namespace, index: u32) -> Result<Attached>;
+        attach_limit(ns: &Namespace, index: u32, rate: f64, depth: u32) -> Result<Attached>;
+        limit_drops() -> Result<u64>;
+        attach_replies(ns: &Namespace, index: u32) -> Result<Attached>;
+        replies() -> Result<u64>;
+        prime(ns: &Namespace, cpu: usize, target: u32, frame: Vec<u8>) -> Result<()>;
+        start(ns: &Namespace, cpu: usize, load: &Load) -> Result<Running<'_>>;
+    }
+}
+
+impl Running<'_> {
+    absent! {
+        progress() -> Result<(u64, u64)>;
+        by_target() -> Result<Vec<u64>>;
+        started_ns() -> Result<Option<u64>>;
+        finished() -> bool;
+        stop() -> Result<()>;
+    }
+
+    /// Cannot be called: see the module.
+    #[allow(clippy::missing_errors_doc, reason = "uninhabited")]
+    pub fn wait(self) -> Result<Sent> {
+        match self.0 {}
+    }
+}
