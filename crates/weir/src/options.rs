@@ -52,7 +52,7 @@ pub enum StatusTo {
 
 /// A guard's options, checked.
 #[derive(Debug, Clone)]
-#[cfg_attr(not(feature = "bpf"), allow(dead_code, reason = "the guard reads them"))]
+#[cfg_attr(no_bpf, allow(dead_code, reason = "the guard reads them"))]
 pub struct GuardOptions {
     /// Names, each once, in the order given; none is a loopback; 1 to [`INTERFACES_MAX`]. They existed when read.
     pub interfaces: Vec<String>,
@@ -131,13 +131,13 @@ impl GuardOptions {
     ///
     /// # Errors
     /// As [`GuardOptions::resolve`]; the guard keeps what it has.
-    #[cfg_attr(not(feature = "bpf"), allow(dead_code, reason = "the guard calls it on SIGHUP"))]
+    #[cfg_attr(no_bpf, allow(dead_code, reason = "the guard calls it on SIGHUP"))]
     pub fn reload(&self, host: &Host) -> anyhow::Result<GuardOptions> {
         GuardOptions::read(self.args.clone(), host, &self.interfaces)
     }
 
     /// Options that differ in `new` and cannot change while a guard runs.
-    #[cfg_attr(not(feature = "bpf"), allow(dead_code, reason = "the guard calls it on SIGHUP"))]
+    #[cfg_attr(no_bpf, allow(dead_code, reason = "the guard calls it on SIGHUP"))]
     pub fn need_restart(&self, new: &GuardOptions) -> Vec<&'static str> {
         [
             ("interfaces", self.interfaces != new.interfaces),
