@@ -117,7 +117,13 @@ impl Deaths {
                 break;
             }
             let late = waited > RECOVERY * PATIENCE;
-            assert!(!late, "{when}: still {window:?} {waited:?} later; stock p99 {:.0} us", stock.p99);
+            assert!(
+                !late,
+                "{:?} {when}: still {window:?} {waited:?} later; stock p99 {:.0} us\n{}",
+                load.wait(),
+                stock.p99,
+                differences(&dump, &world.dump()).join("\n")
+            );
         }
         drop(load);
         self.polled += usize::from(polled);

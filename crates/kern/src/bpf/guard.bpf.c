@@ -220,41 +220,42 @@ int BPF_PROG(weir_napi_poll, struct napi_struct *napi, int work, int budget)
 SEC("tp_btf/udp_fail_queue_rcv_skb")
 int BPF_PROG(weir_udp_full, int rc, struct sock *sk)
 {
+	__u32 cpu = bpf_get_smp_processor_id(), pending = WEIR_CONSUMERS, *slot;
+	struct weir_event event = { .kind = WEIR_EVENT_CONSUMER, .cpu = cpu };
 	struct weir_guard_ctl *guard = the_guard();
-	__u64 key = (__u64)sk;
-	__u32 *slot = bpf_map_lookup_elem(&consumer_slots, &key);
-	struct weir_event event = { .kind = WEIR_EVENT_CONSUMER };
 	struct weir_consumer_stat *stat;
+	struct weir_cpu_stat *here;
+	__u64 key = (__u64)sk;
 
 	if (!guard || sk->__sk_common.skc_net.net->ns.inum != netns_inode)
 		return 0;
+	slot = bpf_map_lookup_elem(&consumer_slots, &key);
 	if (slot) {
 		stat = bpf_map_lookup_elem(&consumer_stats, slot);
-		if (!stat)
-			return 0;
-		stat->overflows++;
-		if (!guard->overflow_step || stat->overflows - stat->reported < guard->overflow_step)
-			return 0;
-		stat->reported = stat->overflows;
-		event.time_ns = bpf_ktime_get_ns();
-		if (event.time_ns - stat->reported_ns < WEIR_EVENT_EVERY_NS)
-			return 0;
-		stat->reported_ns = event.time_ns;
-		event.kind = WEIR_EVENT_OVERFLOW;
-		event.slot = *slot;
-	} else {
-		__u32 pending = WEIR_CONSUMERS;
-
+		if (stat)
+			stat->overflows++;
+	} else if (!bpf_map_update_elem(&consumer_slots, &key, &pending, BPF_NOEXIST)) {
 		/* A full table degrades to "not tracked": no feedback for this socket. */
-		if (bpf_map_update_elem(&consumer_slots, &key, &pending, BPF_NOEXIST))
-			return 0;
 		event.cookie = bpf_get_socket_cookie((void *)sk);
 		event.time_ns = bpf_ktime_get_ns();
+		event.sk = key;
+		event.port = sk->__sk_common.skc_num;
+		event.family = sk->__sk_common.skc_family;
+		bpf_ringbuf_output(&events, &event, sizeof(event), BPF_RB_FORCE_WAKEUP);
 	}
-	event.sk = key;
-	event.port = sk->__sk_common.skc_num;
-	event.family = sk->__sk_common.skc_family;
-	event.cpu = bpf_get_smp_processor_id();
+
+	here = bpf_map_lookup_elem(&cpu_stats, &cpu);
+	if (!here)
+		return 0;
+	here->overflows++;
+	if (!guard->overflow_step || here->overflows - here->reported < guard->overflow_step)
+		return 0;
+	here->reported = here->overflows;
+	event.time_ns = bpf_ktime_get_ns();
+	if (event.time_ns - here->reported_ns < WEIR_EVENT_EVERY_NS)
+		return 0;
+	here->reported_ns = event.time_ns;
+	event.kind = WEIR_EVENT_OVERFLOW;
 	bpf_ringbuf_output(&events, &event, sizeof(event), BPF_RB_FORCE_WAKEUP);
 	return 0;
 }

@@ -68,9 +68,7 @@ struct weir_consumer_stat {
 	__u32 gone;		/* the address holds another socket by now */
 	__u32 cpu;		/* CPU of the last read seen */
 	__u64 shed;
-	__u64 reported_ns;	/* last WEIR_EVENT_OVERFLOW */
-	__u64 reported;		/* `overflows` then */
-	__u64 pad;
+	__u64 pad[3];
 };
 
 struct weir_poller_ctl {
@@ -82,14 +80,17 @@ struct weir_cpu_stat {
 	__u64 net_rx_ns;	/* time in the NET_RX softirq */
 	__u64 net_rx_runs;
 	__u64 started_ns;	/* of the run under way, 0 if none */
-	__u64 pad[5];
+	__u64 overflows;	/* datagrams that sockets of this namespace refused on this CPU */
+	__u64 reported;		/* `overflows` at the last WEIR_EVENT_OVERFLOW */
+	__u64 reported_ns;	/* time of it */
+	__u64 pad[2];
 };
 
 struct weir_guard_ctl {
 	__u32 consumers;	/* slots in use: 0..consumers */
 	__u32 inhibited;	/* how many consumers are inhibited */
 	__u32 pollers_waiting_idle;
-	__u32 overflow_step;	/* overflows of one consumer between two WEIR_EVENT_OVERFLOW */
+	__u32 overflow_step;	/* overflows on one CPU between two WEIR_EVENT_OVERFLOW; 0: none */
 	__u64 only_sk;		/* the one consumer that is tracked, 0 if there are more */
 	__u32 only_slot;
 	__u32 pad[9];
@@ -97,7 +98,7 @@ struct weir_guard_ctl {
 
 struct weir_event {
 	__u32 kind;		/* enum weir_event_kind */
-	__u32 slot;		/* source, or consumer */
+	__u32 slot;		/* source */
 	__u64 time_ns;
 	__u64 sk;
 	__u64 cookie;

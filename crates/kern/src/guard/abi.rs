@@ -128,10 +128,6 @@ shared!(
         cpu: AtomicU32,
         /// Frames shed for it.
         shed: AtomicU64,
-        /// Last [`Event::Overflow`], ns.
-        reported_ns: AtomicU64,
-        /// `overflows` then.
-        reported: AtomicU64,
     }
 );
 
@@ -152,6 +148,12 @@ shared!(
         net_rx_runs: AtomicU64,
         /// Start of the run under way, 0 if none.
         started_ns: AtomicU64,
+        /// Datagrams that sockets of the guard's namespace refused on this CPU.
+        overflows: AtomicU64,
+        /// `overflows` at the last [`Event::Overflow`].
+        reported: AtomicU64,
+        /// Time of it, ns.
+        reported_ns: AtomicU64,
     }
 );
 
@@ -164,7 +166,7 @@ shared!(
         inhibited: AtomicU32,
         /// How many pollers wait for an idle CPU.
         pollers_waiting_idle: AtomicU32,
-        /// Overflows of one consumer between two [`Event::Overflow`]; 0: none.
+        /// Overflows on one CPU between two [`Event::Overflow`]; 0: none.
         overflow_step: AtomicU32,
         /// The one consumer that is tracked, 0 if there are more.
         only_sk: AtomicU64,
@@ -211,10 +213,10 @@ pub enum Event {
         /// CLOCK_MONOTONIC ns.
         time_ns: u64,
     },
-    /// A known consumer overflowed `overflow_step` times more.
+    /// Sockets overflowed `overflow_step` times more on one CPU.
     Overflow {
-        /// Consumer slot.
-        consumer: usize,
+        /// The CPU.
+        cpu: u32,
         /// CLOCK_MONOTONIC ns.
         time_ns: u64,
     },
@@ -237,7 +239,7 @@ impl Event {
                 port: raw.port,
                 time_ns: raw.time_ns,
             }),
-            3 if slot < CONSUMERS => Some(Self::Overflow { consumer: slot, time_ns: raw.time_ns }),
+            3 => Some(Self::Overflow { cpu: raw.cpu, time_ns: raw.time_ns }),
             _ => None,
         }
     }

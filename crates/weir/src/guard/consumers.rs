@@ -24,6 +24,8 @@ pub struct Consumer {
     pub process: String,
     /// Its process id, 0 if not found.
     pub pid: u32,
+    /// Inode of the socket while its process is looked for; 0 afterwards.
+    inode: u64,
     /// False where several sockets share the port: then a full one says nothing about the others.
     pub alone: bool,
     last_overflow: Nanos,
@@ -60,15 +62,9 @@ impl Consumers {
         let slot = self.slots.iter().position(Option::is_none)?;
         let sockets = kern::proc::udp_sockets(Some(port)).unwrap_or_default();
         let alone = sockets.len() == 1;
-        let (mut process, mut pid) = (String::new(), 0);
-        if let [socket] = sockets.as_slice()
-            && let Some(holder) =
-                kern::proc::socket_holders(&[socket.inode], NAME_PATIENCE).remove(&socket.inode)
-        {
-            (process, pid) = (holder.name, holder.pid);
-        }
+        let inode = sockets.first().map_or(0, |s| s.inode);
         let stat = &gauges.views.consumer_stats[slot];
-        for counter in [&stat.overflows, &stat.recvs, &stat.shed, &stat.reported] {
+        for counter in [&stat.overflows, &stat.recvs, &stat.shed] {
             counter.store(0, Relaxed);
         }
         stat.level.store(0, Relaxed);
@@ -88,10 +84,33 @@ impl Consumers {
             return None;
         }
         gauges.views.guard[0].consumers.fetch_max(slot as u32 + 1, Relaxed);
-        self.slots[slot] =
-            Some(Consumer { sk, port, process, pid, alone, last_overflow: now, seen_overflows: 0 });
+        self.slots[slot] = Some(Consumer {
+            sk,
+            port,
+            process: String::new(),
+            pid: 0,
+            inode,
+            alone,
+            last_overflow: now,
+            seen_overflows: 0,
+        });
         self.name_the_only(gauges);
         Some(slot)
+    }
+
+    /// Looks for the programs behind sockets that have none yet: one search, at most [`NAME_PATIENCE`] long. Not
+    /// done at once, since under flood feedback must not wait for it.
+    pub fn name(&mut self) {
+        let wanted: Vec<u64> = self.slots.iter().flatten().map(|c| c.inode).filter(|i| *i != 0).collect();
+        if wanted.is_empty() {
+            return;
+        }
+        let mut found = kern::proc::socket_holders(&wanted, NAME_PATIENCE);
+        for consumer in self.slots.iter_mut().flatten() {
+            if let Some(holder) = found.remove(&std::mem::take(&mut consumer.inode)) {
+                (consumer.process, consumer.pid) = (holder.name, holder.pid);
+            }
+        }
     }
 
     /// Retires closed and quiet consumers; the slots that became free. Looks at every slot once.

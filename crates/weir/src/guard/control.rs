@@ -521,6 +521,7 @@ impl Control {
                 let _ = worker.commands.send(Command::Forget(slot));
             }
         }
+        self.consumers.name();
         for index in 0..self.interfaces.len() {
             self.look_at(index);
         }

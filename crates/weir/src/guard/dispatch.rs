@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex};
 
-use kern::guard::{CONSUMERS, Event, EventRing, EventSource, SOURCES, Views};
+use kern::guard::{Event, EventRing, EventSource, SOURCES, Views};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use policy::switch::ModeSwitch;
 use policy::{MILLISECOND, Nanos};
@@ -23,7 +23,7 @@ use super::{clock, sched};
 const RETRY: (Nanos, Nanos) = (1000 * MILLISECOND, 30_000 * MILLISECOND);
 /// Share of the packets from which on a source counts as one that floods a consumer, permille.
 const FLOODING: u64 = 250;
-/// Overflows of one consumer between two reports, which come at most once per millisecond.
+/// Overflows on one CPU between two reports, which come at most once per millisecond.
 pub const OVERFLOW_STEP: u32 = 64;
 /// Reports of overflow that make evidence, if they come within [`OVERFLOW_SPAN`]. A program that waits for one other
 /// program's time slice (3 ms) overflows its socket for less than that; overload goes on. A flood does not wait for
@@ -60,7 +60,8 @@ pub struct Dispatch {
     switches: BTreeMap<usize, ModeSwitch>,
     retry: BTreeMap<usize, (Nanos, Nanos)>,
     packets_seen: BTreeMap<usize, u64>,
-    spans: BTreeMap<usize, Span>,
+    /// By CPU.
+    spans: BTreeMap<u32, Span>,
     pollers: Vec<(usize, Sender<Command>)>,
     next_cpu: usize,
 }
@@ -103,10 +104,9 @@ impl Dispatch {
         self.retry.remove(&slot);
     }
 
-    /// A consumer reports overflow: true if it went on long enough to be evidence.
-    fn overflowed(&mut self, consumer: usize, now: Nanos) -> bool {
-        debug_assert!(consumer < CONSUMERS);
-        let span = self.spans.entry(consumer).or_default();
+    /// Sockets overflow on `cpu`: true if it went on long enough to be evidence.
+    fn overflowed(&mut self, cpu: u32, now: Nanos) -> bool {
+        let span = self.spans.entry(cpu).or_default();
         if now.saturating_sub(span.began) > OVERFLOW_SPAN {
             *span = Span { began: now, reports: 0 };
         }
@@ -118,19 +118,25 @@ impl Dispatch {
         true
     }
 
-    /// A consumer overflows fast: the sources that carry most packets are overloaded, although their rings are not.
-    fn flooded(&mut self, views: &Views, now: Nanos) {
+    /// Sockets overflow on `cpu`: the sources that carry most packets there are overloaded, although their rings are
+    /// not full.
+    fn flooded(&mut self, views: &Views, cpu: u32, now: Nanos) {
         let mut deltas = Vec::with_capacity(SOURCES);
         for slot in self.switches.keys() {
-            let packets = views.source_stats[*slot].packets.load(Relaxed);
+            let stat = &views.source_stats[*slot];
+            // With RPS the socket overflows on another CPU than the one that polls.
+            let rps = self.sources.get(slot).and_then(|s| s.rps_cpu);
+            if rps.unwrap_or_else(|| stat.softirq_cpu.load(Relaxed)) != cpu {
+                continue;
+            }
+            let packets = stat.packets.load(Relaxed);
             let before = self.packets_seen.insert(*slot, packets).unwrap_or(0);
             deltas.push((*slot, packets.wrapping_sub(before)));
         }
         let total: u64 = deltas.iter().map(|(_, d)| d).sum();
         for (slot, delta) in deltas {
             if delta > 0 && delta * 1000 >= total * FLOODING {
-                let cpu = views.source_stats[slot].softirq_cpu.load(Relaxed) as usize;
-                self.overloaded(slot, cpu, now, "a consumer overflows");
+                self.overloaded(slot, cpu as usize, now, "a consumer overflows");
             }
         }
     }
@@ -167,9 +173,9 @@ impl Dispatch {
             Event::NewConsumer { sk, cookie, port, .. } => {
                 let _ = new.send(NewConsumer { sk, cookie, port });
             }
-            Event::Overflow { consumer, time_ns } => {
-                if self.overflowed(consumer, time_ns) {
-                    self.flooded(views, time_ns);
+            Event::Overflow { cpu, time_ns } => {
+                if self.overflowed(cpu, time_ns) {
+                    self.flooded(views, cpu, time_ns);
                 }
             }
         }
@@ -230,6 +236,6 @@ mod tests {
         assert!(!(1..8).any(|t| d.overflowed(0, t * ms)), "7 ms of overflow");
         assert!(![40, 80, 120, 160, 200].iter().any(|t| d.overflowed(0, t * ms)), "a slow loss");
         assert!((300..308).any(|t| d.overflowed(0, t * ms)), "8 ms without an end");
-        assert!(!d.overflowed(1, 308 * ms), "each consumer for itself");
+        assert!(!d.overflowed(1, 308 * ms), "each CPU for itself");
     }
 }

@@ -43,7 +43,9 @@ pub struct Window {
     pub received: u64,
     /// Datagrams read since the sink's start.
     pub total: u64,
-    /// Datagrams read / frames sent meanwhile; the wire may miss its rate when its CPU is wanted by others. Only
+    /// Frames sent meanwhile. Only where the load was given.
+    pub sent: u64,
+    /// Datagrams read / frames sent; the wire may miss its rate when its CPU is wanted by others. Only
     /// where the load was given.
     pub share: f64,
 }
@@ -101,6 +103,7 @@ impl Sink {
             max: us("max"),
             received: n("received"),
             total: n("total_received"),
+            sent: 0,
             share: f64::NAN,
         }
     }
@@ -118,9 +121,9 @@ impl Sink {
         self.reset();
         let from = sent();
         std::thread::sleep(length);
-        let to = sent();
+        let sent = sent() - from;
         let window = self.report();
-        Window { share: window.received as f64 / (to - from).max(1) as f64, ..window }
+        Window { sent, share: window.received as f64 / sent.max(1) as f64, ..window }
     }
 
     /// Waits until nothing more arrives, at most 3 s; all datagrams read.
