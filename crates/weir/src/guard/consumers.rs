@@ -3,16 +3,19 @@
 //! A socket that never overflows costs nothing and is never tracked. At most [`CONSUMERS`] are tracked; one more is
 //! not, and has no feedback.
 
+use std::collections::HashMap;
 use std::sync::atomic::Ordering::Relaxed;
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 use kern::guard::{CONSUMERS, Gauges};
+use kern::proc::Holder;
 use policy::Nanos;
 
 /// A consumer without overflow or inhibit for this long is forgotten, ns.
 const QUIET: Nanos = 60_000_000_000;
-/// Longest search for the process behind a socket.
-const NAME_PATIENCE: Duration = Duration::from_millis(20);
+/// Longest search for the processes behind sockets.
+const NAME_PATIENCE: Duration = Duration::from_secs(2);
 
 /// One tracked consumer.
 #[derive(Clone, Debug)]
@@ -24,7 +27,7 @@ pub struct Consumer {
     pub process: String,
     /// Its process id, 0 if not found.
     pub pid: u32,
-    /// Inode of the socket while its process is looked for; 0 afterwards.
+    /// Inode of the socket; of one of them where several share the port.
     inode: u64,
     /// False where several sockets share the port: then a full one says nothing about the others.
     pub alone: bool,
@@ -36,12 +39,13 @@ pub struct Consumer {
 pub struct Consumers {
     slots: Vec<Option<Consumer>>,
     low: u32,
+    search: Option<JoinHandle<(Vec<u64>, HashMap<u64, Holder>)>>,
 }
 
 impl Consumers {
     /// An empty table; `low` in permille.
     pub fn new(low: u32) -> Self {
-        Self { slots: (0..CONSUMERS).map(|_| None).collect(), low }
+        Self { slots: (0..CONSUMERS).map(|_| None).collect(), low, search: None }
     }
 
     /// New low water for all.
@@ -98,24 +102,33 @@ impl Consumers {
         Some(slot)
     }
 
-    /// Looks for the programs behind sockets that have none yet: one search, at most [`NAME_PATIENCE`] long. Not
-    /// done at once, since under flood feedback must not wait for it.
+    /// Looks for the programs behind sockets that have none yet. The search reads much of /proc, so a thread that
+    /// runs only on an idle CPU does it; the answer is taken at a later call.
     pub fn name(&mut self) {
-        let wanted: Vec<u64> = self.slots.iter().flatten().map(|c| c.inode).filter(|i| *i != 0).collect();
-        if wanted.is_empty() {
-            return;
-        }
-        let mut found = kern::proc::socket_holders(&wanted, NAME_PATIENCE);
-        for consumer in self.slots.iter_mut().flatten() {
-            if let Some(holder) = found.remove(&std::mem::take(&mut consumer.inode)) {
-                (consumer.process, consumer.pid) = (holder.name, holder.pid);
+        if let Some(search) = self.search.take_if(|s| s.is_finished()) {
+            let (asked, mut found) = search.join().unwrap_or_default();
+            for consumer in self.slots.iter_mut().flatten().filter(|c| asked.contains(&c.inode)) {
+                // One that was not found is not asked for again.
+                if let Some(holder) = found.remove(&std::mem::take(&mut consumer.inode)) {
+                    (consumer.process, consumer.pid) = (holder.name, holder.pid);
+                }
             }
         }
+        let wanted: Vec<u64> = self.slots.iter().flatten().map(|c| c.inode).filter(|i| *i != 0).collect();
+        if wanted.is_empty() || self.search.is_some() {
+            return;
+        }
+        let thread = std::thread::Builder::new().name("weir-names".into()).spawn(move || {
+            super::sched::go_idle();
+            let found = kern::proc::socket_holders(&wanted, NAME_PATIENCE);
+            (wanted, found)
+        });
+        self.search = thread.ok();
     }
 
     /// Retires closed and quiet consumers; the slots that became free. Looks at every slot once.
     pub fn retire(&mut self, gauges: &Gauges, now: Nanos) -> Vec<usize> {
-        let mut freed = Vec::new();
+        let (mut freed, mut ports) = (Vec::new(), Vec::new());
         for (slot, entry) in self.slots.iter_mut().enumerate() {
             let Some(consumer) = entry else { continue };
             let stat = &gauges.views.consumer_stats[slot];
@@ -127,19 +140,28 @@ impl Consumers {
             }
             let gone = stat.gone.load(Relaxed) != 0;
             let quiet = now.saturating_sub(consumer.last_overflow) > QUIET;
-            // A closed socket is noticed at once while it is sampled, and here in interrupt mode.
-            let closed = kern::proc::udp_sockets(Some(consumer.port)).is_ok_and(|s| s.is_empty());
+            // The memory of a closed socket may keep its cookie, so the kernel's list is what counts. A socket that
+            // is alone no more, or has become so, is found anew at its next overflow.
+            let closed = kern::proc::udp_sockets(Some(consumer.port)).is_ok_and(|sockets| {
+                sockets.is_empty()
+                    || (sockets.len() == 1) != consumer.alone
+                    || consumer.alone && sockets[0].inode != consumer.inode
+            });
             if gone || quiet || closed {
                 ctl.sk.store(0, Relaxed);
                 stat.level.store(0, Relaxed);
                 gauges.untrack_consumer(consumer.sk);
                 if consumer.alone {
-                    // A port left behind would shed for the next socket on it.
-                    let _ = gauges.set_port(consumer.port, None);
+                    ports.push(consumer.port);
                 }
                 *entry = None;
                 freed.push(slot);
             }
+        }
+        for port in ports {
+            // A port left behind would shed for the next socket on it, unless that one is tracked already.
+            let heir = self.iter().find(|(_, c)| c.alone && c.port == port).map(|(slot, _)| slot);
+            let _ = gauges.set_port(port, heir);
         }
         if !freed.is_empty() {
             self.name_the_only(gauges);

@@ -38,6 +38,8 @@ const FULL_POLLS: u32 = 8;
 const FILL_RATE: u64 = 1_000_000;
 /// Time between two looks at links and consumers.
 const TICK: Nanos = 200 * MILLISECOND;
+/// Time between two looks for closed consumers, which read the table of sockets.
+const RETIRE: Nanos = 1000 * MILLISECOND;
 /// Stack of a thread, bytes: none holds buffers.
 const THREAD_STACK: usize = 256 * 1024;
 /// One poller's thread, as the control loop knows it.
@@ -72,6 +74,7 @@ pub struct Control {
     keeper: Option<Keeper>,
     dispatch: Arc<Mutex<Dispatch>>,
     level_wakes: Arc<AtomicBool>,
+    retire_at: Nanos,
     reports: (Sender<Report>, Receiver<Report>),
     new_consumers: (Sender<NewConsumer>, Receiver<NewConsumer>),
     notify: Arc<EventFd>,
@@ -117,6 +120,7 @@ pub fn run(opts: GuardOptions) -> anyhow::Result<ExitCode> {
         keeper: None,
         dispatch: Arc::default(),
         level_wakes: Arc::default(),
+        retire_at: 0,
         reports: mpsc::channel(),
         new_consumers: mpsc::channel(),
         notify: Arc::new(EventFd::from_value_and_flags(0, EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC)?),
@@ -516,9 +520,12 @@ impl Control {
 
     /// Links, stale ids, closed consumers, the keeper: each looked at once.
     fn look_around(&mut self, now: Nanos) {
-        for slot in self.consumers.retire(&self.gauges, now) {
-            for worker in &self.workers {
-                let _ = worker.commands.send(Command::Forget(slot));
+        if now >= self.retire_at {
+            self.retire_at = now + RETIRE;
+            for slot in self.consumers.retire(&self.gauges, now) {
+                for worker in &self.workers {
+                    let _ = worker.commands.send(Command::Forget(slot));
+                }
             }
         }
         self.consumers.name();

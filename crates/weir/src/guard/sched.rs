@@ -35,6 +35,13 @@ pub fn go_fifo() -> (Class, Option<io::Error>) {
     (Class::Other, Some(refused))
 }
 
+/// Makes the calling thread run only when nothing else wants the CPU, where that is permitted.
+pub fn go_idle() {
+    let param = libc::sched_param { sched_priority: 0 };
+    // SAFETY: plain system call on the calling thread; a refusal changes nothing.
+    unsafe { libc::sched_setscheduler(0, libc::SCHED_IDLE, &raw const param) };
+}
+
 /// Binds the calling thread to one CPU.
 pub fn pin(cpu: usize) -> io::Result<()> {
     // SAFETY: all-zero is the empty set.
