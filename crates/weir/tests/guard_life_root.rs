@@ -44,22 +44,28 @@ fn stock(world: &World, sink: &mut Sink) -> Stock {
         }
         mlfrr = rate;
     }
-    let light = 0.3 * mlfrr;
-    let load = world.send(&[(0, PORT)], &[], &[(ms(1100), light)]);
+    let stock = light(world, sink, 0.3 * mlfrr);
+    println!(
+        "stock: reads {:.0} k/s, light load {:.0} k/s, p99 {:.0} us, max {:.0} us",
+        mlfrr / 1e3,
+        stock.light / 1e3,
+        stock.p99,
+        stock.max
+    );
+    stock
+}
+
+/// How a light load is served on a host that has no guard.
+fn light(world: &World, sink: &mut Sink, rate: f64) -> Stock {
+    let load = world.send(&[(0, PORT)], &[], &[(ms(1100), rate)]);
     std::thread::sleep(ms(50));
     let windows: Vec<Window> = (0..3).map(|_| sink.window(ms(300))).collect();
     load.wait().unwrap();
     let mut p99: Vec<f64> = windows.iter().map(|w| w.p99).collect();
     p99.sort_by(f64::total_cmp);
     let max = windows.iter().map(|w| w.max).fold(0.0, f64::max);
-    println!(
-        "stock: reads {:.0} k/s, light load {:.0} k/s, p99 {:.0} us, max {max:.0} us",
-        mlfrr / 1e3,
-        light / 1e3,
-        p99[1]
-    );
     // Below 100 us a single interrupt of another device doubles it.
-    Stock { light, p99: p99[1].max(100.0), max }
+    Stock { light: rate, p99: p99[1].max(100.0), max }
 }
 
 /// What arrives when the guard is killed.
@@ -106,26 +112,26 @@ impl Deaths {
         drop((load, trickle));
         let load = world.send(&[(0, PORT)], &[], &[(RECOVERY * PATIENCE, stock.light)]);
         let when = format!("guard killed after {after:?} of {under:?}, in poll mode: {polled}");
-        loop {
+        let (window, waited) = loop {
             let waited = dead.elapsed();
             let window = sink.share(&load, ms(150));
-            let ratio = window.p99 / stock.p99;
-            if window.share >= 0.9 && ratio <= 2.0 {
-                self.served_ms.push(waited.as_secs_f64() * 1e3);
-                self.share.push(window.share);
-                self.p99_ratio.push(ratio);
-                break;
+            let served = window.share >= 0.9 && window.p99 <= 2.0 * stock.p99;
+            if served || waited > RECOVERY * PATIENCE {
+                break (window, waited);
             }
-            let late = waited > RECOVERY * PATIENCE;
-            assert!(
-                !late,
-                "{:?} {when}: still {window:?} {waited:?} later; stock p99 {:.0} us\n{}",
-                load.wait(),
-                stock.p99,
-                differences(&dump, &world.dump()).join("\n")
-            );
+        };
+        load.stop().unwrap();
+        if waited > RECOVERY * PATIENCE {
+            println!("{when}: {window:?} {waited:?} later; {:?}", load.wait());
+            // What else runs on this machine just now may be the cause: a host that weir never saw tells.
+            let never = World::new("never", 1);
+            let p99 = light(&never, &mut never.sink(0, PORT), stock.light).p99;
+            println!("a host without weir now: p99 {p99:.0} us");
+            assert!(window.share >= 0.9 && window.p99 <= 2.0 * p99, "{when}: not served as without weir");
         }
-        drop(load);
+        self.served_ms.push(waited.as_secs_f64() * 1e3);
+        self.share.push(window.share);
+        self.p99_ratio.push(window.p99 / stock.p99);
         self.polled += usize::from(polled);
         assert_same(&dump, &world.dump(), &when);
         assert_eq!(world.journals(), Vec::<std::path::PathBuf>::new(), "{when}");

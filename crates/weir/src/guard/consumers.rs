@@ -29,6 +29,8 @@ pub struct Consumer {
     pub pid: u32,
     /// Inode of the socket; of one of them where several share the port.
     inode: u64,
+    /// True once its process was looked for.
+    looked_for: bool,
     /// False where several sockets share the port: then a full one says nothing about the others.
     pub alone: bool,
     last_overflow: Nanos,
@@ -94,6 +96,7 @@ impl Consumers {
             process: String::new(),
             pid: 0,
             inode,
+            looked_for: false,
             alone,
             last_overflow: now,
             seen_overflows: 0,
@@ -109,12 +112,14 @@ impl Consumers {
             let (asked, mut found) = search.join().unwrap_or_default();
             for consumer in self.slots.iter_mut().flatten().filter(|c| asked.contains(&c.inode)) {
                 // One that was not found is not asked for again.
-                if let Some(holder) = found.remove(&std::mem::take(&mut consumer.inode)) {
+                consumer.looked_for = true;
+                if let Some(holder) = found.remove(&consumer.inode) {
                     (consumer.process, consumer.pid) = (holder.name, holder.pid);
                 }
             }
         }
-        let wanted: Vec<u64> = self.slots.iter().flatten().map(|c| c.inode).filter(|i| *i != 0).collect();
+        let new = |c: &&Consumer| !c.looked_for && c.inode != 0;
+        let wanted: Vec<u64> = self.slots.iter().flatten().filter(new).map(|c| c.inode).collect();
         if wanted.is_empty() || self.search.is_some() {
             return;
         }
