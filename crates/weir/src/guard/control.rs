@@ -38,8 +38,8 @@ const FULL_POLLS: u32 = 8;
 const FILL_RATE: u64 = 1_000_000;
 /// Time between two looks at links and consumers.
 const TICK: Nanos = 200 * MILLISECOND;
-/// Time between two looks for closed consumers, which read the table of sockets.
-const RETIRE: Nanos = 1000 * MILLISECOND;
+/// Time between two looks that cost more: for closed consumers and for NAPI ids that changed.
+const THOROUGH: Nanos = 1000 * MILLISECOND;
 /// Stack of a thread, bytes: none holds buffers.
 const THREAD_STACK: usize = 256 * 1024;
 /// One poller's thread, as the control loop knows it.
@@ -74,7 +74,7 @@ pub struct Control {
     keeper: Option<Keeper>,
     dispatch: Arc<Mutex<Dispatch>>,
     level_wakes: Arc<AtomicBool>,
-    retire_at: Nanos,
+    thorough_at: Nanos,
     reports: (Sender<Report>, Receiver<Report>),
     new_consumers: (Sender<NewConsumer>, Receiver<NewConsumer>),
     notify: Arc<EventFd>,
@@ -120,7 +120,7 @@ pub fn run(opts: GuardOptions) -> anyhow::Result<ExitCode> {
         keeper: None,
         dispatch: Arc::default(),
         level_wakes: Arc::default(),
-        retire_at: 0,
+        thorough_at: 0,
         reports: mpsc::channel(),
         new_consumers: mpsc::channel(),
         notify: Arc::new(EventFd::from_value_and_flags(0, EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC)?),
@@ -520,8 +520,9 @@ impl Control {
 
     /// Links, stale ids, closed consumers, the keeper: each looked at once.
     fn look_around(&mut self, now: Nanos) {
-        if now >= self.retire_at {
-            self.retire_at = now + RETIRE;
+        let thorough = now >= self.thorough_at;
+        if thorough {
+            self.thorough_at = now + THOROUGH;
             for slot in self.consumers.retire(&self.gauges, now) {
                 for worker in &self.workers {
                     let _ = worker.commands.send(Command::Forget(slot));
@@ -530,7 +531,7 @@ impl Control {
         }
         self.consumers.name();
         for index in 0..self.interfaces.len() {
-            self.look_at(index);
+            self.look_at(index, thorough);
         }
         if self.keeper.as_mut().is_some_and(|k| !k.alive()) {
             self.log.line("warning", "keeper", "it ended; another one is started");
@@ -540,7 +541,7 @@ impl Control {
         }
     }
 
-    fn look_at(&mut self, index: usize) {
+    fn look_at(&mut self, index: usize, thorough: bool) {
         let interface = &self.interfaces[index];
         let name = kern::netns::name_of(interface.ifindex).ok().filter(|_| interface.state != State::Gone);
         let (was, wanted) = (interface.state, interface.wanted.clone());
@@ -563,7 +564,7 @@ impl Control {
         let up = self.is_up(&name);
         match (was, up) {
             (State::Guarded, false) => self.lose(index, State::Down, "down"),
-            (State::Guarded, true) if self.interfaces[index].is_stale(&mut self.access) => {
+            (State::Guarded, true) if thorough && self.interfaces[index].is_stale(&mut self.access) => {
                 self.lose(index, State::Down, "its NAPI ids changed");
                 self.find_again(index);
             }
