@@ -37,11 +37,14 @@ pub struct Consumer {
     seen_overflows: u64,
 }
 
+/// Inodes that were looked for, and the programs that hold them.
+type Found = (Vec<u64>, HashMap<u64, Holder>);
+
 /// See the module.
 pub struct Consumers {
     slots: Vec<Option<Consumer>>,
     low: u32,
-    search: Option<JoinHandle<(Vec<u64>, HashMap<u64, Holder>)>>,
+    search: Option<JoinHandle<Found>>,
 }
 
 impl Consumers {
