@@ -72,7 +72,7 @@ fn a_file_is_read_again_root() {
     write("reserve = 30\nquota = 16\n");
     let config = format!("--config={}", file.display());
     let mut guard = world.guard(&[&config]);
-    let _load = world.send(&[(0, PORT)], &[], &[(ms(50_000), FLOOD)]);
+    let _load = world.send(&[(0, PORT)], &[], &[(ms(300_000), FLOOD)]);
     within("takeover", ms(200), || world.taken(0));
     let reserve = |guard: &Guard| guard.ask(&world)["cpus"][0]["reserve"].as_f64().unwrap();
     let hup = |guard: &Guard, parts: &[&str]| {

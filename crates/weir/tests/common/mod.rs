@@ -11,6 +11,7 @@
 
 pub mod dump;
 pub mod procs;
+pub mod quiet;
 pub mod world;
 
 use std::fs::File;

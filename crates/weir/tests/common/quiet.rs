@@ -1,0 +1,89 @@
+//! Whether something else ran on the host CPU: then a rate says nothing about weir, and is taken again.
+
+use std::time::{Duration, Instant};
+
+use kern::wire::{counters, tasks};
+
+use super::{HOST_CPU, ms};
+
+/// Share of the host CPU that other programs may have had in a measurement.
+const OTHERS_MAX: f64 = 0.05;
+/// A machine that is busy for longer than this is what the test fails for.
+const LONGEST: Duration = ms(60_000);
+
+/// CPU time on the host CPU from here on.
+pub struct Quiet {
+    at: Instant,
+    all: Option<u64>,
+    pids: Vec<u32>,
+    ours: u64,
+}
+
+fn used(pids: &[u32]) -> u64 {
+    // One that has ended meanwhile is missed, and its time counts as that of others.
+    pids.iter().map(|pid| tasks::process_cpu_ns(*pid as i32).unwrap_or(0)).sum()
+}
+
+impl Quiet {
+    /// Starts to watch; `pids` are the test's own programs.
+    pub fn watch(pids: &[u32]) -> Quiet {
+        let softirqd = format!("ksoftirqd/{HOST_CPU}");
+        let softirqd = tasks::find(|name| name == softirqd).unwrap();
+        let pids: Vec<u32> = pids.iter().copied().chain(softirqd.map(|p| p as u32)).collect();
+        Quiet { at: Instant::now(), all: counters::tasks_ns(HOST_CPU), ours: used(&pids), pids }
+    }
+
+    /// Share of the CPU that other programs had since; 0 where the kernel does not tell.
+    pub fn others(&self) -> f64 {
+        let Some((to, from)) = counters::tasks_ns(HOST_CPU).zip(self.all) else { return 0.0 };
+        let ours = used(&self.pids).saturating_sub(self.ours);
+        (to - from).saturating_sub(ours) as f64 / self.at.elapsed().as_nanos() as f64
+    }
+
+    /// True if there was nobody else.
+    pub fn was(&self) -> bool {
+        self.others() <= OTHERS_MAX
+    }
+}
+
+/// Repeats a measurement until nobody else was there.
+pub fn undisturbed<T>(pids: &[u32], mut measure: impl FnMut() -> T) -> T {
+    let begin = Instant::now();
+    for again in 0.. {
+        let quiet = Quiet::watch(pids);
+        let result = measure();
+        let others = quiet.others();
+        if others <= OTHERS_MAX || begin.elapsed() > LONGEST {
+            if again > 0 {
+                println!("measured {again} times again, until others had {:.0} % of the CPU", others * 100.0);
+            }
+            return result;
+        }
+    }
+    unreachable!("the loop has no end")
+}
+
+/// Waits until `holds`, which takes some time itself; time in which others had the CPU does not count. The time that
+/// counts, and all of it. `late` tells what is wrong when `limit` has passed.
+pub fn settles(
+    pids: &[u32],
+    limit: Duration,
+    mut holds: impl FnMut() -> bool,
+    late: impl FnOnce() -> String,
+) -> (Duration, Duration) {
+    let begin = Instant::now();
+    let mut counted = Duration::ZERO;
+    loop {
+        let quiet = Quiet::watch(pids);
+        let at = Instant::now();
+        if holds() {
+            return (counted, begin.elapsed());
+        }
+        if quiet.was() {
+            counted += at.elapsed();
+        }
+        if counted > limit || begin.elapsed() > LONGEST {
+            panic!("{} {counted:?} later, {:?} with other programs", late(), begin.elapsed());
+        }
+    }
+}
