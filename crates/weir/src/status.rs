@@ -256,6 +256,18 @@ pub fn run(args: &StatusArgs, paint: Paint) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// Removes the sockets that dead guards have left in `dir`. A live one is never touched: it accepts connections, or
+/// is about to.
+pub fn sweep(dir: &Path) {
+    for (pid, path) in sockets(dir).unwrap_or_default() {
+        let refused = UnixStream::connect(&path).is_err_and(|e| e.kind() == ErrorKind::ConnectionRefused);
+        if refused && kern::proc::start_time(pid).is_none() {
+            // Left over for the next time.
+            let _ = std::fs::remove_file(&path);
+        }
+    }
+}
+
 /// Sockets of guards in `dir` by process id, at most [`GUARDS_MAX`].
 fn sockets(dir: &Path) -> anyhow::Result<Vec<(u32, PathBuf)>> {
     let entries = match std::fs::read_dir(dir) {

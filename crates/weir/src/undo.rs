@@ -33,6 +33,10 @@ pub fn run(args: &UndoArgs, paint: Paint) -> anyhow::Result<ExitCode> {
         }
         _ => err.into(),
     })?;
+    if !args.dry_run && report.complete() {
+        // By default the guards' sockets lie beside their journals; nobody answers on these any more.
+        crate::status::sweep(&args.journal_dir);
+    }
     if args.json {
         let document = Document { schema: "weir.undo/1", dry_run: args.dry_run, report: &report };
         out::data(&format!("{}\n", serde_json::to_string(&document)?))?;

@@ -316,6 +316,7 @@ impl Server {
     /// If the directory or the socket cannot be made.
     pub fn bind(dir: &Path) -> anyhow::Result<Self> {
         std::fs::DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
+        crate::status::sweep(dir);
         let path = dir.join(format!("guard-{}.sock", std::process::id()));
         match std::fs::remove_file(&path) {
             Err(e) if e.kind() != std::io::ErrorKind::NotFound => return Err(e.into()),

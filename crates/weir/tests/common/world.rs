@@ -274,13 +274,14 @@ impl World {
 
     /// Arguments that put a guard's files into this world's directory.
     pub fn dirs(&self) -> Vec<String> {
-        let dir = |what: &str| format!("--{what}-dir={}", self.dir.path().join(what).display());
+        // One for both, as by default.
+        let dir = |what: &str| format!("--{what}-dir={}", self.dir.path().join("run").display());
         vec![dir("journal"), dir("control")]
     }
 
     /// Journals that are there.
     pub fn journals(&self) -> Vec<PathBuf> {
-        kern::journal::paths(&self.dir.path().join("journal")).unwrap()
+        kern::journal::paths(&self.dir.path().join("run")).unwrap()
     }
 
     /// Does something inside the host.
