@@ -1,17 +1,27 @@
 # weir: build, prove, check. `make` alone builds the release programs.
 #
 #   make          build; installs what is missing if it may, else says what to install
-#   make demo     two minutes: stock against weir on this kernel, table and report.html (root)
+#   make demo     two minutes: stock against weir on this kernel, table and report.html (without root: simulated)
 #   make test     every test that this machine can run, and what was skipped
 #   make lint     formatting, clippy, documentation: warnings are errors
+#   make fuzz     fuzz the frame parser for two minutes (clang)
 #   make soak     the long runs, log under docs/results (root)
+#   make install  into PREFIX, /usr/local; settings in SYSCONFDIR, /etc; DESTDIR for packages. After make, as root
+#   make uninstall    removes it again, but for a changed weir.toml
+#   make deb      target/deb/weir_VERSION_ARCH.deb
+#   make package-test    the package in a clean Debian: install, guard, purge, nothing is left (root, about 2 minutes)
+#   make vm-test  real drivers in emulated machines with Debian kernels (QEMU, no KVM); half an hour
 #   make deps     only install or name what is missing
 #   make clean    remove everything that was built
 
 CARGO ?= cargo
 export CARGO
 
-.PHONY: all build deps demo test lint soak clean
+PREFIX ?= /usr/local
+SYSCONFDIR ?= /etc
+export PREFIX SYSCONFDIR DESTDIR
+
+.PHONY: all build deps demo test lint fuzz soak vm-test clean install uninstall deb package-test
 
 all: build
 
@@ -35,8 +45,29 @@ lint:
 	$(CARGO) clippy --workspace --all-targets $$(sh scripts/features.sh) -- -D warnings
 	RUSTDOCFLAGS='-D warnings' $(CARGO) doc --workspace --no-deps $$(sh scripts/features.sh)
 
+fuzz:
+	@sh scripts/deps.sh fuzz
+	@sh scripts/fuzz.sh 120
+
 soak: build
 	@sh scripts/soak.sh
+
+install:
+	@sh scripts/install.sh
+
+uninstall:
+	@sh scripts/install.sh --remove
+
+deb: build
+	@sh scripts/deps.sh deb
+	@sh scripts/deb.sh
+
+package-test: deb
+	@sh scripts/deps.sh package-test
+	@sh scripts/package-test.sh
+
+vm-test: build
+	@sh scripts/vm-test.sh $(VM_TEST)
 
 clean:
 	$(CARGO) clean

@@ -1,7 +1,7 @@
 #!/bin/sh
 # Installs what the build or the tests need through apt where it may (root, or sudo without a password).
 # Otherwise names what is missing, what is lost without it, and the command that installs it.
-# Usage: deps.sh build|test. Fails only if nothing can be built.
+# Usage: deps.sh build|test|deb|package-test|fuzz|vm. Fails only if nothing can be built.
 PATH=$PATH:/usr/sbin:/sbin
 what=${1:-build}
 
@@ -17,12 +17,36 @@ look() {
     library libelf || needed="$needed libelf-dev"
     library zlib || needed="$needed zlib1g-dev"
     have "${BPF_CLANG:-clang}" || needed="$needed clang"
-    [ "$what" = test ] || return 0
+    if [ "$what" = vm ]; then
+        have qemu-system-x86_64 || wanted="$wanted qemu-system-x86"
+        have xz || wanted="$wanted xz-utils"
+    fi
+    case $what in
+    deb | package-test) have dpkg-shlibdeps || wanted="$wanted dpkg-dev" ;;
+    esac
+    if [ "$what" = fuzz ]; then
+        "${BPF_CLANG:-clang}" -print-runtime-dir 2>/dev/null | grep -q . &&
+            ls "$("${BPF_CLANG:-clang}" -print-runtime-dir)"/libclang_rt.fuzzer* >/dev/null 2>&1 ||
+            wanted="$wanted libclang-rt-14-dev"
+    fi
+    if [ "$what" = package-test ]; then
+        have debootstrap || wanted="$wanted debootstrap"
+        have systemd-nspawn || wanted="$wanted systemd-container"
+    fi
+    case $what in
+    test | package-test) ;;
+    *) return 0 ;;
+    esac
     have ip || wanted="$wanted iproute2"
     have ethtool || wanted="$wanted ethtool"
     have setpriv || wanted="$wanted util-linux"
+    have nft || wanted="$wanted nftables"
     have nsd || wanted="$wanted nsd"
     have dnsperf || wanted="$wanted dnsperf"
+    have iptables || wanted="$wanted iptables"
+    have iperf3 || wanted="$wanted iperf3"
+    have nginx || wanted="$wanted nginx"
+    have wrk || wanted="$wanted wrk"
 }
 
 if ! have "${CARGO:-cargo}"; then
@@ -58,7 +82,10 @@ if [ -n "$needed" ]; then
 fi
 if [ -n "$wanted" ]; then
     echo "missing:$wanted" >&2
-    echo "  without them some tests are skipped or fail" >&2
+    case $what in
+    deb) echo "  without them there is no package" >&2 ;;
+    *) echo "  without them some tests are skipped or fail" >&2 ;;
+    esac
     echo "  install them: sudo apt-get install$wanted" >&2
 fi
 if ! have cc; then

@@ -19,6 +19,7 @@ step() {
 # shellcheck disable=SC2046
 step env WEIR_SOAK=1 "${CARGO:-cargo}" test --release --workspace --no-fail-fast $(sh scripts/features.sh) -- \
     _root --test-threads=1 --show-output
+step sh scripts/fuzz.sh 600
 for experiment in livelock-udp below-saturation onset; do
     step target/release/weir lab run $experiment \
         --json "docs/results/$experiment-$day.json" --html "docs/results/$experiment-$day.html"

@@ -52,6 +52,10 @@ fn compile(clang: &str, source: &Path, object: &Path) {
     if let Ok(include) = env::var("DEP_BPF_INCLUDE") {
         c.arg("-I").arg(include);
     }
+    if let Ok(include) = env::var("DEP_WEIR_CLASSIFY_INCLUDE") {
+        println!("cargo::rerun-if-changed={include}");
+        c.arg("-I").arg(include);
+    }
     // Debian keeps asm/ under the multiarch directory, which clang does not search for -target bpf.
     for triple in ["x86_64-linux-gnu", "aarch64-linux-gnu", "riscv64-linux-gnu"] {
         let dir = format!("/usr/include/{triple}");

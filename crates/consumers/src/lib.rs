@@ -5,6 +5,7 @@
 //! is answered by a second thread, so that the loop under measurement holds no lock.
 
 pub mod histogram;
+pub mod keepalive;
 
 use std::io::{self, BufRead, Write};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -44,6 +45,44 @@ pub fn pin(cpu: usize) -> io::Result<()> {
     let mut set = CpuSet::new();
     set.set(cpu)?;
     Ok(sched_setaffinity(Pid::from_raw(0), &set)?)
+}
+
+/// Binds the calling thread to the CPU of `--cpu`, if there is one.
+///
+/// # Errors
+/// In words, if it is no number or not allowed.
+pub fn pin_as_asked(args: &[String]) -> Result<(), String> {
+    match number(args, "--cpu")? {
+        Some(cpu) => pin(cpu).map_err(|e| format!("--cpu {cpu}: {e}")),
+        None => Ok(()),
+    }
+}
+
+/// Binds the calling thread, which only answers questions, to `cpu`. Left on the wrong CPU it only answers late; the
+/// report says when it was made.
+pub fn stand_aside(cpu: Option<usize>) {
+    if let Some(cpu) = cpu {
+        let _ = pin(cpu);
+    }
+}
+
+/// Rounds of [`work`] per packet: `--work-loops`, or `--work-ns` calibrated on this CPU; 0 without.
+///
+/// # Errors
+/// In words, if one of them is no number.
+pub fn loops(args: &[String]) -> Result<u64, String> {
+    Ok(match (number::<u64>(args, "--work-loops")?, number::<u64>(args, "--work-ns")?) {
+        (Some(loops), _) => loops,
+        (None, Some(ns)) if ns > 0 => calibrate() * ns / 1_000_000,
+        _ => 0,
+    })
+}
+
+/// A read that brought nothing now and may bring something later.
+#[must_use]
+pub fn is_pause(error: &io::Error) -> bool {
+    use io::ErrorKind::{Interrupted, TimedOut, WouldBlock};
+    matches!(error.kind(), WouldBlock | TimedOut | Interrupted)
 }
 
 /// `loops` rounds of arithmetic that no compiler can shorten: the work a program does for one datagram.

@@ -151,6 +151,23 @@ pub struct Interface {
     pub sources: Vec<Source>,
 }
 
+/// Why packets may end in another network namespace than this one, if that is so: it forwards, and has a
+/// bridge.
+pub fn hands_on() -> Option<String> {
+    let forwards = |family: &str| {
+        let path = format!("/proc/sys/net/{family}/conf/all/forwarding");
+        std::fs::read_to_string(path).is_ok_and(|value| value.trim() == "1")
+    };
+    if !forwards("ipv4") && !forwards("ipv6") {
+        return None;
+    }
+    let names: Vec<String> = netns::interfaces().ok()?.into_iter().map(|(name, _)| name).collect();
+    let links = names.iter().filter_map(|name| link::get(netns::index_of(name).ok()?).ok());
+    let bridges: Vec<String> =
+        links.filter(|l| l.kind.as_deref() == Some("bridge")).map(|l| l.name).take(MAX_CHOICES).collect();
+    (!bridges.is_empty()).then(|| format!("this host forwards, and has {}", bridges.join(", ")))
+}
+
 /// What interface `link` is to weir, by its kind.
 fn role(link: &Link, driver: &str) -> Role {
     const STACKED: [&str; 9] =
@@ -181,7 +198,7 @@ pub fn interface(access: &mut Access, name: &str) -> std::result::Result<Interfa
     Ok(look(access, ifindex)?)
 }
 
-fn look(access: &mut Access, ifindex: u32) -> Result<Interface> {
+pub(crate) fn look(access: &mut Access, ifindex: u32) -> Result<Interface> {
     let link = link::get(ifindex)?;
     let device = access.sysfs().device(ifindex)?;
     let name = device.name().to_string();

@@ -28,6 +28,10 @@ pub const MAX_BYTES: usize = 64 * 1024;
 pub const MAX_ENTRIES: usize = 1024;
 /// Most values of weir that are remembered for one setting (the newest).
 pub const MAX_OURS: usize = 4;
+/// Drivers take a NAPI away and bring it back with its settings when an XDP program is detached, as it is when a guard
+/// dies: how often, and how long apart, one that is absent is looked for in one restore.
+const ABSENCES: u32 = 10;
+const ABSENCE: Duration = Duration::from_millis(5);
 /// Most journals that are listed from one directory.
 pub const MAX_JOURNALS: usize = 256;
 
@@ -342,7 +346,17 @@ impl Journal {
     }
 
     fn walk(&self, access: &mut Access, write: bool) -> Vec<Outcome> {
-        self.in_order().into_iter().filter_map(|e| self.settle(access, e, write)).collect()
+        let mut patience = if write { ABSENCES } else { 0 };
+        let mut settle = |entry: &Entry| loop {
+            let outcome = self.settle(access, entry, write)?;
+            let absent = outcome.fate == Fate::Gone && outcome.napi_id.is_some();
+            if !absent || patience == 0 || presence(self.doc.ifindex) != Presence::Up {
+                return Some(outcome);
+            }
+            patience -= 1;
+            std::thread::sleep(ABSENCE);
+        };
+        self.in_order().into_iter().filter_map(&mut settle).collect()
     }
 
     /// Reverse order of recording, but interrupts are let in again before the timer that stands in for them is
@@ -356,21 +370,26 @@ impl Journal {
     fn settle(&self, access: &mut Access, entry: &Entry, write: bool) -> Option<Outcome> {
         let setting = entry.setting(self.doc.ifindex)?;
         let show = |v: &Value| setting.show(v);
-        let lost = || match presence(self.doc.ifindex) {
-            // Drivers with persistent NAPI settings bring them back, under the same id, when set up again.
-            Presence::Down if setting.napi_id().is_some() => Fate::Waiting,
-            _ => Fate::Gone,
+        // While it is being set down it counts as up, and has neither NAPIs nor a carrier that can be read.
+        let stopped = |access: &Access| match presence(self.doc.ifindex) {
+            Presence::Up => access.sysfs().device(self.doc.ifindex).and_then(|d| d.text("carrier")).is_err(),
+            presence => presence == Presence::Down,
         };
-        let failed = |e: Error| if e.is_gone() { lost() } else { Fate::Failed { why: e.to_string() } };
+        let failed = |access: &Access, e: Error| match e.is_gone() {
+            // Drivers with persistent NAPI settings bring them back, under the same id, when set up again.
+            true if setting.napi_id().is_some() && stopped(access) => Fate::Waiting,
+            true => Fate::Gone,
+            false => Fate::Failed { why: e.to_string() },
+        };
         let fate = match access.read(&setting) {
-            Err(e) => failed(e),
+            Err(e) => failed(access, e),
             Ok(found) if found == entry.old => Fate::Verified { value: show(&found) },
             Ok(found) if !entry.ours.contains(&found) => {
                 Fate::Left { found: show(&found), old: show(&entry.old) }
             }
             Ok(found) => match if write { access.write(&setting, &entry.old) } else { Ok(()) } {
                 Ok(()) => Fate::Restored { from: show(&found), to: show(&entry.old) },
-                Err(e) => failed(e),
+                Err(e) => failed(access, e),
             },
         };
         let name = netns::name_of(self.doc.ifindex).unwrap_or_else(|_| self.doc.name.clone());

@@ -199,7 +199,11 @@ pub fn main(fd: RawFd) -> Result<()> {
         }
     };
     reply(&sock, Ok(()));
+    let mut guard = Some(Leader::parent());
     loop {
+        if guard.as_ref().is_some_and(|g| g.dies_before(&sock)) {
+            guard.take().inspect(Leader::hurry);
+        }
         match receive(&sock) {
             Ok(Some((message, _))) if message.first() == Some(&tag::DISMISS) => {
                 reply(&sock, Ok(()));
@@ -215,6 +219,64 @@ pub fn main(fd: RawFd) -> Result<()> {
                 say(&report);
                 return Ok(());
             }
+        }
+    }
+}
+
+/// First thread of the guard. The guard's end of the socket closes when its last thread is gone, and a thread that is
+/// SCHED_IDLE, as a poller without competitors is, may take long to die on a busy CPU.
+struct Leader {
+    tid: i32,
+    /// Becomes readable when the thread has ended; from Linux 6.9.
+    end: Option<OwnedFd>,
+}
+
+impl Leader {
+    /// How often the thread is looked at where the kernel does not tell.
+    const LOOK_MS: u16 = 100;
+
+    fn parent() -> Leader {
+        const PIDFD_THREAD: libc::c_int = libc::O_EXCL;
+        let tid = nix::unistd::getppid().as_raw();
+        // SAFETY: plain numbers; the result is checked.
+        let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, tid, PIDFD_THREAD) };
+        // SAFETY: the descriptor is new and nobody else's.
+        let end = (fd >= 0).then(|| unsafe { OwnedFd::from_raw_fd(fd as RawFd) });
+        Leader { tid, end }
+    }
+
+    /// Waits until the thread has ended (true) or the socket has something to say.
+    fn dies_before(&self, sock: &OwnedFd) -> bool {
+        use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+        let mut fds = vec![PollFd::new(sock.as_fd(), PollFlags::POLLIN)];
+        fds.extend(self.end.iter().map(|fd| PollFd::new(fd.as_fd(), PollFlags::POLLIN)));
+        let timeout = if self.end.is_some() { PollTimeout::NONE } else { PollTimeout::from(Self::LOOK_MS) };
+        loop {
+            let woken = poll(&mut fds, timeout);
+            let said = |fd: Option<&PollFd<'_>>| fd.and_then(PollFd::any).unwrap_or(false);
+            match woken {
+                Err(Errno::EINTR) => {}
+                Ok(0) if !self.is_dead() => {}
+                Ok(0) => return true,
+                _ => return !said(fds.first()) && said(fds.get(1)),
+            }
+        }
+    }
+
+    fn is_dead(&self) -> bool {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.tid));
+        stat.map_or(true, |s| s.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with(['Z', 'X'])))
+    }
+
+    /// Lets the threads that are left die before everything else.
+    fn hurry(&self) {
+        let fifo = libc::sched_param { sched_priority: 1 };
+        for task in std::fs::read_dir(format!("/proc/{}/task", self.tid)).into_iter().flatten().flatten() {
+            let Some(tid) = task.file_name().to_str().and_then(|name| name.parse::<i32>().ok()) else {
+                continue;
+            };
+            // SAFETY: `fifo` lives through the call; a thread that is gone is an error that changes nothing.
+            unsafe { libc::sched_setscheduler(tid, libc::SCHED_FIFO, &raw const fifo) };
         }
     }
 }
@@ -417,6 +479,8 @@ fn turn(handle: BorrowedFd<'_>) {
 fn say(lines: &[String]) {
     use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
     let stderr = io::stderr();
+    // A guard that died is a warning.
+    let prefix = if crate::proc::stderr_is_journal() { "<4>" } else { "" };
     for line in lines {
         let ready = {
             let mut fds = [PollFd::new(stderr.as_fd(), PollFlags::POLLOUT)];
@@ -424,7 +488,7 @@ fn say(lines: &[String]) {
         };
         if ready {
             // Nobody is left to tell if this fails.
-            _ = nix::unistd::write(&stderr, format!("{line}\n").as_bytes());
+            _ = nix::unistd::write(&stderr, format!("{prefix}{line}\n").as_bytes());
         }
     }
 }

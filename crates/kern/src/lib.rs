@@ -11,6 +11,7 @@ pub mod link;
 pub mod napi;
 pub mod netns;
 pub mod proc;
+pub mod raw;
 pub mod settings;
 pub mod sysfs;
 pub mod tier;

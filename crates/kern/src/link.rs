@@ -79,7 +79,7 @@ pub fn get(ifindex: u32) -> Result<Link> {
     Ok(decode(&header, &attrs))
 }
 
-fn decode(header: &Ifinfomsg, attrs: &IterableLinkAttrs<'_>) -> Link {
+pub(crate) fn decode(header: &Ifinfomsg, attrs: &IterableLinkAttrs<'_>) -> Link {
     let text = |c: &std::ffi::CStr| c.to_string_lossy().into_owned();
     let xdp = attrs.get_xdp().ok().and_then(|x| {
         let mode = match x.get_attached().ok()? {

@@ -258,6 +258,18 @@ pub fn list(ifindex: u32) -> Result<Vec<Napi>> {
     Client::open()?.list(ifindex)
 }
 
+/// Kernel threads of the NAPIs of the interface `name`, by their names: the kernel tells them by netlink from 6.8 on
+/// only, and those of transmission belong to no queue that is looked at.
+pub fn threads(name: &str) -> Result<Vec<i32>> {
+    let prefix = format!("napi/{name}-");
+    let all = std::fs::read_dir("/proc").map_err(|e| Error::io("/proc", e))?;
+    let named = |pid: &i32| {
+        std::fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|c| c.starts_with(&prefix))
+            && std::fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|c| c.is_empty())
+    };
+    Ok(all.flatten().filter_map(|e| e.file_name().to_str()?.parse().ok()).filter(named).collect())
+}
+
 fn decode(reply: &netdev::IterableNapi<'_>, what: &str) -> Result<Napi> {
     let buf = reply.get_buf();
     Ok(Napi {

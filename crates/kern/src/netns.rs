@@ -3,6 +3,7 @@
 use crate::error::{Error, Result};
 use std::{
     fs, io,
+    net::{Ipv4Addr, Ipv6Addr},
     os::{
         fd::{AsFd, AsRawFd, OwnedFd},
         unix::fs::MetadataExt,
@@ -93,6 +94,30 @@ pub fn name_of(ifindex: u32) -> Result<String> {
 pub fn interfaces() -> Result<Vec<(String, u32)>> {
     let all = nix::net::if_::if_nameindex().map_err(|e| Error::io("if_nameindex", io::Error::from(e)))?;
     Ok(all.iter().map(|i| (i.name().to_string_lossy().into_owned(), i.index())).collect())
+}
+
+/// One address of each family that is the host's own, to be reached through interface `name`: the interface's if it
+/// has one, else any but the loopback's. `None` where there is none.
+pub fn own_addresses(name: &str) -> Result<(Option<Ipv4Addr>, Option<Ipv6Addr>)> {
+    let all = nix::ifaddrs::getifaddrs().map_err(|e| Error::io("getifaddrs", io::Error::from(e)))?;
+    let (mut v4, mut v6) = ((None, false), (None, false));
+    for entry in all {
+        let here = entry.interface_name == name;
+        let Some(address) = entry.address else { continue };
+        if let Some(ip) = address.as_sockaddr_in().map(|a| a.ip()).filter(|ip| !ip.is_loopback())
+            && (v4.0.is_none() || (here && !v4.1))
+        {
+            v4 = (Some(ip), here);
+        }
+        if let Some(ip) = address.as_sockaddr_in6().map(|a| a.ip()).filter(|ip| !ip.is_loopback())
+            // A link-local address of another interface is not the host's here.
+            && (here || !ip.is_unicast_link_local())
+            && (v6.0.is_none() || (here && !v6.1))
+        {
+            v6 = (Some(ip), here);
+        }
+    }
+    Ok((v4.0, v6.0))
 }
 
 /// True if `name` could be an interface name: 1 to 15 bytes, printable, no space, '/' or ':'.

@@ -4,9 +4,9 @@
 use crate::error::{Error, Result};
 use serde::Serialize;
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     fs::{self, File},
-    io::{BufRead, BufReader, Read},
+    io::{self, BufRead, BufReader, Read},
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
     time::{Duration, Instant},
 };
@@ -15,6 +15,12 @@ use std::{
 pub const MAX_SOCKETS: usize = 65_536;
 /// Most descriptors that are looked at in one process.
 pub const MAX_FDS: usize = 65_536;
+
+/// True if standard error of this process goes to systemd's journal: `JOURNAL_STREAM` names its device and inode.
+pub fn stderr_is_journal() -> bool {
+    let Ok(stream) = std::env::var("JOURNAL_STREAM") else { return false };
+    nix::sys::stat::fstat(io::stderr()).is_ok_and(|s| stream == format!("{}:{}", s.st_dev, s.st_ino))
+}
 
 /// Start time of process `pid` in clock ticks since boot, which tells it from a later one with the same pid.
 /// `None` if there is no such process, or it is a zombie.
@@ -59,6 +65,40 @@ pub struct UdpSocket {
     pub inode: u64,
     /// User id of its owner.
     pub uid: u32,
+}
+
+/// A queue to a packet filter in user space (NFQUEUE).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct FilterQueue {
+    /// Its number.
+    pub queue: u16,
+    /// Netlink port of the program that reads it; mostly its process id.
+    pub port: u32,
+    /// Packets that wait for a verdict.
+    pub waiting: u64,
+    /// Packets dropped because the queue was full.
+    pub queue_full: u64,
+    /// Packets dropped because the program's socket was full.
+    pub socket_full: u64,
+    /// Packets that got an id: all but those of `queue_full`.
+    pub ids: u64,
+}
+
+/// Queues to packet filters of the caller's network namespace; none if the kernel has no NFQUEUE.
+pub fn filter_queues() -> Vec<FilterQueue> {
+    let path = "/proc/thread-self/net/netfilter/nfnetlink_queue";
+    parse_filters(&read_limited(path, 65_536).unwrap_or_default())
+}
+
+fn parse_filters(text: &str) -> Vec<FilterQueue> {
+    let line = |line: &str| {
+        let fields: Vec<u64> = line.split_ascii_whitespace().map_while(|f| f.parse().ok()).collect();
+        // Number, port, waiting, copy mode, copy range, queue full, socket full, last id.
+        let [queue, port, waiting, _, _, queue_full, socket_full, ids, ..] = fields[..] else { return None };
+        let (queue, port) = (u16::try_from(queue).ok()?, u32::try_from(port).ok()?);
+        Some(FilterQueue { queue, port, waiting, queue_full, socket_full, ids })
+    };
+    text.lines().filter_map(line).collect()
 }
 
 /// UDP sockets of the caller's network namespace, IPv4 then IPv6; with `port` only those bound to it.
@@ -129,6 +169,7 @@ pub struct Holder {
 /// Stops when all are found or `patience` is over; processes that may not be looked at are left out.
 pub fn socket_holders(inodes: &[u64], patience: Duration) -> HashMap<u64, Holder> {
     let until = Instant::now() + patience;
+    let inodes: HashSet<u64> = inodes.iter().copied().collect();
     let mut found = HashMap::new();
     let Ok(proc) = fs::read_dir("/proc") else { return found };
     let mut pids: Vec<u32> = proc.flatten().filter_map(|e| e.file_name().to_str()?.parse().ok()).collect();
@@ -203,6 +244,14 @@ fn parse_softnet(row: usize, line: &str) -> Option<Softnet> {
 mod tests {
     use super::*;
     use std::net::UdpSocket as StdSocket;
+
+    #[test]
+    fn filter_queues_are_parsed() {
+        let text = "    7  31621   200 2   128     5     7    90000  1\nnonsense\n99999 1 2 3 4 5 6 7 1\n";
+        let want =
+            FilterQueue { queue: 7, port: 31621, waiting: 200, queue_full: 5, socket_full: 7, ids: 90000 };
+        assert_eq!(parse_filters(text), [want]);
+    }
 
     #[test]
     fn start_times() {

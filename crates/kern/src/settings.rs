@@ -182,23 +182,31 @@ pub fn presence(ifindex: u32) -> Presence {
 /// What settings are read and written through, in the namespace it was opened in.
 pub struct Access {
     netdev: Option<Client>,
+    refused: Option<String>,
     sysfs: Sysfs,
 }
 
 impl Access {
     /// Opens it for the caller's namespace; use it from threads of that one only.
     pub fn for_current_netns() -> Result<Self> {
-        let netdev = match Client::open() {
-            Ok(c) => Some(c),
-            Err(Error::Unsupported { .. }) => None,
-            Err(e) => return Err(e),
+        // What is refused here is done through sysfs, or not at all: then the one who asks says why.
+        let (netdev, refused) = match Client::open() {
+            Ok(client) => (Some(client), None),
+            Err(Error::Unsupported { .. }) => (None, None),
+            Err(e) => (None, Some(e.to_string())),
         };
-        Ok(Access { netdev, sysfs: Sysfs::for_current_netns()? })
+        Ok(Access { netdev, refused, sysfs: Sysfs::for_current_netns()? })
     }
 
     /// The connection for NAPI settings; `None` on kernels without the family.
     pub fn netdev(&mut self) -> Option<&mut Client> {
         self.netdev.as_mut()
+    }
+
+    /// Why there is no such connection.
+    pub fn no_netdev(&self) -> Option<String> {
+        let why = || self.refused.clone().unwrap_or_else(|| "no netlink family netdev".into());
+        self.netdev.is_none().then(why)
     }
 
     /// The sysfs of this namespace.

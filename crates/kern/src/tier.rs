@@ -162,6 +162,11 @@ pub const TRACEPOINTS: [&str; 7] = [
     "sk_data_ready",
 ];
 
+/// Types of the running kernel.
+const BTF: &str = "/sys/kernel/btf/vmlinux";
+/// Name of the row that tells whether a socket can be the handle of a source.
+const POLLER: &str = "poller by socket";
+
 /// What a probe saw.
 struct Seen {
     here: Here,
@@ -188,7 +193,7 @@ pub fn host(access: &mut Access) -> Host {
     );
     let [btf, tracepoints, levels] = kernel_types();
     let rows = [
-        (probe_prefer_busy_poll(), ["poller by socket", "5.11", "taking a source over", "the poller"]),
+        (probe_prefer_busy_poll(), [POLLER, "5.11", "taking a source over", "the poller"]),
         (
             probe_napi_list(access),
             ["list of NAPIs", "6.8", "ids without waiting for a packet", "ids are learnt from packets"],
@@ -289,7 +294,7 @@ fn probe_napi_list(access: &mut Access) -> Seen {
     match access.netdev().map(|n| n.list(1)) {
         Some(Ok(_)) => seen(Here::Yes, "netlink family netdev lists NAPIs"),
         Some(Err(e)) => seen(Here::No, e.to_string()),
-        None => seen(Here::No, "no netlink family netdev"),
+        None => seen(Here::No, access.no_netdev().unwrap_or_default()),
     }
 }
 
@@ -299,7 +304,7 @@ fn probe_napi_settings(access: &mut Access) -> Seen {
         Some(Ok(false)) => seen(Here::No, "netlink napi-set is not known"),
         Some(Err(Error::Denied { .. })) => hidden("netlink napi-set needs CAP_NET_ADMIN"),
         Some(Err(e)) => seen(Here::NotKnown, e.to_string()),
-        None => seen(Here::No, "no netlink family netdev"),
+        None => seen(Here::No, access.no_netdev().unwrap_or_default()),
     }
 }
 
@@ -342,13 +347,12 @@ fn capabilities(net_admin: bool, bpf: bool, perfmon: bool) -> Seen {
 #[cfg(not(no_bpf))]
 fn kernel_types() -> [Seen; 3] {
     use libbpf_rs::btf::{Btf, types};
-    const PATH: &str = "/sys/kernel/btf/vmlinux";
     let btf = match Btf::from_vmlinux() {
         Ok(btf) => btf,
         Err(e) => {
             let without = || seen(Here::No, "no BTF in the kernel");
             // The file is readable by all where it exists.
-            return [seen(Here::No, format!("{PATH}: {e}")), without(), without()];
+            return [seen(Here::No, format!("{BTF}: {e}")), without(), without()];
         }
     };
     let missing: Vec<&str> = TRACEPOINTS
@@ -361,7 +365,7 @@ fn kernel_types() -> [Seen; 3] {
     };
     let cast = btf.type_by_name::<types::Func<'_>>("bpf_rdonly_cast").is_some();
     let levels = seen(Here::from_bool(cast), if cast { "bpf_rdonly_cast" } else { "no bpf_rdonly_cast" });
-    [seen(Here::Yes, PATH), tracepoints, levels]
+    [seen(Here::Yes, BTF), tracepoints, levels]
 }
 
 #[cfg(no_bpf)]
@@ -433,7 +437,12 @@ pub fn report(host: &Host, interface: Interface) -> Report {
         ),
         feature(
             ids,
-            ["id of each source", "driver", "which queue a poll belongs to", "ids are learnt from packets"],
+            [
+                "id of each source",
+                "driver",
+                "which queue a poll belongs to",
+                "the poller: threaded NAPI instead",
+            ],
         ),
         feature(
             seen(native, native_by),
@@ -445,6 +454,22 @@ pub fn report(host: &Host, interface: Interface) -> Report {
             ],
         ),
     ];
+    // The guard that runs now is no obstacle to itself.
+    let foreign = interface
+        .xdp
+        .filter(|x| crate::guard::program_name(x.prog_id).is_none_or(|name| !name.starts_with("weir_")));
+    if let Some(xdp) = foreign {
+        let name = crate::guard::program_name(xdp.prog_id).map_or(String::new(), |n| format!(" ({n})"));
+        own.push(feature(
+            seen(Here::No, format!("program {}{name} of another owner stays where it is", xdp.prog_id)),
+            [
+                "XDP hook is free",
+                "option",
+                "ids of sources, shed",
+                "the poller and shed: threaded NAPI instead",
+            ],
+        ));
+    }
     if interface.lro {
         own.push(feature(
             seen(Here::No, "LRO is on"),
@@ -453,10 +478,15 @@ pub fn report(host: &Host, interface: Interface) -> Report {
     }
 
     let may = |capability: bool| capability || !p.root;
-    let poll = p.prefer_busy_poll != Here::No && holds != Here::No && may(p.net_admin) && !interface.lro;
+    let poll = p.prefer_busy_poll != Here::No
+        && p.btf != Here::No
+        && holds != Here::No
+        && foreign.is_none()
+        && may(p.net_admin)
+        && !interface.lro;
     let thread = p.threaded.yes() && may(p.net_admin);
     let gauges = p.tracepoints.yes() && may(p.bpf && p.perfmon);
-    let shed = gauges && may(p.net_admin);
+    let shed = gauges && foreign.is_none() && may(p.net_admin);
     let mode = match (poll, thread, shed) {
         (true, _, _) => Mode::Poll,
         (_, true, _) => Mode::Thread,
@@ -469,7 +499,7 @@ pub fn report(host: &Host, interface: Interface) -> Report {
         _ => Tier::Part,
     };
     let summary = summary(mode, gauges, native.yes(), p.napi_settings.yes() || interface.sources.len() == 1);
-    let todo = todo(host, &interface, holds);
+    let todo = todo(host, &interface, holds, foreign.is_some());
     let features = host.features.iter().cloned().chain(own.drain(..)).collect();
     Report { interface, tier, summary, mode, features, todo }
 }
@@ -477,7 +507,9 @@ pub fn report(host: &Host, interface: Interface) -> Report {
 fn summary(mode: Mode, gauges: bool, native: bool, alone: bool) -> String {
     let how = match mode {
         Mode::Poll => "poll",
-        Mode::Thread => "thread",
+        Mode::Thread => {
+            return "auto = thread: the scheduler shares the CPU; no quota, budget or feedback".into();
+        }
         Mode::Shed => "shed",
         Mode::None => return "nothing: see what is missing".into(),
     };
@@ -490,7 +522,7 @@ fn summary(mode: Mode, gauges: bool, native: bool, alone: bool) -> String {
     format!("auto = {how}, {with}{whole}")
 }
 
-fn todo(host: &Host, interface: &Interface, holds: Here) -> Vec<String> {
+fn todo(host: &Host, interface: &Interface, holds: Here, foreign: bool) -> Vec<String> {
     let (p, name) = (&host.probes, &interface.name);
     let mut todo = Vec::new();
     if !(p.net_admin && p.bpf && p.perfmon) {
@@ -506,6 +538,12 @@ fn todo(host: &Host, interface: &Interface, holds: Here) -> Vec<String> {
     if !interface.up {
         todo.push(format!(
             "sudo ip link set {name} up   A source of an interface that is down cannot be seen."
+        ));
+    }
+    if let Some(xdp) = interface.xdp.filter(|_| foreign) {
+        todo.push(format!(
+            "sudo ip link set {name} xdp off   If program {} is not needed: weir needs the place for its own.",
+            xdp.prog_id
         ));
     }
     if interface.lro {
@@ -538,6 +576,17 @@ fn todo(host: &Host, interface: &Interface, holds: Here) -> Vec<String> {
 /// How long a ring of `packets` takes to fill at a million packets per second.
 fn lasts(packets: u32) -> String {
     format!("{}.{:02} ms", packets / 1000, packets % 1000 / 10)
+}
+
+/// True if the kernel has BTF, without which no gauge can be had.
+pub fn has_btf() -> bool {
+    std::path::Path::new(BTF).exists()
+}
+
+/// Why no source of this host can be polled, if that is so: what a probe saw.
+pub fn no_poll(host: &Host) -> Option<String> {
+    let row = host.features.iter().find(|f| f.name == POLLER)?;
+    (row.here == Here::No).then(|| row.why.clone())
 }
 
 /// Looks at the host and at the interfaces behind the names; the first name that cannot be guarded is the error.

@@ -88,6 +88,11 @@ fn poorer_hosts() {
     assert_eq!(with(|_, i| i.kind = "vmxnet3".into()), (Tier::Part, Mode::Thread));
     assert_eq!(with(|_, i| i.lro = true), (Tier::Part, Mode::Thread));
     assert_eq!(with(|h, _| h.probes.prefer_busy_poll = Here::No), (Tier::Part, Mode::Thread));
+    assert_eq!(with(|h, _| h.probes.btf = Here::No), (Tier::Part, Mode::Thread), "no tracepoint, no poller");
+    let foreign = |_: &mut Host, i: &mut Interface| {
+        i.xdp = Some(crate::link::Xdp { prog_id: u32::MAX, mode: crate::link::XdpMode::Driver });
+    };
+    assert_eq!(with(foreign), (Tier::Part, Mode::Thread), "nothing marks the handle");
     let old = |h: &mut Host| (h.probes.prefer_busy_poll, h.probes.threaded) = (Here::No, Here::No);
     let mut host = good();
     old(&mut host);

@@ -88,18 +88,18 @@ impl Report {
     }
 }
 
-/// Restores every journal in `dir` that belongs to the caller's network namespace and whose guard is dead.
-/// An error means that nothing could be looked at.
-pub fn undo(dir: &Path) -> Result<Report> {
-    run(dir, true)
+/// Restores every journal in `dir` that belongs to the caller's network namespace and whose guard is dead; if `only`
+/// names interfaces, no others are looked at. An error means that nothing could be looked at.
+pub fn undo(dir: &Path, only: &[String]) -> Result<Report> {
+    run(dir, only, true)
 }
 
 /// What [`undo`] would do; changes nothing.
-pub fn dry_run(dir: &Path) -> Result<Report> {
-    run(dir, false)
+pub fn dry_run(dir: &Path, only: &[String]) -> Result<Report> {
+    run(dir, only, false)
 }
 
-fn run(dir: &Path, write: bool) -> Result<Report> {
+fn run(dir: &Path, only: &[String], write: bool) -> Result<Report> {
     let mut report = Report::default();
     if paths(dir)?.is_empty() {
         return Ok(report);
@@ -119,6 +119,9 @@ fn run(dir: &Path, write: bool) -> Result<Report> {
             }
         };
         let (interface, pid) = (journal.name().to_string(), journal.owner().pid);
+        if !only.is_empty() && !only.contains(&interface) {
+            continue;
+        }
         let (alive, of) = (journal.owner().alive(), journal.netns());
         let state = if of.inode == here.inode && !of.same(&here) {
             // This namespace has got the inode of a dead one.

@@ -306,14 +306,14 @@ fn undo_restores_when_guard_and_keeper_died_root() {
     }
     let scene = Scene::new("undo");
     let dir = scene.run_dir();
-    let here = || scene.host.run(|| undo::undo(&dir).unwrap());
+    let here = || scene.host.run(|| undo::undo(&dir, &[]).unwrap());
     assert_eq!(here(), undo::Report::default(), "nothing to undo");
     let mut guard = scene.guard(false);
 
     let interface = || "w0".to_string();
     let pid = guard.child.id();
     assert_eq!(here().journals, [Undone::Guarded { interface: interface(), pid }]);
-    let outside = undo::undo(&dir).unwrap();
+    let outside = undo::undo(&dir, &[]).unwrap();
     let netns = scene.host.run(|| netns::current_inode().unwrap());
     let netns_name = Some(scene.host.name().to_string());
     assert_eq!(
@@ -330,7 +330,7 @@ fn undo_restores_when_guard_and_keeper_died_root() {
     std::thread::sleep(Duration::from_millis(300));
     assert_eq!(scene.values(), (Some(8), Some(FLUSH_NS)), "nobody has restored yet");
 
-    let dry = scene.host.run(|| undo::dry_run(&dir).unwrap());
+    let dry = scene.host.run(|| undo::dry_run(&dir, &[]).unwrap());
     assert_eq!(scene.values(), (Some(8), Some(FLUSH_NS)), "a dry run changes nothing");
     let done = here();
     assert_eq!(dry, done);

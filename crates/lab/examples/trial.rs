@@ -17,6 +17,7 @@ fn main() {
         wire: kern::wire::source::Wire::load().unwrap(),
         cpus,
         consumer,
+        watch_output: false,
         hog,
         weir: std::env::var_os("WEIR").map(Into::into),
         interrupt: lab::Interrupt::new(),

@@ -3,7 +3,7 @@
 use kern::wire::tasks::Policy;
 use results::Role;
 
-use crate::rig::Wiring;
+use crate::rig::{HOP_QUEUE, Wiring};
 
 /// What stands at the host's device, beside the kernel's own stack.
 #[derive(Debug, Clone, PartialEq)]
@@ -31,6 +31,9 @@ pub struct Arm {
     pub wiring: Wiring,
     /// What stands at the device.
     pub host: Host,
+    /// A forwarding host's output is emptied by a thread of normal priority instead of in softirq: transmit completions
+    /// below input.
+    pub slow_output: bool,
 }
 
 const DEADLINE_RUNTIME_NS: u64 = 8_000_000;
@@ -38,7 +41,7 @@ const DEADLINE_PERIOD_NS: u64 = 10_000_000;
 
 fn arm(name: &str, role: Role, note: &str, wiring: Wiring, host: Host) -> Arm {
     let note = (!note.is_empty()).then(|| note.to_string());
-    Arm { name: name.into(), role, note, wiring, host }
+    Arm { name: name.into(), role, note, wiring, host, slow_output: false }
 }
 
 fn guard(options: &[&str], reserve: u8) -> Host {
@@ -54,7 +57,7 @@ pub fn stock() -> Vec<Arm> {
             "stock-irq",
             Role::Stock,
             "a hop with real-time priority stands for the interrupt; its cost falls on the host CPU",
-            Wiring::Hop,
+            Wiring::Hop(HOP_QUEUE),
             Host::Plain,
         ),
         arm("stock-rps", Role::Stock, "the driver's part runs on the wire CPU", Wiring::Rps, Host::Plain),
@@ -89,7 +92,13 @@ pub fn all(reserve: u8) -> Vec<Arm> {
             threaded(deadline, false),
             Host::Plain,
         ),
-        arm("hop-only", Role::Shown, "stock-irq with every packet dropped by XDP", Wiring::Hop, Host::Drop),
+        arm(
+            "hop-only",
+            Role::Shown,
+            "stock-irq with every packet dropped by XDP",
+            Wiring::Hop(HOP_QUEUE),
+            Host::Drop,
+        ),
         arm(
             "no-op",
             Role::Control,
@@ -99,11 +108,41 @@ pub fn all(reserve: u8) -> Vec<Arm> {
         ),
         arm("weir", Role::Weir, "", Wiring::Timer, guard(&[], reserve)),
     ]);
+    // XDP alone acts in mode shed: what takes packets out of the ring is the wiring's.
+    arms.extend([
+        arm(
+            "shed",
+            Role::Shown,
+            "no poller: XDP drops what is for a full socket, the kernel polls as always",
+            Wiring::Timer,
+            guard(&["--mode", "shed"], reserve),
+        ),
+        arm(
+            "threaded-shed",
+            Role::Shown,
+            "feedback in threaded NAPI: the same beside a kernel thread that polls",
+            threaded(Policy::Other(0), true),
+            guard(&["--mode", "shed"], reserve),
+        ),
+    ]);
     for part in ["feedback", "budget", "quota"] {
         let name = format!("weir-no-{part}");
         arms.push(arm(&name, Role::Ablation, "", Wiring::Timer, guard(&["--ablate", part], reserve)));
     }
     arms
+}
+
+/// weir with other options than the default.
+#[must_use]
+pub fn weir(name: &str, options: &[&str], reserve: u8) -> Arm {
+    arm(name, Role::Variant, "", Wiring::Timer, guard(options, reserve))
+}
+
+/// The same arm with its output emptied by a thread.
+#[must_use]
+pub fn slow_output(arm: &Arm) -> Arm {
+    let note = Some("the output is emptied by a thread of normal priority".to_string());
+    Arm { name: format!("{}-tx-thread", arm.name), note, slow_output: true, ..arm.clone() }
 }
 
 /// weir with another reserve, in percent.

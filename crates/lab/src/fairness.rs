@@ -1,11 +1,11 @@
-//! The experiment `fairness`: two inputs of one host, each with a server of its own. A flood on one must not take the
-//! other's share, and two equal floods must share alike.
+//! The experiment `fairness`: 2, 4 and 8 inputs of one host, each with a server of its own. A flood on one must not take
+//! the others' share, and equal floods must share alike.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use kern::wire::source::Phase;
-use results::{Document, Id, Point, Relation, Trial, stats};
+use results::{Document, Id, Mark, Panel, Point, Relation, Scale, Trial, stats};
 
 use crate::Result;
 use crate::arm::Arm;
@@ -18,11 +18,14 @@ use crate::plan::{self, Progress, Runner, result_of};
 use crate::trial::{self, Bench, Scene, burst};
 
 const ARMS: [&str; 2] = ["stock-timer", "weir"];
-/// Flood on one input, in multiples of its fair rate, which is half of the base rate.
+/// Numbers of inputs.
+const INPUTS: [u8; 3] = [2, 4, 8];
+const INPUTS_QUICK: [u8; 2] = [2, 4];
+/// Flood on one input, in multiples of its fair rate, which is its part of the base rate.
 const FLOOD: u8 = 20;
-/// What the quiet input carries: half of its fair rate.
+/// What each quiet input carries: half of its fair rate.
 const LIGHT: f64 = 0.5;
-/// Frames of the flood for each frame of the quiet input.
+/// Frames of the flood for each frame of a quiet input.
 const RATIO: usize = (FLOOD as f64 / LIGHT) as usize;
 const LOSS_MAX: f64 = 0.01;
 const JAIN_MIN: f64 = 0.99;
@@ -31,10 +34,10 @@ const WARM_UP: Duration = Duration::from_millis(300);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Case {
-    /// Input 0 quiet, input 1 flooded.
+    /// The last input flooded, the others quiet.
     OneFlooded,
-    /// The same flood on both.
-    BothFlooded,
+    /// The same flood on all.
+    AllFlooded,
 }
 
 /// Runs the experiment.
@@ -45,44 +48,61 @@ pub fn run(options: &Options, progress: &mut dyn FnMut(Progress)) -> Result<Docu
     let mut runner = Runner::new(options, progress)?;
     let only = Options { arms: None, reserves: Vec::new(), ..options.clone() };
     let (arms, _) = livelock::choose(&only, runner.bench.weir.is_some(), Some(&ARMS))?;
-    runner.total = u64::from(options.repeat()) * 2 * arms.len() as u64;
+    let inputs: &[u8] = if options.quick { &INPUTS_QUICK } else { &INPUTS };
+    runner.total = u64::from(options.repeat()) * 2 * (arms.len() * inputs.len()) as u64;
     let stock: Vec<Arm> = arms.first().cloned().into_iter().collect();
     let (base_pps, base_arm, mut searched) = livelock::base(&mut runner, &stock)?;
-    let mut taken: BTreeMap<(usize, Case), Vec<Shared>> = BTreeMap::new();
+    let mut taken: BTreeMap<(usize, u8, Case), Vec<Shared>> = BTreeMap::new();
+    let cases = || inputs.iter().flat_map(|n| [(*n, Case::OneFlooded), (*n, Case::AllFlooded)]);
     for round in 0..options.repeat() {
-        for case in [Case::OneFlooded, Case::BothFlooded] {
+        for (n, case) in cases() {
             for a in livelock::order(arms.len(), options.seed, u64::from(round)) {
-                runner.say(&format!("{}: {case:?}", arms[a].name));
+                runner.say(&format!("{}: {case:?} at {n} inputs", arms[a].name));
                 let shared = runner.again_if_void(
-                    |bench| one(bench, &arms[a], case, base_pps, options.window()),
+                    |bench| one(bench, &arms[a], n, case, base_pps, options.window()),
                     |shared| shared.trial.void.is_some(),
                 )?;
                 runner.step();
-                taken.entry((a, case)).or_default().push(shared);
+                taken.entry((a, n, case)).or_default().push(shared);
             }
         }
     }
     let mut document = runner.document("fairness")?;
     document.base = Some(results::Base { arm: base_arm, mlfrr_pps: base_pps });
     let mut claims = Vec::new();
+    let panel = |title: &str, unit: &str, digits| Panel {
+        title: title.into(),
+        x: Scale::of("inputs", 0, false),
+        y: Scale::of(unit, digits, false),
+        ..Panel::default()
+    };
+    let mut lost = panel("loss on the quiet inputs while one is flooded", "%", 3);
+    let mut jain = panel("Jain index of equal floods", "1 is fair", 4);
+    let mut goodput = panel("goodput of all inputs, equal floods", "k/s", 0);
     for (a, arm) in arms.iter().enumerate() {
         let mut result = result_of(arm, options.reserve);
         result.points = searched.remove(&arm.name).unwrap_or_default();
-        for ((_, case), shared) in taken.iter().filter(|((i, _), _)| *i == a) {
+        for ((_, n, case), shared) in taken.iter().filter(|((i, ..), _)| *i == a) {
             result.points.push(Point::fold(shared.iter().map(|s| s.trial.clone()).collect(), None));
-            let values: Vec<f64> =
-                shared.iter().filter(|s| s.trial.void.is_none()).filter_map(|s| s.measure).collect();
+            let used = || shared.iter().filter(|s| s.trial.void.is_none());
+            let values: Vec<f64> = used().filter_map(|s| s.measure).collect();
             let value = stats::median(&values);
+            let x = f64::from(*n);
             claims.push(match case {
                 Case::OneFlooded => {
+                    let percent: Vec<f64> = values.iter().map(|v| 100.0 * v).collect();
+                    lost.add(&arm.name, Mark::of(x, &percent));
                     let text = format!(
-                        "{}: loss on one input while the other gets {FLOOD} x its fair rate",
+                        "{}: loss on the quiet ones of {n} inputs, one gets {FLOOD} x its fair rate",
                         arm.name
                     );
                     plan::claim("fairness", &text, value, LOSS_MAX)
                 }
-                Case::BothFlooded => {
-                    let text = format!("{}: Jain index of two equal floods", arm.name);
+                Case::AllFlooded => {
+                    jain.add(&arm.name, Mark::of(x, &values));
+                    let all: Vec<f64> = used().map(|s| s.trial.goodput_pps / 1000.0).collect();
+                    goodput.add(&arm.name, Mark::of(x, &all));
+                    let text = format!("{}: Jain index of {n} equal floods", arm.name);
                     let holds = value.is_some_and(|v| v >= JAIN_MIN);
                     let claim = plan::claim("fairness", &text, value, JAIN_MIN);
                     results::Verdict { relation: Relation::AtLeast, holds, ..claim }
@@ -91,6 +111,7 @@ pub fn run(options: &Options, progress: &mut dyn FnMut(Progress)) -> Result<Docu
         }
         document.arms.push(result);
     }
+    document.panels = vec![lost, jain, goodput];
     runner.finish(&mut document, &[Id::Ledger], false);
     // The flood of the stock kernel is shown, not claimed; summaries of curves mean nothing here.
     document.verdict.retain(|v| v.id == Id::Ledger.name());
@@ -98,36 +119,36 @@ pub fn run(options: &Options, progress: &mut dyn FnMut(Progress)) -> Result<Docu
     Ok(document)
 }
 
-/// One trial: its ledger over both inputs, and what the case is about.
+/// One trial: its ledger over all inputs, and what the case is about.
 struct Shared {
     trial: Trial,
-    /// Loss of the quiet input, or Jain's index of the goodputs.
+    /// Loss of the quiet inputs together, or Jain's index of the goodputs.
     measure: Option<f64>,
 }
 
 /// Which target each frame is for.
-fn schedule(case: Case) -> Vec<u8> {
+fn schedule(inputs: u8, case: Case) -> Vec<u8> {
     match case {
-        Case::OneFlooded => std::iter::once(0).chain(std::iter::repeat_n(1, RATIO)).collect(),
-        Case::BothFlooded => vec![0, 1],
+        Case::OneFlooded => (0..inputs - 1).chain(std::iter::repeat_n(inputs - 1, RATIO)).collect(),
+        Case::AllFlooded => (0..inputs).collect(),
     }
 }
 
-fn one(bench: &Bench, arm: &Arm, case: Case, base_pps: f64, window: Duration) -> Result<Shared> {
-    let fair = base_pps / 2.0;
+fn one(bench: &Bench, arm: &Arm, inputs: u8, case: Case, base_pps: f64, window: Duration) -> Result<Shared> {
+    let fair = base_pps / f64::from(inputs);
     let rate = match case {
-        Case::OneFlooded => fair * (f64::from(FLOOD) + LIGHT),
-        Case::BothFlooded => fair * f64::from(FLOOD) * 2.0,
+        Case::OneFlooded => fair * (f64::from(FLOOD) + LIGHT * f64::from(inputs - 1)),
+        Case::AllFlooded => fair * f64::from(FLOOD) * f64::from(inputs),
     };
-    bench.stage(arm, &Scene { inputs: 2, ..Scene::default() }, |rig, cast, before| {
+    bench.stage(arm, &Scene { inputs, ..Scene::default() }, |rig, cast, before| {
         let phase = |duration| Phase { duration, rate: Some(rate) };
         let mut load = rig.load(
             vec![phase(WARM_UP), phase(window)],
             burst(Some(rate)),
             bench.consumer.kind.target(&rig.inputs[0], 1),
         );
-        load.targets.push(bench.consumer.kind.target(&rig.inputs[1], 1));
-        load.schedule = schedule(case);
+        load.targets.extend(rig.inputs[1..].iter().map(|input| bench.consumer.kind.target(input, 1)));
+        load.schedule = schedule(inputs, case);
         cast.guard.as_ref().map(Guard::handle_frames);
         let wire_before = rig.meter(|cpu| cpu == bench.cpus.wire)?;
         let running = bench.wire.start(&rig.wire_side, bench.cpus.wire, &load)?;
@@ -151,11 +172,13 @@ fn one(bench: &Bench, arm: &Arm, case: Case, base_pps: f64, window: Duration) ->
         let measure = match case {
             Case::OneFlooded => {
                 // From the window's begin to the end of the drain: what was still queued counts as read.
-                let sent = sent.by_target.first().zip(first.first()).map(|(all, before)| all - before);
-                let read = last[0].total - (reports[0].total - reports[0].served);
-                sent.filter(|n| *n > 0).map(|n| n.saturating_sub(read) as f64 / n as f64)
+                let quiet = 0..usize::from(inputs) - 1;
+                let sent: u64 =
+                    quiet.clone().filter_map(|n| Some(sent.by_target.get(n)? - first.get(n)?)).sum();
+                let read: u64 = quiet.map(|n| last[n].total - (reports[n].total - reports[n].served)).sum();
+                (sent > 0).then(|| sent.saturating_sub(read) as f64 / sent as f64)
             }
-            Case::BothFlooded => stats::jain(&goodput),
+            Case::AllFlooded => stats::jain(&goodput),
         };
         Ok(Shared { trial, measure })
     })
@@ -166,11 +189,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_schedule_gives_the_quiet_input_its_share() {
-        let one = schedule(Case::OneFlooded);
-        assert!(one.len() <= kern::wire::source::SCHEDULE);
-        let quiet = one.iter().filter(|t| **t == 0).count() as f64;
-        assert_eq!(quiet / one.len() as f64, LIGHT / (f64::from(FLOOD) + LIGHT));
-        assert_eq!(schedule(Case::BothFlooded), [0, 1]);
+    fn the_schedule_gives_each_quiet_input_its_share() {
+        for inputs in INPUTS {
+            let one = schedule(inputs, Case::OneFlooded);
+            assert!(one.len() <= kern::wire::source::SCHEDULE);
+            let all = f64::from(FLOOD) + LIGHT * f64::from(inputs - 1);
+            for quiet in 0..inputs - 1 {
+                let frames = one.iter().filter(|t| **t == quiet).count() as f64;
+                assert!((frames / one.len() as f64 - LIGHT / all).abs() < 1e-12);
+            }
+            assert_eq!(schedule(inputs, Case::AllFlooded).len(), usize::from(inputs));
+        }
     }
 }

@@ -14,6 +14,11 @@ pub fn wire_mac(n: u8) -> [u8; 6] {
     [2, 0, 0, 0, 2, n]
 }
 
+/// Hardware address of a forwarding host's end of its output.
+pub const OUTPUT_MAC: [u8; 6] = [2, 0, 0, 0, 4, 0];
+/// Hardware address of the far end.
+pub const SINK_MAC: [u8; 6] = [2, 0, 0, 0, 5, 0];
+
 /// A UDP datagram without UDP checksum, as RFC 768 allows: the source changes the payload in each frame.
 #[must_use]
 pub fn udp(
@@ -39,6 +44,19 @@ pub fn udp(
     frame.extend(payload);
     // The source writes whole words.
     frame.resize(frame.len().max(60).next_multiple_of(4), 0);
+    frame
+}
+
+/// Who has an IPv4 address: a question that a host's stack answers.
+#[must_use]
+pub fn arp(from: [u8; 6], asker: Ipv4Addr, wanted: Ipv4Addr) -> Vec<u8> {
+    let mut frame = [[0xff; 6], from].concat();
+    frame.extend([0x08, 0x06, 0, 1, 0x08, 0, 6, 4, 0, 1]);
+    frame.extend(from);
+    frame.extend(asker.octets());
+    frame.extend([0; 6]);
+    frame.extend(wanted.octets());
+    frame.resize(60, 0);
     frame
 }
 

@@ -1,6 +1,7 @@
 //! Where packets can be lost, each place with its own counter. No bucket is what is left of a subtraction.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
 
 use kern::wire::source::{Sent, Wire};
 use kern::wire::{counters, ethtool};
@@ -28,7 +29,21 @@ pub struct Ledger {
     pub ip: u64,
     /// Datagrams that UDP dropped for full sockets (snmp); checks the sockets' own counters.
     pub udp: u64,
+    /// Packets that found the ring of a forwarding host's output full (interface statistic of the host's end).
+    pub output: u64,
+    /// Packets that found the queue to a packet filter, or its socket, full (nfnetlink_queue).
+    pub queue: u64,
+    /// What reached the far end of the output, by its driver; checks the sink's own count.
+    pub sink: u64,
+    /// What the sink counted as its own, as another's, and as sent on wrongly.
+    pub sink_said: [u64; 3],
 }
+
+/// Counters of packets that IP and UDP refuse.
+const REFUSED: [&str; 5] =
+    ["Ip.InHdrErrors", "Ip.InAddrErrors", "Ip.InUnknownProtos", "Ip.InDiscards", "Udp.NoPorts"];
+/// The same where packets are forwarded; a server's answers are nobody's packets.
+const REFUSED_OUT: [&str; 2] = ["Ip.OutDiscards", "Ip.OutNoRoutes"];
 
 fn named(map: &BTreeMap<String, u64>, name: &str) -> Result<u64> {
     map.get(name).copied().ok_or_else(|| Error::Missing(format!("this kernel has no counter {name}")))
@@ -40,6 +55,7 @@ impl Ledger {
     /// # Errors
     /// If one is missing.
     pub fn read(wire: &Wire, rig: &Rig<'_>) -> Result<Ledger> {
+        let screened = rig.screened.load(Ordering::Relaxed);
         let statistics = |far: bool| {
             rig.inputs
                 .iter()
@@ -53,8 +69,19 @@ impl Ledger {
         };
         let meters = wire.meters()?;
         let full = named(&snmp, "Udp.RcvbufErrors")? + snmp.get("Udp.MemErrors").copied().unwrap_or(0);
-        let ip = ["Ip.InHdrErrors", "Ip.InAddrErrors", "Ip.InUnknownProtos", "Ip.InDiscards", "Udp.NoPorts"];
-        let refused = ip.iter().map(|name| named(&snmp, name)).sum::<Result<u64>>()?;
+        let out: &[&str] = if rig.output.is_some() { &REFUSED_OUT } else { &[] };
+        let refused = REFUSED.iter().chain(out).map(|name| named(&snmp, name)).sum::<Result<u64>>()?;
+        let (mut output, mut queue, mut sink, mut sink_said) = (0, 0, 0, [0; 3]);
+        if screened {
+            queue = rig.screen_queue()?.drops;
+        }
+        if let Some(out) = &rig.output {
+            output = rig.host.run(|| counters::interface(&out.near.name, "tx_dropped"))?;
+            let far = rig.wire_side.run(|| ethtool::statistics(&out.far.name))?;
+            sink = named(&far, "rx_queue_0_xdp_drops")?;
+            let said = wire.sink()?;
+            sink_said = [said.packets, said.other, said.bad];
+        }
         Ok(Ledger {
             wire: meters.iter().map(|m| m.hop_enqueue_drops + m.hop_thread_drops).sum(),
             ring: sum(&near, "tx_queue_0_xdp_xmit_errors")?,
@@ -63,6 +90,10 @@ impl Ledger {
             backlog: counters::backlog_drops()?,
             ip: refused + named(&snmp, "Udp.InErrors")?.saturating_sub(full),
             udp: full,
+            output,
+            queue,
+            sink,
+            sink_said,
         })
     }
 
@@ -77,6 +108,10 @@ impl Ledger {
             backlog: self.backlog - before.backlog,
             ip: self.ip - before.ip,
             udp: self.udp - before.udp,
+            output: self.output - before.output,
+            queue: self.queue - before.queue,
+            sink: self.sink - before.sink,
+            sink_said: std::array::from_fn(|i| self.sink_said[i] - before.sink_said[i]),
         }
     }
 
@@ -101,6 +136,8 @@ impl Ledger {
             ("backlog", self.backlog),
             ("ip", self.ip),
             ("socket", socket),
+            ("queue", self.queue),
+            ("output", self.output),
             ("handle", handle),
         ];
         let places = places.into_iter().chain(xdp.map(|place| (place, self.xdp)));
@@ -108,6 +145,7 @@ impl Ledger {
         let accounted = delivered + drops.values().sum::<u64>();
         let void = (socket != self.udp)
             .then(|| format!("the sockets count {socket} drops, the UDP layer {}", self.udp))
+            .or_else(|| self.sink_wrong())
             .or_else(|| (sent.refused > 0).then(|| format!("{} frames had no device", sent.refused)));
         Trial {
             sent: sent.total(),
@@ -117,6 +155,15 @@ impl Ledger {
             void,
             ..Trial::default()
         }
+    }
+
+    /// Why the sink's count must not be believed.
+    fn sink_wrong(&self) -> Option<String> {
+        let [own, other, bad] = self.sink_said;
+        let (said, seen) = (own + other, self.sink);
+        (said != seen)
+            .then(|| format!("the sink counts {said} frames, its driver {seen}"))
+            .or_else(|| (bad > 0).then(|| format!("{bad} sampled packets have a wrong TTL or checksum")))
     }
 }
 
@@ -148,6 +195,20 @@ mod tests {
         assert_eq!(close(Host::Guard(vec![])).drops["shed"], 5);
         assert_eq!(close(Host::Drop).delivered, 5);
         assert!([Host::Limit(1.0), Host::Drop].into_iter().all(|h| close(h).unaccounted == 0));
+    }
+
+    #[test]
+    fn a_forwarding_ledger_has_its_output_and_a_sink_that_is_checked() {
+        let ledger = Ledger { ring: 3, output: 2, sink: 5, sink_said: [4, 1, 0], ..Ledger::default() };
+        let report = [Report { total: 4, ..Report::default() }];
+        let trial = ledger.close(&Host::Plain, &sent(9), &report, 0);
+        assert_eq!((trial.unaccounted, trial.drops["output"], trial.void), (0, 2, None));
+        let short = Ledger { sink: 6, ..ledger };
+        assert!(
+            short.close(&Host::Plain, &sent(9), &report, 0).void.is_some_and(|why| why.contains("driver 6"))
+        );
+        let broken = Ledger { sink_said: [4, 1, 1], ..ledger };
+        assert!(broken.close(&Host::Plain, &sent(9), &report, 0).void.is_some_and(|why| why.contains("TTL")));
     }
 
     #[test]

@@ -5,32 +5,43 @@
 //! an error, a panic or an interrupt.
 
 mod arm;
+mod bursts;
+mod clocked;
 mod consumer;
+mod control_traffic;
 mod error;
 mod fairness;
 mod frame;
 mod guard;
+mod harm;
 mod ledger;
 mod livelock;
+mod mlfrr;
 mod onset;
 mod options;
 mod pairs;
 mod plan;
+mod probe;
 mod program;
 mod rig;
+mod router;
 mod search;
+mod shed;
 mod signal;
 mod trial;
+mod workload;
 
 pub use arm::{Arm, Host};
 pub use consumer::{Kind, Setup};
 pub use error::{Error, Result};
+pub use mlfrr::{COUNT, COUNT_QUICK, Compared, GOAL_LOSS, compare};
 pub use options::{Options, RCVBUF};
 pub use plan::Progress;
 pub use program::locate;
 pub use rig::{Cpus, MODERATION, Wiring};
 pub use signal::Interrupt;
 pub use trial::{Bench, Offer, Outcome, burst};
+pub use workload::Workload;
 
 use results::Document;
 
@@ -45,11 +56,36 @@ pub struct ExperimentInfo {
     pub takes: &'static str,
 }
 
-const EXPERIMENTS: [ExperimentInfo; 4] = [
+const EXPERIMENTS: &[ExperimentInfo] = &[
     ExperimentInfo {
         name: "livelock-udp",
         about: "goodput of a UDP server from below saturation to the wire's maximum, all arms",
         takes: "about 15 minutes, --quick 2",
+    },
+    ExperimentInfo {
+        name: "livelock-router",
+        about: "packets that a router forwards, and what is left for a program, up to the wire's maximum",
+        takes: "about 15 minutes, --quick 1",
+    },
+    ExperimentInfo {
+        name: "screen",
+        about: "a router that asks a program about each packet (NFQUEUE), up to the wire's maximum",
+        takes: "about 15 minutes, --quick 1",
+    },
+    ExperimentInfo {
+        name: "quota",
+        about: "a router with quotas from 4 to none: packets forwarded, and how long one takes",
+        takes: "about 3 minutes, --quick 1",
+    },
+    ExperimentInfo {
+        name: "cycle-limit",
+        about: "a router with budgets of 25 to 100 %: what a program that computes gets",
+        takes: "about 3 minutes, --quick 1",
+    },
+    ExperimentInfo {
+        name: "tx-starvation",
+        about: "whether a router's output stands still while its input is flooded",
+        takes: "about 2 minutes, --quick 1",
     },
     ExperimentInfo {
         name: "below-saturation",
@@ -63,21 +99,68 @@ const EXPERIMENTS: [ExperimentInfo; 4] = [
     },
     ExperimentInfo {
         name: "fairness",
-        about: "two inputs: a flood on one, and equal floods on both",
+        about: "2, 4 and 8 inputs: a flood on one, and equal floods on all",
+        takes: "about 3 minutes, --quick 1",
+    },
+    ExperimentInfo {
+        name: "no-harm",
+        about: "TCP both ways, nginx and request/response through a guarded interface without overload, against stock",
+        takes: "about 8 minutes, --quick 1",
+    },
+    ExperimentInfo {
+        name: "control-traffic",
+        about: "request/response, ARP and a session with keepalives beside a flood: loss, latency, goodput of the rest",
+        takes: "about 4 minutes, --quick 1",
+    },
+    ExperimentInfo {
+        name: "mlfrr",
+        about: "the largest loss-free rate of hosts that are drawn: packets, work, sockets, queues, rivals, forward, guarded",
+        takes: "about 15 minutes, --quick 3",
+    },
+    ExperimentInfo {
+        name: "shed-cost",
+        about: "CPU time of a packet that is shed, against a bare XDP_DROP",
         takes: "about 1 minute",
+    },
+    ExperimentInfo {
+        name: "burst-latency",
+        about: "wait of the first packet of a burst, over the size of the burst and the quota",
+        takes: "about 4 minutes, --quick 1",
+    },
+    ExperimentInfo {
+        name: "clocked",
+        about: "polling every T, 50 us to 10 ms, without interrupts: latency, CPU time and goodput",
+        takes: "about 2 minutes, --quick under 1",
     },
 ];
 
 /// All experiments.
 #[must_use]
 pub fn experiments() -> &'static [ExperimentInfo] {
-    &EXPERIMENTS
+    EXPERIMENTS
 }
 
-/// The arms of `livelock-udp` with these options, by name, in the order in which they are shown.
+/// The arms of an experiment with these options, by name, in the order in which they are shown.
 #[must_use]
-pub fn arms(options: &Options) -> Vec<String> {
-    livelock::names(options)
+pub fn arms(experiment: &str, options: &Options) -> Vec<String> {
+    match experiment {
+        "control-traffic" => control_traffic::ARMS.map(String::from).to_vec(),
+        _ => sweep(experiment).unwrap_or(&livelock::UDP).names(options),
+    }
+}
+
+/// Experiments that measure goodput over offered rate.
+const SWEEPS: [&livelock::Sweep; 6] = [
+    &livelock::UDP,
+    &router::LIVELOCK,
+    &router::SCREEN,
+    &router::QUOTA,
+    &router::CYCLE_LIMIT,
+    &router::TX_STARVATION,
+];
+
+fn sweep(name: &str) -> Option<&'static livelock::Sweep> {
+    SWEEPS.into_iter().find(|s| s.name == name)
 }
 
 /// All arms but the static rate limit, with the guard's reserve in percent: for single trials with [`Bench`].
@@ -94,11 +177,19 @@ pub fn all_arms(reserve: u8) -> Vec<Arm> {
 /// [`Error::Usage`] for an unknown name or an option out of range, [`Error::Missing`] without root, a second CPU, BPF
 /// programs or a measured program, and what the kernel refuses.
 pub fn run(name: &str, options: &Options, progress: &mut dyn FnMut(Progress)) -> Result<Document> {
+    if let Some(sweep) = sweep(name) {
+        return sweep.run(options, progress);
+    }
     match name {
-        "livelock-udp" => livelock::run(options, progress),
         "below-saturation" => pairs::run(options, progress),
         "onset" => onset::run(options, progress),
         "fairness" => fairness::run(options, progress),
+        "no-harm" => harm::run(options, progress),
+        "control-traffic" => control_traffic::run(options, progress),
+        "mlfrr" => mlfrr::run(options, progress),
+        "shed-cost" => shed::run(options, progress),
+        "burst-latency" => bursts::run(options, progress),
+        "clocked" => clocked::run(options, progress),
         _ => {
             let names: Vec<&str> = EXPERIMENTS.iter().map(|e| e.name).collect();
             Err(Error::Usage(format!("no experiment {name}; there are {}", names.join(", "))))

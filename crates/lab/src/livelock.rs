@@ -1,4 +1,4 @@
-//! The experiment `livelock-udp`: goodput over offered rate, arms interleaved point by point.
+//! Goodput over offered rate, arms interleaved point by point: `livelock-udp`, and all experiments of that form.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -6,6 +6,7 @@ use std::time::Duration;
 use results::{Document, Id, Mode, Point, Role, Trial};
 
 use crate::arm::{self, Arm, Host};
+use crate::consumer::Kind;
 use crate::options::Options;
 use crate::plan::{Progress, Runner, result_of};
 use crate::search;
@@ -20,6 +21,45 @@ const RATE_LIMIT: &str = "rate-limit";
 const SEARCH_TRIALS: u64 = 28;
 const SEARCH_TRIALS_QUICK: u64 = 16;
 
+/// An experiment of this form.
+#[derive(Clone, Copy)]
+pub(crate) struct Sweep {
+    /// As `weir lab run` takes it.
+    pub(crate) name: &'static str,
+    /// What the host does with packets; `None`: the user chooses the program that reads them.
+    pub(crate) consumer: Option<Kind>,
+    /// All its arms, but for the rate limit.
+    pub(crate) arms: fn(u8) -> Vec<Arm>,
+    /// Whether a static rate limit is searched for and becomes an arm.
+    pub(crate) rate_limit: bool,
+    /// Arms of a quick run.
+    pub(crate) quick: &'static [&'static str],
+    /// Numbers of hogs, if the user gives none.
+    pub(crate) hogs: &'static [u32],
+    /// Multiples if the user gives none; empty: those of the design.
+    pub(crate) multiples: &'static [f64],
+    /// Whether waits in the output are measured.
+    pub(crate) watch_output: bool,
+    /// Claims that a run with these arms must be able to judge.
+    pub(crate) required: fn(&[Arm]) -> Vec<Id>,
+    /// Claims of its own, added to a judged document.
+    pub(crate) claims: fn(&mut Document),
+}
+
+/// The experiment `livelock-udp`.
+pub(crate) const UDP: Sweep = Sweep {
+    name: "livelock-udp",
+    consumer: None,
+    arms: arm::all,
+    rate_limit: true,
+    quick: &QUICK,
+    hogs: &[],
+    multiples: &[],
+    watch_output: false,
+    required,
+    claims: |_| (),
+};
+
 /// A rate of the sweep.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Rate {
@@ -30,52 +70,83 @@ enum Rate {
 /// Trials of each point, and the mode of the last, by arm, hogs and rate.
 type Taken = BTreeMap<(usize, u32, usize), (Vec<Trial>, Option<Mode>)>;
 
-/// The names of all arms, in the order in which they are shown.
-#[must_use]
-pub fn names(options: &Options) -> Vec<String> {
-    let mut names: Vec<String> = candidates(options).into_iter().map(|a| a.name).collect();
-    // Where the results show it: among what a user could choose.
-    let at = names.iter().position(|n| n == "no-op").unwrap_or(names.len());
-    names.insert(at, RATE_LIMIT.into());
-    names
-}
-
-fn candidates(options: &Options) -> Vec<Arm> {
-    let mut arms = arm::all(options.reserve);
-    let more = options.reserves.iter().filter(|r| **r != options.reserve);
-    arms.extend(more.map(|r| arm::reserve(*r)));
-    for arm in &mut arms {
-        if let Host::Guard(own) = &mut arm.host {
-            own.extend(options.guard.iter().cloned());
+impl Sweep {
+    /// The names of all arms, in the order in which they are shown.
+    pub(crate) fn names(&self, options: &Options) -> Vec<String> {
+        let mut names: Vec<String> = self.candidates(options).into_iter().map(|a| a.name).collect();
+        // Where the results show it: among what a user could choose.
+        let at = names.iter().position(|n| n == "no-op").unwrap_or(names.len());
+        if self.rate_limit {
+            names.insert(at, RATE_LIMIT.into());
         }
+        names
     }
-    arms
+
+    fn candidates(&self, options: &Options) -> Vec<Arm> {
+        let mut arms = (self.arms)(options.reserve);
+        let more = options.reserves.iter().filter(|r| **r != options.reserve);
+        arms.extend(more.map(|r| arm::reserve(*r)));
+        for arm in &mut arms {
+            if let Host::Guard(own) = &mut arm.host {
+                own.extend(options.guard.iter().cloned());
+            }
+        }
+        arms
+    }
+
+    /// The arms that the options ask for, but for the rate limit; and whether that is asked for.
+    ///
+    /// # Errors
+    /// If a name is unknown, or an arm needs weir and there is none.
+    fn choose(&self, options: &Options, weir: bool, default: Option<&[&str]>) -> Result<(Vec<Arm>, bool)> {
+        let known = self.names(options);
+        let wanted: Vec<String> = match (&options.arms, default) {
+            (Some(arms), _) => arms.clone(),
+            (None, Some(default)) => default.iter().map(|n| (*n).to_string()).collect(),
+            (None, None) => known.clone(),
+        };
+        if let Some(unknown) = wanted.iter().find(|name| !known.contains(name)) {
+            return Err(Error::Usage(format!("no arm {unknown}; there are {}", known.join(", "))));
+        }
+        let reserves: Vec<String> = options.reserves.iter().map(|r| arm::reserve(*r).name).collect();
+        let extra = |a: &Arm| reserves.contains(&a.name) && options.arms.is_none();
+        let arms: Vec<Arm> =
+            self.candidates(options).into_iter().filter(|a| wanted.contains(&a.name) || extra(a)).collect();
+        if let Some(arm) = arms.iter().find(|a| matches!(a.host, Host::Guard(_)) && !weir) {
+            return Err(Error::Missing(format!(
+                "arm {} needs the program weir beside this one; build it",
+                arm.name
+            )));
+        }
+        Ok((arms, wanted.iter().any(|n| n == RATE_LIMIT)))
+    }
+
+    /// Runs the experiment.
+    ///
+    /// # Errors
+    /// If nothing could be measured. An interrupt after the first round gives a partial document instead.
+    pub(crate) fn run(&self, options: &Options, progress: &mut dyn FnMut(Progress)) -> Result<Document> {
+        if self.consumer.is_some() && options.consumer != Kind::default() {
+            return Err(Error::Usage(format!("{}: no other consumer is possible", self.name)));
+        }
+        let mut options = options.clone();
+        options.consumer = self.consumer.unwrap_or(options.consumer);
+        if options.hogs.is_none() && !self.hogs.is_empty() {
+            options.hogs = Some(self.hogs.to_vec());
+        }
+        if options.multiples.is_none() && !self.multiples.is_empty() {
+            options.multiples = Some(self.multiples.to_vec());
+        }
+        sweep(self, &options, progress)
+    }
 }
 
-/// The arms that the options ask for, but for the rate limit; and whether that is asked for.
+/// The arms of `livelock-udp` that the options ask for.
 ///
 /// # Errors
 /// If a name is unknown, or an arm needs weir and there is none.
 pub(crate) fn choose(options: &Options, weir: bool, default: Option<&[&str]>) -> Result<(Vec<Arm>, bool)> {
-    let known = names(options);
-    let wanted: Vec<String> = match (&options.arms, default) {
-        (Some(arms), _) => arms.clone(),
-        (None, Some(default)) => default.iter().map(|n| (*n).to_string()).collect(),
-        (None, None) => known.clone(),
-    };
-    if let Some(unknown) = wanted.iter().find(|name| !known.contains(name)) {
-        return Err(Error::Usage(format!("no arm {unknown}; there are {}", known.join(", "))));
-    }
-    let extra = |a: &Arm| a.role == Role::Variant && options.arms.is_none();
-    let arms: Vec<Arm> =
-        candidates(options).into_iter().filter(|a| wanted.contains(&a.name) || extra(a)).collect();
-    if let Some(arm) = arms.iter().find(|a| matches!(a.host, Host::Guard(_)) && !weir) {
-        return Err(Error::Missing(format!(
-            "arm {} needs the program weir beside this one; build it",
-            arm.name
-        )));
-    }
-    Ok((arms, wanted.iter().any(|n| n == RATE_LIMIT)))
+    UDP.choose(options, weir, default)
 }
 
 /// Measures 1 x: the MLFRR of the best stock arm among `arms`, with the points of the search by arm.
@@ -95,9 +166,10 @@ pub(crate) fn base(
     let each = if runner.options.quick { SEARCH_TRIALS_QUICK } else { SEARCH_TRIALS };
     runner.total += each * stock.len() as u64;
     let mut best: Option<(f64, String)> = None;
+    let goal = search::Goal::mlfrr(runner.options.quick);
     for arm in &stock {
         let end = runner.done() + each;
-        let (tried, rate) = search::mlfrr(runner, arm)?;
+        let (tried, rate) = search::mlfrr(runner, arm, &goal)?;
         // The estimate gives way to what it took.
         runner.total = (runner.total + runner.done()).saturating_sub(end);
         if let Some(rate) = rate
@@ -129,14 +201,11 @@ pub(crate) fn order(n: usize, seed: u64, round: u64) -> Vec<usize> {
     order
 }
 
-/// Runs the experiment.
-///
-/// # Errors
-/// If nothing could be measured. An interrupt after the first round gives a partial document instead.
-pub fn run(options: &Options, progress: &mut dyn FnMut(Progress)) -> Result<Document> {
+fn sweep(what: &Sweep, options: &Options, progress: &mut dyn FnMut(Progress)) -> Result<Document> {
     let mut runner = Runner::new(options, progress)?;
-    let default = options.quick.then_some(&QUICK[..]);
-    let (mut arms, limited) = choose(options, runner.bench.weir.is_some(), default)?;
+    runner.bench.watch_output = what.watch_output;
+    let default = options.quick.then_some(what.quick);
+    let (mut arms, limited) = what.choose(options, runner.bench.weir.is_some(), default)?;
     let mut rates: Vec<Rate> = options.multiples().into_iter().map(Rate::Multiple).collect();
     rates.extend(options.wire_max.then_some(Rate::Max));
     let hogs = options.hogs();
@@ -148,7 +217,7 @@ pub fn run(options: &Options, progress: &mut dyn FnMut(Progress)) -> Result<Docu
         let at = arms.iter().position(|a| a.role == Role::Control).unwrap_or(arms.len());
         arms.insert(at, search::rate_limit(&mut runner, base_pps)?);
     }
-    let mut document = runner.document("livelock-udp")?;
+    let mut document = runner.document(what.name)?;
     document.base = Some(results::Base { arm: base_arm, mlfrr_pps: base_pps });
     let mut alone = BTreeMap::new();
     for n in hogs.iter().filter(|n| **n > 0) {
@@ -207,13 +276,14 @@ pub fn run(options: &Options, progress: &mut dyn FnMut(Progress)) -> Result<Docu
         }
         document.arms.push(result);
     }
-    let required = if cut_short { vec![Id::Ledger] } else { required(&arms) };
+    let required = if cut_short { vec![Id::Ledger] } else { (what.required)(&arms) };
     runner.finish(&mut document, &required, cut_short);
+    (what.claims)(&mut document);
     Ok(document)
 }
 
 /// The claims that a run with these arms must be able to judge.
-fn required(arms: &[Arm]) -> Vec<Id> {
+pub(crate) fn required(arms: &[Arm]) -> Vec<Id> {
     let has = |role| arms.iter().any(|a| a.role == role);
     let mut ids = vec![Id::Ledger];
     if has(Role::Weir) {
@@ -281,7 +351,7 @@ mod tests {
         assert!(choose(&with(&["stock-rps"]), false, None).is_ok());
         let more = Options { reserves: vec![50, 75], ..Options::default() };
         let (arms, limited) = choose(&more, true, None).unwrap();
-        assert_eq!((arms.len() + usize::from(limited), limited), (names(&more).len(), true));
+        assert_eq!((arms.len() + usize::from(limited), limited), (UDP.names(&more).len(), true));
         assert!(arms.iter().any(|a| a.name == "weir-reserve-75"));
     }
 }

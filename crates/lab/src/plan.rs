@@ -9,7 +9,7 @@ use kern::wire::tasks;
 use serde_json::{Value, json};
 
 use crate::arm::{Arm, Host};
-use crate::consumer::Setup;
+use crate::consumer::{Kind, Setup};
 use crate::options::Options;
 use crate::program::locate;
 use crate::rig::Cpus;
@@ -72,16 +72,22 @@ impl<'a> Runner<'a> {
             // Files of guards and servers in those namespaces; most had none.
             let _ = std::fs::remove_file(format!("/run/{name}.status"));
             let _ = std::fs::remove_dir_all(format!("/run/{name}-nsd"));
+            let _ = std::fs::remove_dir_all(format!("/run/{name}-nginx"));
         }
         let affinity = nix::sched::sched_getaffinity(nix::unistd::Pid::from_raw(0)).unwrap_or_default();
         tasks::pin(0, cpus.wire)?;
         let directory = options.programs.as_deref();
         let mut consumer = Setup::locate(options.consumer, directory, options.rcvbuf)?;
         consumer.calibrate(cpus.host, options.work)?;
+        let wire = Wire::load()?;
+        if options.consumer == Kind::Forward {
+            consumer.loops = u64::from(wire.rules_for(options.work)?);
+        }
         let bench = Bench {
-            wire: Wire::load()?,
+            wire,
             cpus,
             consumer,
+            watch_output: false,
             hog: locate("hog", directory)?,
             weir: options.weir.clone().or_else(|| find_weir(options)),
             interrupt: options.interrupt.clone(),

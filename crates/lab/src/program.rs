@@ -20,8 +20,8 @@ use crate::{Error, Result};
 /// load shares with it at normal priority.
 const ANSWER: Duration = Duration::from_secs(5);
 
-/// Finds a program: in `directory` if given, else beside the running executable or one level above it (tests
-/// and examples live in a directory of their own).
+/// Finds a program: in `directory` if given, else beside the running executable, one level above it (tests and
+/// examples live in a directory of their own), or where it is installed: `PREFIX/lib/weir` for `PREFIX/bin/weir`.
 ///
 /// # Errors
 /// With the places that were looked at.
@@ -29,12 +29,16 @@ pub fn locate(name: &str, directory: Option<&Path>) -> Result<PathBuf> {
     let exe = std::env::current_exe().unwrap_or_default();
     let places: Vec<PathBuf> = match directory {
         Some(directory) => vec![directory.join(name)],
-        None => exe.ancestors().skip(1).take(2).map(|d| d.join(name)).collect(),
+        None => {
+            let above: Vec<&Path> = exe.ancestors().skip(1).take(2).collect();
+            let installed = above.last().map(|prefix| prefix.join("lib/weir"));
+            above.into_iter().map(Path::to_owned).chain(installed).map(|d| d.join(name)).collect()
+        }
     };
     places.iter().find(|p| p.is_file()).cloned().ok_or_else(|| {
         let tried: Vec<String> = places.iter().map(|p| p.display().to_string()).collect();
         Error::Missing(format!(
-            "program {name} not found, looked at {}; build it with `make`",
+            "program {name} not found, looked at {}; build it with `make`, or install it with `make install`",
             tried.join(", ")
         ))
     })

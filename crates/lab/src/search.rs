@@ -9,6 +9,28 @@ use crate::plan::Runner;
 use crate::trial::Offer;
 use crate::{Error, Result};
 
+/// What a search looks for, in the words of RFC 9971 (MLRsearch).
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Goal {
+    /// Largest share of a trial's packets that may be lost (goal loss ratio).
+    pub loss: f64,
+    /// Trials at one rate, odd: the majority decides (goal exceed ratio 0.5).
+    pub trials: usize,
+    /// Length of one trial's window (goal final trial duration).
+    pub window: Duration,
+    /// Compute-bound programs on the host CPU.
+    pub hogs: u32,
+}
+
+impl Goal {
+    /// The goal that defines the MLFRR: 0.1 % in the median of 5 trials, quick 3.
+    #[must_use]
+    pub fn mlfrr(quick: bool) -> Goal {
+        let (trials, window) = if quick { (3, 300) } else { (5, 600) };
+        Goal { loss: results::stats::LOSS_FREE, trials, window: Duration::from_millis(window), hogs: 0 }
+    }
+}
+
 /// Where the search begins.
 const START: f64 = 150_000.0;
 /// Below this the machine is too busy to be measured.
@@ -53,27 +75,25 @@ fn loss(trial: &Trial) -> f64 {
     if trial.sent == 0 { 1.0 } else { trial.sent.saturating_sub(trial.delivered) as f64 / trial.sent as f64 }
 }
 
-/// Measures the MLFRR of `arm`: the points that were tried, and the rate, if any rate passes.
+/// Measures the largest rate of `arm` that meets `goal`: the points that were tried, and the rate, if any rate passes.
 ///
 /// # Errors
 /// Of a trial.
-pub fn mlfrr(runner: &mut Runner<'_>, arm: &Arm) -> Result<(Vec<Point>, Option<f64>)> {
-    let (trials, window) = if runner.options.quick { (3, 300) } else { (5, 600) };
+pub fn mlfrr(runner: &mut Runner<'_>, arm: &Arm, goal: &Goal) -> Result<(Vec<Point>, Option<f64>)> {
     let mut bracket = Bracket { passes: None, fails: None };
     let mut points = Vec::new();
     while let Some(rate) = bracket.next() {
         let offer = Offer {
             rate: Some(rate),
             warm_up: Duration::from_millis(100),
-            window: Duration::from_millis(window),
-            hogs: 0,
+            window: goal.window,
+            hogs: goal.hogs,
         };
         let mut done: Vec<Trial> = Vec::new();
         let mut mode: Option<Mode> = None;
-        let majority = trials / 2 + 1;
-        let count = |done: &[Trial], pass: bool| {
-            done.iter().filter(|t| (loss(t) <= results::stats::LOSS_FREE) == pass).count()
-        };
+        let majority = goal.trials / 2 + 1;
+        let count =
+            |done: &[Trial], pass: bool| done.iter().filter(|t| (loss(t) <= goal.loss) == pass).count();
         while count(&done, true) < majority && count(&done, false) < majority {
             let text = format!("MLFRR of {}: {:.0} k/s", arm.name, rate / 1000.0);
             let outcome = runner.trial(arm, &offer, &text)?;

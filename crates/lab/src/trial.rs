@@ -3,9 +3,9 @@
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use kern::wire::source::{Class, Edges, Meter, Phase, Sent, Wire};
+use kern::wire::source::{Class, Edges, Load, Meter, Phase, Sent, Wire};
 use kern::wire::{counters, tasks};
-use results::{CpuShares, Mode, Trial};
+use results::{CpuShares, Mode, OutputWait, Trial};
 use serde_json::Value;
 
 use crate::arm::{Arm, Host};
@@ -40,6 +40,8 @@ pub struct Bench {
     pub cpus: Cpus,
     /// The program that reads.
     pub consumer: Setup,
+    /// Whether waits in the output of a forwarding host are measured; that costs time for each packet.
+    pub watch_output: bool,
     /// Path of hog.
     pub hog: PathBuf,
     /// Path of weir, if any arm needs it.
@@ -100,6 +102,18 @@ pub(crate) struct Edge {
     guard_ns: u64,
 }
 
+impl Edge {
+    /// Receive work of the host CPU so far.
+    pub(crate) fn meter(&self) -> &Meter {
+        &self.host
+    }
+
+    /// Time to a later reading.
+    pub(crate) fn until(&self, to: &Edge) -> Duration {
+        to.at - self.at
+    }
+}
+
 /// What a trial's world holds beside its arm.
 pub(crate) struct Scene {
     /// Compute-bound programs.
@@ -145,7 +159,13 @@ impl Bench {
         act: impl FnOnce(&Rig<'_>, &mut Cast, &Ledger) -> Result<T>,
     ) -> Result<T> {
         self.interrupt.check()?;
-        let rig = Rig::new(&self.wire, self.cpus, arm.wiring, scene.inputs)?;
+        let mut rig = Rig::new(&self.wire, self.cpus, arm.wiring, scene.inputs)?;
+        if self.consumer.kind.forwards() {
+            rig.forward(self.consumer.rules())?;
+            if arm.slow_output {
+                rig.slow_output()?;
+            }
+        }
         let input = &rig.inputs[0];
         // Dropped, and so detached, before the rig.
         let _program = match &arm.host {
@@ -165,8 +185,11 @@ impl Bench {
     }
 
     fn cast(&self, rig: &Rig<'_>, arm: &Arm, scene: &Scene) -> Result<Cast> {
-        let start = |input| Consumer::start(&self.consumer, rig, input, scene.series);
-        let consumers = (0..rig.inputs.len()).map(start).collect::<Result<Vec<_>>>()?;
+        let sockets = self.consumer.sockets.max(1);
+        rig.share_input(sockets)?;
+        let start = |(input, socket)| Consumer::start(&self.consumer, rig, input, socket, scene.series);
+        let places = (0..rig.inputs.len()).flat_map(|input| (0..sockets).map(move |socket| (input, socket)));
+        let consumers = places.map(start).collect::<Result<Vec<_>>>()?;
         consumers.iter().try_for_each(|consumer| consumer::watch(&self.wire, consumer))?;
         let hogs = consumer::hogs(&self.hog, &rig.host, self.cpus, scene.hogs)?;
         hogs.iter().try_for_each(|hog| self.wire.watch(hog.id(), Class::Hog))?;
@@ -215,22 +238,27 @@ impl Bench {
     ) -> Result<Outcome> {
         let phase = |duration| Phase { duration, rate: offer.rate };
         let phases = vec![phase(offer.warm_up), phase(offer.window), phase(TAIL)];
-        let target = self.consumer.kind.target(&rig.inputs[0], 1);
-        let load = rig.load(phases, burst(offer.rate), target);
+        let load = self.load(rig, phases, burst(offer.rate));
         let wire_before = rig.meter(|cpu| cpu == self.cpus.wire)?;
         let foreign_before = rig.meter(|cpu| cpu != self.cpus.host)?;
         self.wire.look_for_edges(1)?;
         // What it used before belongs to nobody's ledger.
         cast.guard.as_ref().map(Guard::handle_frames);
+        let watching =
+            rig.output.as_ref().filter(|_| self.watch_output).map(|out| {
+                self.wire.watch_output((&rig.host, out.near.index), (&rig.wire_side, out.far.index))
+            });
+        let watching = watching.transpose()?;
         let running = self.wire.start(&rig.wire_side, self.cpus.wire, &load)?;
         self.interrupt.sleep(offer.warm_up)?;
-        cast.consumers[0].reset(rig)?;
+        cast.consumers.iter_mut().try_for_each(|c| c.reset(rig))?;
         for hog in &mut cast.hogs {
             hog.ask("reset")?;
         }
         let from = self.edge(rig, cast)?;
         self.interrupt.sleep(offer.window)?;
-        let window = cast.consumers[0].report(rig)?;
+        let reports = cast.consumers.iter_mut().map(|c| c.report(rig)).collect::<Result<Vec<_>>>()?;
+        let window = consumer::together(&reports);
         let hogs_ns = hogs_ns(cast)?;
         let to = self.edge(rig, cast)?;
         let sent = running.wait()?;
@@ -244,6 +272,14 @@ impl Bench {
 
         let handle = cast.guard.as_ref().map_or(0, Guard::handle_frames);
         let mut trial = Ledger::read(&self.wire, rig)?.since(before).close(&arm.host, &sent, &last, handle);
+        if watching.is_some() {
+            let (starved, longest) = self.wire.output_waits()?;
+            let load_ns = sent.end_ns.saturating_sub(sent.start_ns).max(1);
+            trial.output = Some(OutputWait {
+                starved_share: starved.as_nanos() as f64 / load_ns as f64,
+                longest_us: longest.as_secs_f64() * 1e6,
+            });
+        }
         let shares = Shares::new(&from, &to, &window, hogs_ns);
         let meter = to.host.since(&from.host);
         trial.offered_pps = sent.by_phase.get(1).map_or(0.0, |n| *n as f64 / offer.window.as_secs_f64());
@@ -283,6 +319,15 @@ impl Bench {
             trial,
             status,
         })
+    }
+
+    /// A load for all sockets of the first input in turn.
+    pub(crate) fn load(&self, rig: &Rig<'_>, phases: Vec<Phase>, burst: u32) -> Load {
+        let targets = self.consumer.targets(&rig.inputs[0]);
+        let mut load = rig.load(phases, burst, targets[0].clone());
+        load.schedule = (0..targets.len() as u8).collect();
+        load.targets = targets;
+        load
     }
 
     /// Share of the host CPU that `hogs` hogs and an idle consumer get without any load: what "alone" means.

@@ -29,6 +29,7 @@ fn bench(kind: Kind) -> Bench {
         wire: kern::wire::source::Wire::load().unwrap(),
         cpus: Cpus { wire: 0, host: 1 },
         consumer: Setup { loops: 500, ..Setup::locate(kind, None, Some(lab::RCVBUF)).unwrap() },
+        watch_output: false,
         hog: lab::locate("hog", None).unwrap(),
         weir: None,
         interrupt: Interrupt::new(),

@@ -7,15 +7,28 @@
 //! | module | decides | from the paper |
 //! | --- | --- | --- |
 //! | [`watermark`] | when input for a full consumer stops and starts again | M&R 6.6.1, MR-22 |
+//! | [`classes`] | which frames matter: protected, normal, bulk | M&R 8, MR-34, MR-37 |
+//! | [`look`] | when a paused source is polled in search of protected packets, and how many of these pass | M&R 7, MR-37 |
 //! | [`budget`] | when packet work has had its share of the CPU | M&R 7, MR-27 |
 //! | [`rotation`] | whose turn is next | M&R 6.4, MR-16 |
 //! | [`switch`] | when polling replaces interrupts, and back | M&R 5.2, MR-10, MR-19 |
-//! | [`poller`] | the next action of one CPU's poller, out of the four above | M&R 6.4, MR-15 |
+//! | [`netset`] | how many CPUs do networking only | ES-17, ES-18 |
+//! | [`holding`] | whether a driver keeps its interrupts off | M&R 6.4, X-02 |
+//! | [`poller`] | the next action of one CPU's poller, out of the first four | M&R 6.4, MR-15 |
+//! | [`accept`] | whose accept queue takes a connection, who steals, which flow groups move | Beihang 4, BH-17, BH-20 |
+//! | [`watchdog`] | when the supervisor may hear that the guard is alive | |
 
+pub mod accept;
 pub mod budget;
+pub mod bulk;
+pub mod classes;
+pub mod holding;
+pub mod look;
+pub mod netset;
 pub mod poller;
 pub mod rotation;
 pub mod switch;
+pub mod watchdog;
 pub mod watermark;
 
 /// Nanoseconds of a monotonic clock, or a span of them.

@@ -21,6 +21,8 @@
 //! the budget a heartbeat is the smallest turn; in a pause for feedback it is a look of one quota, which finds out
 //! whether something else arrives by now.
 //!
+//! **Look.** A source that carries protected packets is polled in a pause for feedback too, see [`crate::look`].
+//!
 //! # Properties
 //! - `next` does at most `SOURCES_MAX` steps and never allocates.
 //! - Every source that is not paused is served before any other is served twice.
@@ -28,6 +30,7 @@
 //! - An inhibited consumer is enabled at the latest when its timeout ends.
 
 use crate::budget::Budget;
+use crate::look::{Bound, LOOK_PACKETS, Look};
 use crate::rotation::Rotation;
 use crate::switch::{Mode, ModeSwitch, Timing};
 use crate::watermark::{Change, Marks, Watermark};
@@ -41,6 +44,8 @@ pub const CONSUMERS_MAX: usize = 64;
 pub const HEARTBEAT_PACKETS: u32 = 2;
 /// Share of arrivals for inhibited consumers from which on a source counts as "all of it is for full consumers".
 const ALL_FULL: Permille = 950;
+/// Sleep after a turn in vain, ns: programs that work 1 us per datagram read half of a small buffer meanwhile.
+const VAIN_NAP: Nanos = MILLISECOND / 2;
 /// A turn with fewer frames than this tells little: it is averaged in.
 const LOOK_FRAMES_MIN: u32 = 8;
 
@@ -59,6 +64,10 @@ pub struct Config {
     pub budget: Permille,
     /// Period of the budget, ns.
     pub period: Nanos,
+    /// Packets that the smallest ring holds.
+    pub ring: u32,
+    /// How long a source is looked at that has just come, [`crate::look::FIRST`], or 0 if nothing is protected; ns.
+    pub first_look: Nanos,
     /// When to take over and release.
     pub timing: Timing,
 }
@@ -72,6 +81,8 @@ impl Default for Config {
             marks: Marks::new(750, 250, 10 * MILLISECOND),
             budget: 800,
             period: 10 * MILLISECOND,
+            ring: 256,
+            first_look: 0,
             timing: Timing::default(),
         }
     }
@@ -84,6 +95,8 @@ pub struct WakeOn {
     pub level: bool,
     /// The CPU has nothing else to run.
     pub idle: bool,
+    /// No event, but a request: protected packets may arrive, so that the sleep must end on time.
+    pub on_time: bool,
 }
 
 /// What the poller does next.
@@ -119,8 +132,12 @@ pub struct Turned {
     pub packets: u32,
     /// Frames that arrived in this turn, shed ones included; 0 if nobody counts them.
     pub frames: u32,
-    /// Of these, for inhibited consumers.
+    /// Of these, for inhibited consumers, protected ones not counted.
     pub to_full: u32,
+    /// Frames that are protected.
+    pub protected: u32,
+    /// Packets handed up that a full queue refused which is no consumer here: the socket of a container.
+    pub refused: u32,
     /// Time the turn took, ns.
     pub spent: Nanos,
     /// The ring was empty at its end.
@@ -154,8 +171,10 @@ pub struct Counts {
     pub turns: u64,
     /// Packets handed up.
     pub packets: u64,
-    /// Heartbeats and looks.
+    /// Turns that only held a pause.
     pub heartbeats: u64,
+    /// Turns in a pause, in search of protected packets.
+    pub looks: u64,
     /// Sleeps because the budget was spent.
     pub budget_sleeps: u64,
     /// Sleeps because all input was for full consumers.
@@ -182,6 +201,8 @@ pub struct Poller {
     /// Packets handed up since the levels were read.
     fed: u32,
     budget: Budget,
+    look: Look,
+    bound: Bound,
     rotation: Rotation,
     counts: Counts,
 }
@@ -191,6 +212,8 @@ impl Poller {
     pub fn new(config: Config, now: Nanos) -> Self {
         Self {
             budget: Budget::new(config.period, config.budget, now),
+            look: Look::new(config.period, config.budget, config.nap, config.ring, config.first_look, now),
+            bound: Bound::default(),
             config,
             sources: [None; SOURCES_MAX],
             consumers: [None; CONSUMERS_MAX],
@@ -205,6 +228,7 @@ impl Poller {
     /// Takes new options; modes, levels and the budget used so far stay.
     pub fn configure(&mut self, config: Config) {
         self.budget.set(config.period, config.budget);
+        self.look.set(config.period, config.budget, config.nap, config.ring, config.first_look);
         if let Some(marks) = config.marks {
             for consumer in self.consumers.iter_mut().flatten() {
                 consumer.watermark.set_marks(marks);
@@ -223,6 +247,11 @@ impl Poller {
         self.counts
     }
 
+    /// Nanoseconds per protected packet: the bound of protected packets.
+    pub fn protected_ns(&self) -> Nanos {
+        self.bound.per_packet(self.config.budget)
+    }
+
     /// True while this poller keeps input for `consumer` away.
     pub fn is_inhibited(&self, consumer: usize) -> bool {
         self.consumers.get(consumer).and_then(Option::as_ref).is_some_and(|c| c.watermark.is_inhibited())
@@ -232,6 +261,7 @@ impl Poller {
     pub fn taken_over(&mut self, now: Nanos, source: usize, switch: ModeSwitch) {
         if let Some(slot) = self.sources.get_mut(source) {
             *slot = Some(Source { switch, last_turn: now, nap_until: 0, full_share: 0, release: false });
+            self.look.forget(source);
         }
     }
 
@@ -255,22 +285,44 @@ impl Poller {
         let nap = self.config.nap;
         let Some(Some(state)) = self.sources.get_mut(source) else { return };
         state.last_turn = now;
-        if turn.frames > 0 {
-            let share = (u64::from(turn.to_full) * 1000 / u64::from(turn.frames)).min(1000) as Permille;
+        self.bound.turned(turn.packets, turn.spent);
+        self.look.saw(now, source, turn.frames, turn.protected);
+        let look = self.inhibited > 0 && state.full_share >= ALL_FULL;
+        if look {
+            self.look.looked(now, source, turn.frames, turn.spent, turn.drained);
+        }
+        // Protected packets pass in any case: they say nothing about the rest.
+        let frames = turn.frames.saturating_sub(turn.protected);
+        if frames > 0 {
+            let share = (u64::from(turn.to_full) * 1000 / u64::from(frames)).min(1000) as Permille;
             // Only while something is inhibited does the count of frames for full consumers mean anything.
             if self.inhibited > 0 {
                 state.full_share =
-                    if turn.frames >= LOOK_FRAMES_MIN { share } else { (state.full_share * 3 + share) / 4 };
+                    if frames >= LOOK_FRAMES_MIN { share } else { (state.full_share * 3 + share) / 4 };
             }
         }
-        if turn.packets > 0 {
+        let fed = turn.packets.saturating_sub(turn.protected);
+        if fed > 0 {
             for consumer in self.consumers.iter_mut().flatten() {
                 consumer.watermark.fed();
             }
         }
-        self.fed += turn.packets;
-        if turn.drained {
+        self.fed += fed;
+        // Nearly all of the turn was for full queues whose levels nobody tells: the turn was in vain, and so would be
+        // the next ones.
+        if turn.packets >= LOOK_FRAMES_MIN
+            && !self.look.finds(now, source)
+            && u64::from(turn.refused) * 1000 >= u64::from(turn.packets) * u64::from(ALL_FULL)
+        {
+            state.nap_until = now + VAIN_NAP;
+            self.counts.feedback_sleeps += 1;
+        }
+        // A ring that is empty because its frames were shed is no sign of calm, and after a look the source is polled
+        // as soon as its consumer has room.
+        if turn.drained && !look {
             state.nap_until = now + nap;
+        }
+        if turn.drained && turn.to_full == 0 {
             state.release |= state.switch.drained(now);
         }
     }
@@ -376,6 +428,10 @@ impl Poller {
                 enabled = true;
             }
         }
+        // A program that has just read what it had will want the CPU again.
+        if !enabled {
+            self.look.idle(now);
+        }
         enabled
     }
 
@@ -410,7 +466,10 @@ impl Poller {
                 };
             }
             self.counts.budget_sleeps += 1;
-            return Action::Sleep { until: resume.min(beat_at), wake: WakeOn { level: false, idle: true } };
+            return Action::Sleep {
+                until: resume.min(beat_at),
+                wake: WakeOn { idle: true, ..WakeOn::default() },
+            };
         }
         let mut rotation = self.rotation;
         let picked = rotation.pick(SOURCES_MAX, |i| {
@@ -425,9 +484,28 @@ impl Poller {
         }
         if beat_at <= now {
             self.counts.heartbeats += 1;
-            return Action::Turn { source: beat_source, packets: self.config.quota };
+            let quota = self.config.quota;
+            // What is shed costs little, and a larger turn finds protected packets sooner.
+            let packets = if self.look.is_classed(beat_source) { LOOK_PACKETS.max(quota) } else { quota };
+            return Action::Turn { source: beat_source, packets };
         }
-        let mut until = beat_at;
+        let (mut until, mut on_time) = (beat_at, false);
+        if self.inhibited > 0 {
+            // The one that has waited longest; a pause of all costs one step per source.
+            let mut oldest = (Nanos::MAX, 0);
+            for (index, source) in self.sources.iter().enumerate() {
+                let Some(source) = source.as_ref().filter(|s| self.blocked(s)) else { continue };
+                match self.look.due(now, index) {
+                    Some(at) if at <= now => oldest = oldest.min((source.last_turn, index)),
+                    Some(at) => (until, on_time) = (until.min(at), true),
+                    None => {}
+                }
+            }
+            if oldest.0 != Nanos::MAX {
+                self.counts.looks += 1;
+                return Action::Turn { source: oldest.1, packets: LOOK_PACKETS.max(self.config.quota) };
+            }
+        }
         let mut blocked = false;
         let idle = self.consumers.iter().flatten().any(|c| c.watermark.is_inhibited() && now >= c.idle_from);
         for source in self.sources.iter().flatten() {
@@ -445,7 +523,7 @@ impl Poller {
         } else {
             self.counts.naps += 1;
         }
-        Action::Sleep { until, wake: WakeOn { level: blocked, idle: blocked && idle } }
+        Action::Sleep { until, wake: WakeOn { level: blocked, idle: blocked && idle, on_time } }
     }
 
     /// Mode of a source this poller knows.

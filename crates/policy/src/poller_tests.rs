@@ -12,7 +12,7 @@ fn polling(config: Config, sources: usize) -> Poller {
 }
 
 fn full(spent: Nanos) -> Turned {
-    Turned { packets: 16, frames: 16, to_full: 0, spent, drained: false }
+    Turned { packets: 16, frames: 16, to_full: 0, spent, ..Turned::default() }
 }
 
 #[test]
@@ -48,7 +48,7 @@ fn pauses_for_a_full_consumer_and_resumes_at_low_water() {
     assert!(p.is_inhibited(3));
     // The first turn finds out that all of it is for the full consumer.
     assert!(matches!(p.next(0), Action::Turn { .. }));
-    p.turned(10, 0, Turned { packets: 0, frames: 16, to_full: 16, spent: 10, drained: false });
+    p.turned(10, 0, Turned { packets: 0, frames: 16, to_full: 16, spent: 10, ..Turned::default() });
     let Action::Sleep { until, wake } = p.next(10) else { panic!() };
     assert!(wake.level && wake.idle);
     assert_eq!(until, 10 + 5 * MILLISECOND / 2);
@@ -65,7 +65,7 @@ fn pauses_for_a_full_consumer_and_resumes_at_low_water() {
 fn mixed_traffic_is_not_paused() {
     let mut p = polling(Config::default(), 1);
     p.level(0, 0, 1000);
-    p.turned(10, 0, Turned { packets: 8, frames: 16, to_full: 8, spent: 10, drained: false });
+    p.turned(10, 0, Turned { packets: 8, frames: 16, to_full: 8, spent: 10, ..Turned::default() });
     assert!(matches!(p.next(10), Action::Turn { .. }));
 }
 
@@ -74,7 +74,7 @@ fn mixed_traffic_is_not_paused() {
 fn budget_sleeps_and_idle_lends() {
     let mut p = polling(Config { period: 1000, budget: 500, flush_timeout: 100_000, ..Config::default() }, 1);
     p.turned(500, 0, full(500));
-    assert_eq!(p.next(500), Action::Sleep { until: 1000, wake: WakeOn { level: false, idle: true } });
+    assert_eq!(p.next(500), Action::Sleep { until: 1000, wake: WakeOn { idle: true, ..WakeOn::default() } });
     p.cpu_idle(600);
     assert!(matches!(p.next(600), Action::Turn { .. }));
     assert_eq!(p.counts().lent, 1);
@@ -197,7 +197,7 @@ proptest! {
                     now += spent;
                     last_served[source] = now;
                     p.turned(now, source, Turned {
-                        packets: in_, frames: n, to_full: if inhibited { n } else { 0 }, spent, drained: n < packets,
+                        packets: in_, frames: n, to_full: if inhibited { n } else { 0 }, spent, drained: n < packets, ..Turned::default()
                     });
                 }
                 Action::Sleep { until, wake } => {
@@ -222,4 +222,118 @@ proptest! {
         prop_assert_eq!(m.arrived, m.dropped + m.overflow + m.read + in_flight);
         prop_assert!(served.iter().all(|s| *s > 0));
     }
+}
+
+/// A source in a pause, with a full consumer.
+fn paused(config: Config) -> Poller {
+    let mut p = polling(config, 1);
+    p.level(0, 0, 900);
+    p.turned(1000, 0, Turned { packets: 0, frames: 32, to_full: 32, spent: 1000, ..Turned::default() });
+    assert!(matches!(p.next(1001), Action::Sleep { wake: WakeOn { level: true, .. }, .. }));
+    p
+}
+
+#[test]
+fn a_pause_without_protected_packets_has_heartbeats_only() {
+    let mut p = paused(Config::default());
+    let (mut now, mut turns) = (1001, 0);
+    while now < 9 * MILLISECOND {
+        match p.next(now) {
+            Action::Sleep { until, .. } => now = until,
+            Action::Turn { source, .. } => {
+                turns += 1;
+                now += 5000;
+                p.turned(now, source, Turned { frames: 32, to_full: 32, spent: 5000, ..Turned::default() });
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!((turns, p.counts().looks), (3, 0));
+}
+
+#[test]
+fn a_protected_packet_starts_the_look_and_its_end_is_the_end_of_the_look() {
+    // The consumer never reads, and its inhibit does not end within the test.
+    let mut p = paused(Config { marks: Marks::new(750, 250, 10_000 * MILLISECOND), ..Config::default() });
+    let one =
+        Turned { packets: 1, frames: 32, to_full: 31, protected: 1, spent: 5000, drained: true, refused: 0 };
+    p.turned(10_000, 0, one);
+    let (mut now, mut busy) = (10_000, 0);
+    let end = now + crate::look::MEMORY;
+    let none = Turned { frames: 100, to_full: 100, drained: true, ..Turned::default() };
+    while now < end + 20 * MILLISECOND {
+        p.level(now, 0, 900);
+        match p.next(now) {
+            Action::Sleep { until, .. } => now = until,
+            Action::Turn { packets, .. } => {
+                // Heartbeats go on beside the looks, also when these have ended.
+                assert_eq!(packets, crate::look::LOOK_PACKETS);
+                busy += 10_000;
+                now += 10_000;
+                p.turned(now, 0, Turned { spent: 10_000, ..none });
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    let share = busy * 1000 / (end - 10_000);
+    assert!(p.counts().looks > 1000 && (100..=400).contains(&share), "{share} permille, {:?}", p.counts());
+}
+
+/// A source that has just come is looked at, whatever it carries; the heartbeats after that look too.
+#[test]
+fn the_first_look_finds_protected_packets() {
+    let first = crate::look::FIRST;
+    let marks = Marks::new(750, 250, 10_000 * MILLISECOND);
+    let mut p = polling(Config { marks, first_look: first, ..Config::default() }, 1);
+    p.level(0, 0, 900);
+    let none = Turned { frames: 100, to_full: 100, spent: 10_000, drained: true, ..Turned::default() };
+    p.turned(1000, 0, none);
+    let (mut now, mut late) = (1000, 0);
+    while now < 2 * first {
+        match p.next(now) {
+            Action::Sleep { until, .. } => now = until,
+            Action::Turn { packets, .. } => {
+                assert_eq!(packets, crate::look::LOOK_PACKETS);
+                late += u32::from(now >= 1000 + first);
+                now += 10_000;
+                p.turned(now, 0, none);
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    assert!(p.counts().looks > 100, "{:?}", p.counts());
+    assert!((6..10).contains(&late), "{late} turns in 20 ms without a protected packet");
+}
+
+#[test]
+fn protected_frames_do_not_end_a_pause() {
+    let mut p = paused(Config::default());
+    let half = Turned {
+        packets: 16,
+        frames: 32,
+        to_full: 16,
+        protected: 16,
+        spent: 5000,
+        drained: false,
+        refused: 0,
+    };
+    p.turned(10_000, 0, half);
+    assert!(matches!(p.next(10_000), Action::Turn { packets: crate::look::LOOK_PACKETS, .. }));
+    p.turned(20_000, 0, Turned { protected: 0, ..half });
+    assert!(matches!(p.next(20_000), Action::Turn { packets: 32, .. }), "others arrive: no pause");
+}
+
+/// A container's socket is full: turns in vain are followed by a nap, and one that was not goes on at once.
+#[test]
+fn turns_in_vain_pause_the_source() {
+    let mut p = polling(Config::default(), 1);
+    let now = 1_000_000;
+    let turn = Turned { packets: 32, frames: 32, spent: 10, ..Turned::default() };
+    p.turned(now, 0, Turned { refused: 20, ..turn });
+    assert!(matches!(p.next(now), Action::Turn { .. }), "most of it was read");
+    p.turned(now, 0, Turned { refused: 32, ..turn });
+    assert!(matches!(p.next(now), Action::Sleep { .. }), "nothing of it was read");
+    assert!(matches!(p.next(now + VAIN_NAP), Action::Turn { .. }), "the pause ends");
+    p.turned(now, 0, Turned { refused: 32, protected: 1, ..turn });
+    assert!(matches!(p.next(now + VAIN_NAP), Action::Turn { .. }), "protected packets are not kept waiting");
 }

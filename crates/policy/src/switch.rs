@@ -36,6 +36,15 @@ impl Default for Timing {
     }
 }
 
+impl Timing {
+    /// For a machine on which the flush timeout had to be `flush` ns: what is 5 ms elsewhere.
+    pub fn scaled(flush: Nanos) -> Self {
+        let usual = Self::default();
+        let scale = |t: Nanos| t.saturating_mul(flush).div_ceil(5 * crate::MILLISECOND).max(t);
+        Self { hold_min: scale(usual.hold_min), gap: scale(usual.gap), ..usual }
+    }
+}
+
 /// Who handles the packets of a source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {

@@ -4,7 +4,7 @@ use crate::document::{Arm, Document, Role};
 use crate::figures::{ablations, best_stock, highest_rate, mechanism, weir};
 use crate::measure::{Onset, Point};
 use crate::table::{Rate, at, rates};
-use crate::verdict::wasted_share;
+use crate::verdict::{verb, wasted_share};
 use crate::{format, stats};
 
 /// The rate that sentences speak of: 10 x if it was measured, else the highest.
@@ -43,8 +43,9 @@ fn stock_at<'a>(document: &'a Document, hogs: u32, rate: &Rate) -> Option<(&'a A
 pub(crate) fn goodput(document: &Document, hogs: u32) -> Option<String> {
     let rate = spoken_rate(document, hogs)?;
     let (arm, stock) = stock_at(document, hogs, &rate)?;
-    let stock_text =
-        format!("{} {} reads {} k/s", at_rate(hogs, &rate), arm.name, format::kilo_said(stock.goodput_pps));
+    let verb = verb(document);
+    let said = format::kilo_said(stock.goodput_pps);
+    let stock_text = format!("{} {} {verb} {said} k/s", at_rate(hogs, &rate), arm.name);
     let Some(weir) = weir(document) else { return Some(format!("{stock_text}.")) };
     let Some(point) = valid(weir, hogs, &rate) else { return Some(format!("{stock_text}.")) };
     let points = stats::curve(weir, hogs);
@@ -52,7 +53,26 @@ pub(crate) fn goodput(document: &Document, hogs: u32) -> Option<String> {
         format!(", {} % of its peak", format::percent(point.goodput_pps / peak.goodput_pps))
     });
     let said = format::kilo_said(point.goodput_pps);
-    Some(format!("{stock_text}; weir reads {said} k/s{of_peak}."))
+    Some(format!("{stock_text}; weir {verb} {said} k/s{of_peak}."))
+}
+
+/// Under chart 1 where nothing is compared with a stock arm: the highest and the lowest end.
+pub(crate) fn curves(document: &Document, hogs: u32) -> Option<String> {
+    let rate = rates(document, hogs).pop()?;
+    let ends = document.arms.iter().filter_map(|arm| Some((arm, valid(arm, hogs, &rate)?)));
+    let ends: Vec<(&Arm, &Point)> = ends.collect();
+    let by_goodput = |a: &&(&Arm, &Point), b: &&(&Arm, &Point)| a.1.goodput_pps.total_cmp(&b.1.goodput_pps);
+    let (most, least) = (ends.iter().max_by(by_goodput)?, ends.iter().min_by(by_goodput)?);
+    let said = |point: &Point| format::kilo_said(point.goodput_pps);
+    Some(format!(
+        "At {} k/s offered {} {} {} k/s and {} {} k/s.",
+        format::kilo_said(most.1.offered_pps),
+        most.0.name,
+        verb(document),
+        said(most.1),
+        least.0.name,
+        said(least.1)
+    ))
 }
 
 /// Under chart 2.
@@ -155,7 +175,7 @@ pub(crate) fn worth(document: &Document) -> Option<String> {
         })
         .collect();
     let whole = format::kilo_said(whole.goodput_pps);
-    Some(format!("{} weir reads {whole} k/s; {}.", at_rate(0, &rate), parts.join(", ")))
+    Some(format!("{} weir {} {whole} k/s; {}.", at_rate(0, &rate), verb(document), parts.join(", ")))
 }
 
 /// Under chart 6.

@@ -3,9 +3,28 @@
 //! Rates are compared in multiples of each run's own 1 x, if both have one: two machines differ in speed, and
 //! what is claimed is the shape. 1 x itself stands in the first row and is judged only if a tolerance for it
 //! is given.
+//!
+//! Both curves of an arm are read at the same rates, those of the first result in the range that both cover, so that a
+//! peak between two of its points counts for neither: the coarser result goes first. Of what is read there:
+//! - **plateau**: mean goodput over the rates at which at least one of the two loses more than [`OVERLOADED`] of what
+//!   is offered. The MLFRR, from which a single run counts its plateau, is no such bound: it hangs on a thousandth of
+//!   the packets, and a host that is stopped for a millisecond moves it by half of the curve.
+//! - **class**: as for a single run; a curve that is highest at the last common rate although it is overloaded there is
+//!   realizable.
+//! - **declines at**: where goodput falls below [`LEFT`] of the peak for the last time. Trials of one point differ by up
+//!   to a tenth in the lab, so that where a flat curve is 5 % below its peak is chance.
+//! - **declines at**, **livelock at**: a curve that has not come so far at the last common rate does so beyond it. The
+//!   difference is then reckoned from that rate: the least that it can be.
 
-use crate::document::{Class, Document};
+use crate::document::{Arm, Class, Document};
+use crate::measure::Point;
 use crate::{format, stats};
+
+/// Share of the peak below which a curve has left it, for the rate at which it declines.
+pub const LEFT: f64 = 0.95;
+/// Share of the packets offered beyond whose loss a rate counts as overload, for the plateau. Losses by a host that stands
+/// still for a moment stay below it, losses by overload do not: the lab's next rate is twice as high.
+pub const OVERLOADED: f64 = 0.05;
 
 /// How far two results may differ, as shares of the larger value.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -16,7 +35,7 @@ pub struct Tolerances {
     pub peak: f64,
     /// Of the rate from which goodput declines.
     pub decline: f64,
-    /// Of the mean goodput beyond the MLFRR.
+    /// Of the mean goodput under overload.
     pub plateau: f64,
     /// Of the livelock point.
     pub livelock: f64,
@@ -82,20 +101,8 @@ pub fn compare(a: &Document, b: &Document, tolerances: &Tolerances) -> Compariso
         let Some(other) = b.arm(&arm.name) else { continue };
         let hogs_b = stats::hog_counts(other);
         for hogs in stats::hog_counts(arm).into_iter().filter(|hogs| hogs_b.contains(hogs)) {
-            let (first, second) =
-                (stats::summarise(arm, hogs, base_a), stats::summarise(other, hogs, base_b));
-            let name = arm.name.as_str();
-            rows.push(classes((name, hogs, "class"), first.class, second.class));
-            let quantities = [
-                ("peak", first.peak_pps, second.peak_pps, tolerances.peak),
-                ("declines at", first.decline_pps, second.decline_pps, tolerances.decline),
-                ("plateau", first.plateau_pps, second.plateau_pps, tolerances.plateau),
-                ("livelock at", first.livelock_pps, second.livelock_pps, tolerances.livelock),
-            ];
-            for (what, x, y, tolerance) in quantities {
-                let (x, y) = (x.map(|x| x / scale_a), y.map(|y| y / scale_b));
-                rows.push(number((name, hogs, what), x, y, Some(tolerance)));
-            }
+            let pairs = common(&scaled(arm, hogs, scale_a), &scaled(other, hogs, scale_b));
+            compare_curves((arm.name.as_str(), hogs), &pairs, tolerances, &mut rows);
         }
     }
     let missing = |from: &Document, to: &Document| {
@@ -103,6 +110,98 @@ pub fn compare(a: &Document, b: &Document, tolerances: &Tolerances) -> Compariso
         gone.map(|arm| arm.name.clone()).collect()
     };
     Comparison { rows, unit, only_a: missing(a, b), only_b: missing(b, a) }
+}
+
+/// A curve as (rate, goodput), scaled.
+type Curve = Vec<(f64, f64)>;
+
+fn scaled(arm: &Arm, hogs: u32, scale: f64) -> Curve {
+    let curve = stats::curve(arm, hogs);
+    curve.iter().map(|point| (point.offered_pps / scale, point.goodput_pps / scale)).collect()
+}
+
+/// Goodput at `rate`: of a point at the same rate, else on the line between its neighbours; `None` beyond the ends.
+fn read(curve: &Curve, rate: f64) -> Option<f64> {
+    let distance = |(at, _): &(f64, f64)| (at / rate - 1.0).abs();
+    let nearest = curve.iter().min_by(|a, b| distance(a).total_cmp(&distance(b)))?;
+    if distance(nearest) <= stats::SAME_RATE {
+        return Some(nearest.1);
+    }
+    let pair = curve.windows(2).find(|pair| pair[0].0 < rate && rate < pair[1].0)?;
+    let share = (rate - pair[0].0) / (pair[1].0 - pair[0].0);
+    Some(pair[0].1 + (pair[1].1 - pair[0].1) * share)
+}
+
+/// Both curves at the rates of the first that the second covers.
+fn common(a: &Curve, b: &Curve) -> [Curve; 2] {
+    let both = a.iter().filter_map(|(rate, goodput)| Some(((*rate, *goodput), (*rate, read(b, *rate)?))));
+    let (a, b) = both.unzip();
+    [a, b]
+}
+
+fn compare_curves(
+    (name, hogs): (&str, u32),
+    curves: &[Curve; 2],
+    tolerances: &Tolerances,
+    rows: &mut Vec<Row>,
+) {
+    let points = curves.each_ref().map(|curve| {
+        let point = |(rate, goodput): &(f64, f64)| Point {
+            offered_pps: *rate,
+            goodput_pps: *goodput,
+            ..Point::default()
+        };
+        curve.iter().map(point).collect::<Vec<_>>()
+    });
+    let views = points.each_ref().map(|points| points.iter().collect::<Vec<&Point>>());
+    let last = points[0].last().map_or(0.0, |point| point.offered_pps);
+    let class = |view: &Vec<&Point>| {
+        let overloaded = view.last().is_some_and(|point| stats::loss(point) > OVERLOADED);
+        stats::class(view).or(overloaded.then_some(Class::Realizable))
+    };
+    let [class_a, class_b] = views.each_ref().map(class);
+    rows.push(classes((name, hogs, "class"), class_a, class_b));
+    let [a, b] = views.each_ref().map(|view| stats::peak(view).map(|point| point.goodput_pps));
+    rows.push(number((name, hogs, "peak"), a, b, Some(tolerances.peak)));
+    let [a, b] = views.each_ref().map(|view| stats::falls_below(view, LEFT));
+    rows.push(reached((name, hogs, "declines at"), a, b, last, tolerances.decline));
+    let overloaded: Vec<usize> = (0..points[0].len())
+        .filter(|index| views.iter().any(|view| stats::loss(view[*index]) > OVERLOADED))
+        .collect();
+    let mean = |view: &Vec<&Point>| {
+        let goodput: Vec<f64> = overloaded.iter().map(|index| view[*index].goodput_pps).collect();
+        stats::mean_sd(&goodput).map(|(mean, _)| mean)
+    };
+    let [a, b] = views.each_ref().map(mean);
+    rows.push(number((name, hogs, "plateau"), a, b, Some(tolerances.plateau)));
+    let [a, b] = views.each_ref().map(|view| stats::livelock(view));
+    rows.push(reached((name, hogs, "livelock at"), a, b, last, tolerances.livelock));
+}
+
+/// A rate at which something happens: a curve without it has it beyond `last`.
+fn reached(
+    head: (&str, u32, &'static str),
+    a: Option<f64>,
+    b: Option<f64>,
+    last: f64,
+    tolerance: f64,
+) -> Row {
+    let mut row = match (a, b) {
+        (None, None) => return number(head, None, None, Some(tolerance)),
+        // One that is extrapolated beyond the last rate says no more than one that is not reached.
+        (a, b) => number(
+            head,
+            Some(a.unwrap_or(last).min(last)),
+            Some(b.unwrap_or(last).min(last)),
+            Some(tolerance),
+        ),
+    };
+    for (shown, value) in [(&mut row.a, a), (&mut row.b, b)] {
+        if value.is_none_or(|value| value > last) {
+            *shown = format!(">{}", format::at_least(last, 2));
+        }
+    }
+    row
 }
 
 fn classes(head: (&str, u32, &'static str), a: Option<Class>, b: Option<Class>) -> Row {
@@ -234,10 +333,28 @@ mod tests {
 
     #[test]
     fn a_tolerance_is_a_bound_that_can_be_widened() {
-        let (a, b) = (document(1.0, 0.9), document(1.0, 0.8));
+        let (a, b) = (document(1.0, 0.9), document(1.0, 0.87));
         let tight = Tolerances { plateau: 0.01, ..Tolerances::default() };
         assert!(!compare(&a, &b, &tight).agrees());
         assert!(compare(&a, &b, &Tolerances::default()).agrees());
+    }
+
+    #[test]
+    fn both_are_read_at_the_rates_of_the_first() {
+        let (mut fine, coarse) = (document(1.0, 0.5), document(1.0, 0.5));
+        // A point between two others, higher than both, where the other result has none.
+        let between = Point { offered_pps: 2800.0, goodput_pps: 2000.0, ..Point::default() };
+        fine.arms[0].points.push(between);
+        assert!(compare(&coarse, &fine, &Tolerances::default()).agrees());
+        assert!(!compare(&fine, &coarse, &Tolerances::default()).agrees());
+    }
+
+    #[test]
+    fn what_lies_beyond_the_last_rate_differs_by_as_much_as_is_known() {
+        let row = |b: Option<f64>| reached(("arm", 0, "declines at"), Some(7.0), b, 8.0, 0.25);
+        assert!(row(None).agrees && row(Some(9.0)).agrees);
+        assert_eq!((row(None).b.as_str(), row(None).difference), (">8.00", Some(0.125)));
+        assert!(!reached(("arm", 0, "declines at"), Some(2.0), None, 8.0, 0.25).agrees);
     }
 
     #[test]

@@ -15,6 +15,7 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 
 use crate::measure::{Onset, PairedRate, Point};
+use crate::panel::{MAX_PANELS, Panel};
 
 /// The schema string of every document that this crate writes and reads.
 pub const SCHEMA: &str = "weir.lab/1";
@@ -110,6 +111,9 @@ pub struct Document {
     /// Onsets of a flood (P7), one entry per arm and condition.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub onset: Vec<Onset>,
+    /// Other quantities, in the order in which they are shown.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub panels: Vec<Panel>,
     /// The claims and how they came out.
     #[serde(default)]
     pub verdict: Vec<Verdict>,
@@ -198,6 +202,9 @@ pub struct Arm {
     /// Reserve in force, as a share of the CPU; absent where there is none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reserve: Option<f64>,
+    /// What others measured on the machine that this arm stands for, drawn over its curve.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reference: Option<Reference>,
     /// Measured points, by hogs and then by offered rate.
     #[serde(default)]
     pub points: Vec<Point>,
@@ -207,6 +214,15 @@ pub struct Arm {
     /// Summary of the points with more hogs, by their number.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub with_hogs: BTreeMap<String, Summary>,
+}
+
+/// Marks of a published figure.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Reference {
+    /// Which figure, as `mogul96/6-1/unmodified_no_screend`.
+    pub source: String,
+    /// Offered rate and goodput, packets/s.
+    pub points: Vec<(f64, f64)>,
 }
 
 /// The shape of one curve of goodput over offered rate.
@@ -328,6 +344,7 @@ impl Document {
             arms: Vec::new(),
             pairs: Vec::new(),
             onset: Vec::new(),
+            panels: Vec::new(),
             verdict: Vec::new(),
         }
     }
@@ -417,6 +434,10 @@ impl Document {
             return fail(format!("{} arms; at most {MAX_ARMS}", self.arms.len()));
         }
         for arm in &self.arms {
+            let marks = arm.reference.as_ref().map_or(0, |reference| reference.points.len());
+            if marks > MAX_POINTS {
+                return fail(format!("{marks} marks over arm {}; at most {MAX_POINTS}", arm.name));
+            }
             if arm.points.len() > MAX_POINTS {
                 return fail(format!(
                     "{} points in arm {}; at most {MAX_POINTS}",
@@ -444,7 +465,13 @@ impl Document {
         if self.onset.len() > MAX_ARMS || self.onset.iter().any(too_long) {
             return fail(format!("more than {MAX_TRIALS} onsets or {MAX_SAMPLES} samples"));
         }
-        Ok(())
+        if self.panels.len() > MAX_PANELS {
+            return fail(format!("{} panels; at most {MAX_PANELS}", self.panels.len()));
+        }
+        match self.panels.iter().find_map(Panel::excess) {
+            Some(what) => fail(what),
+            None => Ok(()),
+        }
     }
 }
 

@@ -110,6 +110,15 @@ pub(crate) fn goodput_chart(document: &Document, hogs: u32, arms: &[&Arm], size:
             .map(|point| (point.offered_pps / 1000.0, point.goodput_pps / 1000.0))
             .collect();
         chart.dots(&void, color, 3.2, true);
+        let marks: Vec<(f64, f64)> = arm
+            .reference
+            .iter()
+            .filter(|_| hogs == 0)
+            .flat_map(|reference| &reference.points)
+            .map(|(x, y)| (x / 1000.0, y / 1000.0))
+            .filter(|(x, y)| (range.0..=range.1).contains(x) && *y <= top)
+            .collect();
+        chart.dots(&marks, color, 2.6, true);
         if let Some(&(x, y)) = line.last() {
             chart.name(x, y, &arm.name, color, is_weir);
         }

@@ -1,7 +1,7 @@
 //! From trials to points, and from points to a finished document.
 
 use crate::document::{Document, Mode};
-use crate::measure::{CpuShares, Drops, Interval, LatencyUs, Pair, Point, Trial};
+use crate::measure::{CpuShares, Drops, Interval, LatencyUs, OutputWait, Pair, Point, Trial};
 use crate::{stats, verdict};
 
 impl Point {
@@ -43,6 +43,7 @@ impl Point {
             user_of_alone: middle(&used, |trial| trial.user_of_alone),
             wasted_share: middle(&used, |trial| trial.wasted_share),
             latency_us: fold_latency(&used),
+            output: fold_output(&used),
             polls: (!polls.is_empty()).then(|| polls.iter().sum()),
             mode,
             rate_missed_percent: middle(&used, |trial| trial.rate_missed_percent),
@@ -74,6 +75,12 @@ fn fold_cpu(trials: &[&Trial]) -> Option<CpuShares> {
 fn fold_latency(trials: &[&Trial]) -> Option<LatencyUs> {
     let part = |value: fn(&LatencyUs) -> f64| middle(trials, |trial| trial.latency_us.as_ref().map(value));
     Some(LatencyUs { p50: part(|us| us.p50)?, p99: part(|us| us.p99)?, p999: part(|us| us.p999)? })
+}
+
+fn fold_output(trials: &[&Trial]) -> Option<OutputWait> {
+    let longest = trials.iter().filter_map(|trial| Some(trial.output?.longest_us)).max_by(f64::total_cmp)?;
+    let starved_share = middle(trials, |trial| Some(trial.output?.starved_share))?;
+    Some(OutputWait { starved_share, longest_us: longest })
 }
 
 impl Document {

@@ -10,7 +10,7 @@ use maud::{DOCTYPE, Markup, PreEscaped, html};
 use crate::chart::Size;
 use crate::document::{Backend, Document, Error, Role, write_whole};
 use crate::measure::{Interval, Point};
-use crate::{captions, figures, format, stats, style, table};
+use crate::{captions, figures, format, stats, style, table, verdict};
 
 /// Most rows of the table of points; the rest is in the download, and the page says so.
 const MAX_ROWS: usize = 2000;
@@ -45,7 +45,8 @@ pub fn html(document: &Document) -> Result<String, Error> {
                     }
                     (claims(document))
                     (circumstances(document))
-                    (charts(document, &hogs))
+                    @if document.panels.is_empty() { (charts(document, &hogs)) }
+                    @for (nth, panel) in document.panels.iter().enumerate() { (panel.markup(document, nth)) }
                     (pairs(document))
                     (arms(document))
                     (points(document))
@@ -85,7 +86,7 @@ fn beaten(document: &Document) -> Markup {
     html! {
         @for (arm, lead) in beating {
             p.beaten {
-                strong { (arm) " reads more than weir" }
+                strong { (arm) " " (verdict::verb(document)) " more than weir" }
                 " at " (format::multiple(lead.multiple)) ", " (table::with_hogs(lead.hogs)) ": "
                 (format::kilo_said(lead.other_pps)) " against " (format::kilo_said(lead.weir_pps)) " k/s."
             }
@@ -205,13 +206,14 @@ fn charts(document: &Document, hogs: &[u32]) -> Markup {
     html! {
         section {
             h2 { "1. Goodput" }
-            @if let Some(caption) = captions::goodput(document, first) {
+            @if let Some(caption) = captions::goodput(document, first).or_else(|| captions::curves(document, first)) {
                 figure {
                     (both(|size, id| figures::goodput(document, first, size, id, &caption), "goodput"))
                     figcaption {
                         (tied(&caption)) " Line: median; band: lowest to highest trial"
                         @if first == 0 { "; no hogs" }
-                        ". Hollow marks are void."
+                        @if document.arms.iter().any(|arm| arm.reference.is_some()) { ". Hollow marks are those of the paper." }
+                        @else { ". Hollow marks are void." }
                     }
                 }
             }
@@ -236,7 +238,7 @@ fn charts(document: &Document, hogs: &[u32]) -> Markup {
                 h2 { "4. Wait" }
                 figure {
                     (both(|size, id| figures::wait(document, first, size, id, &caption), "wait"))
-                    figcaption { (tied(&caption)) " From arrival at the device until the program has read the packet." }
+                    figcaption { (tied(&caption)) (wait_of(document)) }
                 }
             }
         }
@@ -265,6 +267,14 @@ fn charts(document: &Document, hogs: &[u32]) -> Markup {
                 }
             }
         }
+    }
+}
+
+/// What a wait is, under its chart.
+fn wait_of(document: &Document) -> &'static str {
+    match verdict::verb(document) {
+        "forwards" => " From departure at the source until arrival at the far end of the output.",
+        _ => " From arrival at the device until the program has read the packet.",
     }
 }
 

@@ -63,6 +63,9 @@ pub struct Point {
     /// From arrival at the device until the program has read the packet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub latency_us: Option<LatencyUs>,
+    /// How long packets waited in a forwarding host's output.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub output: Option<OutputWait>,
     /// Turns of the poller, or NAPI polls.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub polls: Option<u64>,
@@ -118,6 +121,9 @@ pub struct Trial {
     /// From arrival until read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub latency_us: Option<LatencyUs>,
+    /// How long packets waited in a forwarding host's output.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub output: Option<OutputWait>,
     /// Turns of the poller, or NAPI polls.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub polls: Option<u64>,
@@ -173,6 +179,15 @@ pub struct LatencyUs {
     pub p99: f64,
     /// 99.9 %.
     pub p999: f64,
+}
+
+/// Transmit starvation: the output holds packets and nothing takes them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct OutputWait {
+    /// Share of the load's time that belongs to waits longer than 2 ms.
+    pub starved_share: f64,
+    /// The longest wait; of a point: the longest of its trials.
+    pub longest_us: f64,
 }
 
 /// A median with its 95 % interval.
@@ -271,6 +286,6 @@ pub struct Series {
     pub goodput_per_ms: Vec<f64>,
 }
 
-fn is_false(value: &bool) -> bool {
+pub(crate) fn is_false(value: &bool) -> bool {
     !value
 }

@@ -284,7 +284,8 @@ pub fn livelock(curve: &[&Point]) -> Option<f64> {
     (rate <= FARTHEST * b.offered_pps).then_some(rate)
 }
 
-fn falls_below(curve: &[&Point], share: f64) -> Option<f64> {
+/// Offered rate from which goodput stays below this share of the peak; `None` if the curve ends above it.
+pub fn falls_below(curve: &[&Point], share: f64) -> Option<f64> {
     let bound = share * peak(curve)?.goodput_pps;
     let last_above = curve.iter().rposition(|point| point.goodput_pps >= bound)?;
     let below = curve.get(last_above + 1)?;

@@ -87,7 +87,7 @@ pub(crate) fn place(place: &str) -> &'static str {
         "ring" | "wire" => "var(--ring)",
         "backlog" => "var(--backlog)",
         "stack" => "var(--stack)",
-        "socket" => "var(--socket)",
+        "socket" | "output" | "queue" => "var(--socket)",
         _ => "var(--lost)",
     }
 }

@@ -138,7 +138,8 @@ pub fn table(document: &Document) -> String {
     let mut out = String::new();
     head(document, &mut out);
     let mut left_out = std::collections::BTreeSet::new();
-    for hogs in hog_counts(document) {
+    let curves = if document.panels.is_empty() { hog_counts(document) } else { Vec::new() };
+    for hogs in curves {
         left_out.extend(goodput(document, hogs, &mut out).into_iter().map(|rate| rate.label));
     }
     if !left_out.is_empty() {
@@ -149,8 +150,22 @@ pub fn table(document: &Document) -> String {
             &format!("left out for width: {}; --json and --html have every rate", labels.join(", ")),
         );
     }
+    for hogs in hog_counts(document) {
+        let alone = |point: &Point| point.user_of_alone.map(|share| 100.0 * share);
+        values(document, hogs, "programs' CPU / the same alone, %", alone, &mut out);
+        let starved = |point: &Point| point.output.map(|output| 100.0 * output.starved_share);
+        values(document, hogs, "output waits longer than 2 ms, % of the time", starved, &mut out);
+        let longest = |point: &Point| point.output.map(|output| output.longest_us);
+        waits(document, hogs, "output's longest wait", longest, &mut out);
+        // Where the wait is what the experiment is about.
+        if document.experiment == "quota" {
+            waits(document, hogs, "wait, p50", |p| p.latency_us.map(|us| us.p50), &mut out);
+            waits(document, hogs, "wait, p99", |p| p.latency_us.map(|us| us.p99), &mut out);
+        }
+    }
     pairs(document, &mut out);
     onsets(document, &mut out);
+    document.panels.iter().for_each(|panel| panel.text(&mut out));
     out.push_str(&claims(document));
     notes(document, &mut out);
     out
@@ -169,6 +184,9 @@ fn head(document: &Document, out: &mut String) {
     wrap(out, "", &format!("{}{simulated}{machine}", document.experiment));
     if let Some(partial) = document.partial {
         line(out, &format!("partial: {} of {} trials", partial.done, partial.total));
+    }
+    if !document.panels.is_empty() {
+        return;
     }
     if let Some((widest, repeats)) = widest_spread(document) {
         line(
@@ -273,6 +291,55 @@ fn goodput(document: &Document, hogs: u32, out: &mut String) -> Vec<Rate> {
         line(out, &row);
     }
     left_out
+}
+
+/// [`values`] of a time, in us or, if one would not fit into its column, in ms.
+fn waits(
+    document: &Document,
+    hogs: u32,
+    title: &str,
+    micros: impl Fn(&Point) -> Option<f64>,
+    out: &mut String,
+) {
+    let points = document.arms.iter().flat_map(|arm| &arm.points);
+    let longest = points.filter_map(&micros).fold(0.0, f64::max);
+    let (unit, one) = if longest < 99_999.5 { ("us", 1.0) } else { ("ms", 1e3) };
+    values(document, hogs, &format!("{title}, {unit}"), |point| micros(point).map(|us| us / one), out);
+}
+
+/// Writes one value of every arm and rate; nothing if there are none.
+fn values(
+    document: &Document,
+    hogs: u32,
+    title: &str,
+    value: impl Fn(&Point) -> Option<f64>,
+    out: &mut String,
+) {
+    let (rates, _) = fitting(rates(document, hogs));
+    let valid = |arm: &Arm, rate: &Rate| {
+        let point = at(arm, hogs, rate).filter(|point| point.void.is_none())?;
+        value(point)
+    };
+    let arms: Vec<&Arm> =
+        document.arms.iter().filter(|arm| rates.iter().any(|rate| valid(arm, rate).is_some())).collect();
+    if arms.is_empty() {
+        return;
+    }
+    line(out, "");
+    line(out, &format!("{title}, {}", with_hogs(hogs)));
+    let mut head = format!("{:<NAME$}{:>COLUMN$}", "arm", "");
+    for rate in &rates {
+        let _ = write!(head, "{:>COLUMN$}", rate.label);
+    }
+    line(out, &head);
+    for arm in arms {
+        let mut row = format!("{:<NAME$}{:>COLUMN$}", cut(&arm.name, NAME), "");
+        for rate in &rates {
+            let text = valid(arm, rate).map_or("-".to_string(), |value| format::at_least(value, 0));
+            let _ = write!(row, "{text:>COLUMN$}");
+        }
+        line(out, &row);
+    }
 }
 
 /// Arms that stand together: stock first, then what people use instead, then weir, then weir with one
@@ -382,7 +449,7 @@ fn aligned(number: &str) -> String {
 }
 
 /// Writes `first` and `text`, broken between words.
-fn wrap(out: &mut String, first: &str, text: &str) {
+pub(crate) fn wrap(out: &mut String, first: &str, text: &str) {
     let mut row = first.to_string();
     for word in text.split(' ') {
         if row.chars().count() + word.chars().count() > WIDTH {
@@ -402,7 +469,8 @@ fn notes(document: &Document, out: &mut String) {
     }
     for (arm, lead) in beating(document) {
         notes.push(format!(
-            "* {arm} reads more than weir at {}, {}: {} against {} k/s",
+            "* {arm} {} more than weir at {}, {}: {} against {} k/s",
+            verdict::verb(document),
             format::multiple(lead.multiple),
             with_hogs(lead.hogs),
             format::kilo_said(lead.other_pps),

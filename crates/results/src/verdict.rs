@@ -15,8 +15,11 @@
 //! - **P8** wasted share at 10 x, worst over hogs: CPU time where the lab measured it, else packets lost
 //!   after the NIC / packets handed up, where neither [`AT_THE_NIC`] nor shed packets count as handed up.
 //! - **P9** at each rate of weir from 4 x: its goodput / that of each stock and alternative arm at the same
-//!   rate and with as many hogs; the least of them all.
-//! - **no-op** a guard that does nothing falls short of P1.
+//!   rate and with as many hogs; the least of them all. On a host that only forwards, an arm that leaves programs
+//!   less than weir's reserve (by more than P3 allows) is no choice where there are programs; how often that was
+//!   so stands beside the number.
+//! - **no-op** a guard that does nothing falls short of P1; on a host that only forwards, where the kernel's own
+//!   polling is flat, of P3 at the highest reserve of the run.
 //! - **ledger** packets unaccounted for, over all trials, void ones too.
 
 use crate::document::{Arm, Document, Relation, Role, Verdict};
@@ -25,6 +28,8 @@ use crate::stats::{self, Unread};
 
 /// Places where a packet is lost before the host has spent CPU time on it.
 pub const AT_THE_NIC: [&str; 2] = ["ring", "wire"];
+/// Points by which the CPU of programs may fall short of the reserve.
+const P3_MAX: f64 = 2.0;
 /// The place of packets that weir dropped on purpose.
 pub const SHED: &str = "shed";
 
@@ -246,12 +251,9 @@ fn reserve(document: &Document) -> Vec<Claim> {
     let with_reserve = guarded.filter_map(|arm| arm.reserve.map(|reserve| (arm, reserve)));
     with_reserve
         .map(|(arm, reserve)| {
-            let measured = arm.points.iter().filter(|point| point.void.is_none());
-            let least = measured
-                .filter_map(|point| Some((point.user_of_alone?, point)))
-                .min_by(|a, b| a.0.total_cmp(&b.0));
+            let least = least_left(arm);
             let claim = Claim::new(Id::P3, &format!("CPU short of the reserve of {:.0} %", 100.0 * reserve))
-                .bound(Relation::AtMost, 2.0, Some(0.5))
+                .bound(Relation::AtMost, P3_MAX, Some(0.5))
                 .show(1, "points");
             match least {
                 None => claim.missing(),
@@ -412,14 +414,45 @@ pub struct Lead {
 /// Arms of all roles take part, so that a reader also sees an arm that beats weir without being an
 /// alternative. What is void on either side is left out.
 pub fn leads(document: &Document, from: f64) -> Vec<Lead> {
-    comparisons(document, from).0
+    comparisons(document, from).leads
 }
 
-/// The comparisons of [`leads`], and how many more there were to be but for void points of weir or of an arm
-/// that could be chosen instead.
-fn comparisons(document: &Document, from: f64) -> (Vec<Lead>, usize) {
-    let (Some(weir), Ok(base)) = (weir(document), base_pps(document)) else { return (Vec::new(), 0) };
-    let (mut leads, mut void) = (Vec::new(), 0);
+/// The comparisons of [`leads`], and how many more there were to be.
+#[derive(Default)]
+struct Comparisons {
+    leads: Vec<Lead>,
+    /// But for void points of weir or of an arm that could be chosen instead.
+    void: usize,
+    /// But for arms that starve programs.
+    starving: usize,
+}
+
+/// What the host does with the packets that count: "reads" or "forwards".
+pub(crate) fn verb(document: &Document) -> &'static str {
+    match document.experiment.as_str() {
+        "livelock-router" | "screen" | "quota" | "cycle-limit" | "tx-starvation" => "forwards",
+        _ => "reads",
+    }
+}
+
+/// True if nothing but packets forwarded counts as goodput: then an arm may buy it with the programs' CPU time.
+pub(crate) fn only_forwards(document: &Document) -> bool {
+    document.experiment == "livelock-router"
+}
+
+/// Whether `other` leaves programs less than weir's reserve at this point of weir.
+fn starves(document: &Document, weir: &Arm, other: &Arm, at: &Point) -> bool {
+    let Some(reserve) = weir.reserve.filter(|_| only_forwards(document) && at.hogs > 0) else { return false };
+    let same = match at.wire_max {
+        true => other.points.iter().find(|p| p.wire_max && p.hogs == at.hogs),
+        false => stats::point_at(other, at.hogs, at.offered_pps),
+    };
+    same.and_then(|p| p.user_of_alone).is_some_and(|share| share < reserve - P3_MAX / 100.0)
+}
+
+fn comparisons(document: &Document, from: f64) -> Comparisons {
+    let (Some(weir), Ok(base)) = (weir(document), base_pps(document)) else { return Comparisons::default() };
+    let Comparisons { mut leads, mut void, mut starving } = Comparisons::default();
     for point in &weir.points {
         let multiple = point.offered_pps / base;
         if multiple < from * (1.0 - stats::SAME_RATE) {
@@ -430,6 +463,10 @@ fn comparisons(document: &Document, from: f64) -> (Vec<Lead>, usize) {
             continue;
         }
         for other in document.arms.iter().filter(|arm| arm.name != weir.name) {
+            if starves(document, weir, other, point) {
+                starving += usize::from(could_be_chosen(other));
+                continue;
+            }
             let reading = match stats::goodput_at(other, point.hogs, point.offered_pps) {
                 // Arms reach different maxima; at the wire's maximum each is taken at its own.
                 Err(Unread::NotMeasured) if point.wire_max => stats::goodput_at_max(other, point.hogs),
@@ -449,7 +486,7 @@ fn comparisons(document: &Document, from: f64) -> (Vec<Lead>, usize) {
             }
         }
     }
-    (leads, void)
+    Comparisons { leads, void, starving }
 }
 
 fn could_be_chosen(arm: &Arm) -> bool {
@@ -457,7 +494,7 @@ fn could_be_chosen(arm: &Arm) -> bool {
 }
 
 fn lead(document: &Document) -> Vec<Claim> {
-    let (leads, void) = comparisons(document, 4.0);
+    let Comparisons { leads, void, starving } = comparisons(document, 4.0);
     let least = leads
         .into_iter()
         .filter(|lead| document.arm(&lead.arm).is_some_and(could_be_chosen))
@@ -469,17 +506,45 @@ fn lead(document: &Document) -> Vec<Claim> {
         0 => String::new(),
         n => format!("; {n} more void"),
     };
+    let starving = match starving {
+        0 => String::new(),
+        n => format!("; {n} left out that leave programs less than the reserve"),
+    };
     vec![match least {
         None => claim.missing(),
         Some(lead) => {
             let at = crate::format::multiple(lead.multiple);
-            let note = format!("over {} at {at}{}{void}", lead.arm, hogs_suffix(lead.hogs));
+            let note = format!("over {} at {at}{}{void}{starving}", lead.arm, hogs_suffix(lead.hogs));
             claim.value(Some(lead.ratio)).note(note)
         }
     }]
 }
 
+/// The least that an arm leaves of the CPU that a program has alone.
+fn least_left(arm: &Arm) -> Option<(f64, &Point)> {
+    let measured = arm.points.iter().filter(|point| point.void.is_none());
+    measured.filter_map(|point| Some((point.user_of_alone?, point))).min_by(|a, b| a.0.total_cmp(&b.0))
+}
+
 fn control(document: &Document) -> Vec<Claim> {
+    if only_forwards(document) {
+        let guarded = document.arms.iter().filter(|arm| matches!(arm.role, Role::Weir | Role::Variant));
+        let reserve = guarded.filter_map(|arm| arm.reserve).max_by(f64::total_cmp).unwrap_or(0.0);
+        let controls = document.arms.iter().filter(|arm| arm.role == Role::Control);
+        return controls
+            .map(|arm| {
+                let text = format!("{} fails P3: program's CPU / alone", arm.name);
+                let claim =
+                    Claim::new(Id::NoOp, &text).bound(Relation::Below, reserve - P3_MAX / 100.0, None);
+                match least_left(arm) {
+                    None => claim.missing(),
+                    Some((share, point)) => {
+                        claim.value(Some(share)).note(format!("least{}", at_multiple(point)))
+                    }
+                }
+            })
+            .collect();
+    }
     let controls = document.arms.iter().filter(|arm| arm.role == Role::Control);
     controls
         .map(|arm| {

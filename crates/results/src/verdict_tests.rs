@@ -115,6 +115,27 @@ fn hogs_have_their_own_flatness() {
 }
 
 #[test]
+fn on_a_router_an_arm_that_starves_programs_is_no_choice() {
+    let mut document = document();
+    document.experiment = "livelock-router".into();
+    document.arms[3].reserve = Some(0.2);
+    let with_hog = |goodput, share| Point { user_of_alone: Some(share), ..point(10.0, goodput, 1) };
+    document.arms[0].points.push(with_hog(2000.0, 0.05));
+    document.arms[1].points.push(with_hog(500.0, 0.5));
+    document.arms[2].points.push(with_hog(2000.0, 0.05));
+    document.arms[3].points.push(with_hog(900.0, 0.21));
+    let verdicts = judge(&document, &[]);
+    let lead = find(&verdicts, "P9", "");
+    assert_eq!(lead.value, Some(1190.0 / 800.0));
+    assert!(lead.note.as_deref().is_some_and(|note| note.contains("1 left out")), "{lead:?}");
+    let control = find(&verdicts, "no-op", "fails P3");
+    assert_eq!((control.value, control.holds), (Some(0.05), true));
+    assert!(leads(&document, 4.0).iter().all(|lead| !(lead.arm == "stock" && lead.hogs == 1)));
+    document.experiment = "livelock-udp".into();
+    assert_eq!(find(&judge(&document, &[]), "P9", "").value, Some(0.45));
+}
+
+#[test]
 fn the_reserve_is_judged_at_the_worst_load() {
     let mut document = document();
     document.arms[3].reserve = Some(0.5);

@@ -5,7 +5,9 @@ mod synthetic;
 use std::collections::BTreeSet;
 
 use proptest::prelude::*;
-use results::{Arm, Backend, Document, Drops, LatencyUs, Onset, Point, Role, Series, Trial, Verdict};
+use results::{
+    Arm, Backend, Document, Drops, LatencyUs, Onset, OutputWait, Point, Role, Series, Trial, Verdict,
+};
 
 /// Checks that every tag is closed in order and every attribute quoted, as XML wants it; `void` elements of
 /// HTML aside.
@@ -68,6 +70,21 @@ fn the_table_has_80_columns_and_no_colour() {
     let longest = table.lines().map(|line| line.chars().count()).max();
     assert!(longest <= Some(80), "{longest:?}");
     assert!(!table.contains('\u{1b}') && table.lines().all(|line| line.trim_end() == line));
+}
+
+/// A wait of half a second has six digits in microseconds, as many as a column is wide.
+#[test]
+fn long_waits_are_in_milliseconds() {
+    let mut document = synthetic::livelock_udp();
+    let waits = |document: &mut Document, longest_us: f64| {
+        let points = document.arms.iter_mut().flat_map(|arm| &mut arm.points);
+        points.for_each(|point| point.output = Some(OutputWait { starved_share: 0.9, longest_us }));
+        results::table(document)
+    };
+    let table = waits(&mut document, 99_999.0);
+    assert!(table.contains("output's longest wait, us") && table.contains(" 99999 99999"), "{table}");
+    let table = waits(&mut document, 374_585.0);
+    assert!(table.contains("output's longest wait, ms") && table.contains("   375   375"), "{table}");
 }
 
 #[test]

@@ -1,8 +1,10 @@
-//! Test helpers: a gate for privileged tests, network namespaces that delete themselves, and a packet builder.
+//! Test helpers: a gate for privileged tests, network namespaces that delete themselves, a packet builder,
+//! and random frames.
 //!
 //! Nothing here is for programs that ship: a failed system call panics with what failed, because a test has
 //! no better answer.
 
+pub mod frames;
 pub mod packet;
 
 use std::fs::{self, File};

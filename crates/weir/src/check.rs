@@ -6,7 +6,9 @@ use crate::out::{self, Paint, count, wrap};
 use kern::discover::{self, DiscoverError, Interface};
 use kern::settings::Access;
 use kern::tier::{self, Feature, Here, Host, Report, Tier};
+use see::truth;
 use serde::Serialize;
+use std::collections::{BTreeMap, BTreeSet};
 use std::process::ExitCode;
 
 /// Interfaces that are looked at when none is named.
@@ -18,6 +20,8 @@ struct Document<'a> {
     schema: &'static str,
     host: &'a Host,
     interfaces: &'a [Report],
+    /// What the drop counters of each driver count.
+    counters: BTreeMap<&'a str, Vec<&'static truth::Row>>,
 }
 
 /// Runs `weir check`. Exit code 0 whatever it finds: a report was asked for and given.
@@ -33,7 +37,9 @@ pub fn run(args: &CheckArgs, paint: Paint) -> anyhow::Result<ExitCode> {
             false => err.into(),
         })?;
     if args.json {
-        let document = Document { schema: "weir.check/1", host: &host, interfaces: &reports };
+        let kinds = reports.iter().map(|r| r.interface.kind.as_str());
+        let counters = kinds.map(|kind| (kind, truth::rows(kind))).collect();
+        let document = Document { schema: "weir.check/1", host: &host, interfaces: &reports, counters };
         out::data(&format!("{}\n", serde_json::to_string(&document)?))?;
     } else {
         out::data(&text(&host, &reports, paint))?;
@@ -94,6 +100,16 @@ fn text(host: &Host, reports: &[Report], paint: Paint) -> String {
             reports.iter().for_each(|report| text += &table(&own(report), &report.interface.name, paint));
         }
     }
+    let kinds: BTreeSet<&str> = reports.iter().map(|r| r.interface.kind.as_str()).collect();
+    kinds.into_iter().for_each(|kind| text += &counters(kind));
+    // Sockets elsewhere can be behind any interface of a host that hands packets on.
+    if let Some(why) = kern::discover::hands_on() {
+        let line = format!(
+            "not seen: sockets in other network namespaces, such as those of containers ({why}): no level and no shed \
+             for them; quota and budget hold, and turns that they refuse whole are followed by a pause"
+        );
+        text += &format!("\n{}\n", wrap(&line, 2));
+    }
     text + &todo(host, reports)
 }
 
@@ -111,6 +127,8 @@ fn interface(interface: &Interface) -> String {
         Some(false) => "no XDP in the driver".into(),
         None => "XDP not known".into(),
     });
+    let (_, when) = kern::guard::When::for_driver(&interface.kind, interface.xdp_native);
+    parts.push(format!("attached {when}"));
     if !interface.up {
         parts.push("down".into());
     }
@@ -145,6 +163,18 @@ fn table(features: &[Feature], title: &str, paint: Paint) -> String {
         };
         let line = format!("{:<29}  {answer}  {:<7}  {}", feature.name, feature.since, wrap(what, 46));
         text += &format!("{}\n", line.trim_end());
+        if feature.here == Here::No {
+            text += &format!("  {}\n", wrap(&out::sentence(&feature.why), 2));
+        }
+    }
+    text
+}
+
+/// What the drop counters of this driver count: `weir watch` counts with the same rows.
+fn counters(kind: &str) -> String {
+    let mut text = format!("\n{:<29}  place    what it counts\n", format!("drops of {}", out::shown(kind)));
+    for row in truth::rows(kind) {
+        text += &format!("{:<29}  {:<7}  {}\n", row.name, row.loss.name(), wrap(&row.counts, 40));
     }
     text
 }
@@ -186,7 +216,7 @@ mod tests {
             since: "6.2",
             used_for: "feedback within one turn",
             missed: "feedback",
-            why: String::new(),
+            why: "seen".into(),
             needs_root: here == Here::NotKnown,
         }
     }
@@ -201,8 +231,9 @@ mod tests {
         let rows: Vec<&str> = text.lines().skip(1).collect();
         assert!(rows[0].ends_with("what you miss"), "{text}");
         assert_eq!(rows[1], "b                              no    6.2      feedback");
-        assert_eq!(rows[2], "c                              n/a   6.2      feedback");
-        assert_eq!(rows[3], "a                              yes   6.2");
+        assert_eq!(rows[2], "  seen");
+        assert_eq!(rows[3], "c                              n/a   6.2      feedback");
+        assert_eq!(rows[4], "a                              yes   6.2");
     }
 
     #[test]

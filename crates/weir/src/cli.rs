@@ -36,6 +36,20 @@ pub enum Command {
                       kernel. Features are probed, never guessed from a version. Changes nothing."
     )]
     Check(CheckArgs),
+    /// Live: where every packet waits and is lost
+    #[command(
+        long_about = "Where packets wait and are lost on this host: the path from ring to program, levels, CPUs, \
+                      consumers with their processes, and a ledger that says where each packet went. Works without \
+                      root with less, and says what is missing. Changes nothing."
+    )]
+    Watch(WatchArgs),
+    /// Report: what loses packets, why, what to change
+    #[command(
+        long_about = "Watch this host for some seconds and say where packets are lost, why, and what the smallest \
+                      change is that helps, with the command and the evidence. \"Nothing is wrong\" is an answer \
+                      too. Changes nothing itself."
+    )]
+    Explain(ExplainArgs),
     /// Keep this host working at any packet rate, until stopped
     #[command(
         long_about = "Keep a host working at any packet rate, until stopped. Below saturation the kernel works \
@@ -60,6 +74,13 @@ pub enum Command {
                       that still runs are never touched."
     )]
     Undo(UndoArgs),
+    /// The largest loss-free rate of this host, and what limits it
+    #[command(
+        long_about = "The largest rate that this host takes without loss (MLFRR), what limits it and what happens beyond, \
+                      with an interval of 90 %. Watches the host's own traffic for a while and changes nothing: there is no \
+                      test load. What-if options add a line each, and one with all of them."
+    )]
+    Predict(PredictArgs),
     /// Experiments on this kernel, in network namespaces
     #[command(subcommand_required = true, arg_required_else_help = true)]
     #[command(override_usage = "weir lab COMMAND [OPTIONS]")]
@@ -67,6 +88,14 @@ pub enum Command {
         /// What to do in the lab.
         #[command(subcommand)]
         command: LabCommand,
+    },
+    /// The same experiments in a simulator; the machines of the papers
+    #[command(subcommand_required = true, arg_required_else_help = true)]
+    #[command(override_usage = "weir sim COMMAND [OPTIONS]")]
+    Sim {
+        /// What to do in the simulator.
+        #[command(subcommand)]
+        command: SimCommand,
     },
     /// Completions for a shell, on standard output
     #[command(override_usage = "weir completions SHELL")]
@@ -114,6 +143,81 @@ pub struct CheckArgs {
     pub require: Option<Require>,
 }
 
+/// `weir watch`.
+#[derive(Debug, Args)]
+#[command(override_usage = "weir watch [IF...] [OPTIONS]")]
+pub struct WatchArgs {
+    /// Interfaces [all that receive]
+    #[arg(value_name = "IF")]
+    pub interfaces: Vec<String>,
+
+    /// One interval, then exit
+    ///
+    /// weir watch eth0 --once
+    #[arg(long)]
+    pub once: bool,
+
+    /// One JSON line per interval, schema weir.watch/1
+    ///
+    /// weir watch eth0 --json | jq .ledger
+    #[arg(long)]
+    pub json: bool,
+
+    /// Time between two readings, 100ms to 60s [1s]
+    ///
+    /// weir watch eth0 --interval 5s
+    #[arg(long, value_name = "DUR", value_parser = parse::interval, default_value = "1s", hide_default_value = true)]
+    #[arg(allow_hyphen_values = true)]
+    pub interval: Duration,
+
+    /// Also write each interval to FILE, as --json does
+    ///
+    /// weir watch eth0 --record night.jsonl
+    #[arg(long, value_name = "FILE")]
+    pub record: Option<PathBuf>,
+
+    /// Show a recording instead of this host
+    ///
+    /// weir watch --replay night.jsonl
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["record", "interfaces"])]
+    pub replay: Option<PathBuf>,
+}
+
+/// `weir explain`.
+#[derive(Debug, Args)]
+#[command(override_usage = "weir explain [IF...] [OPTIONS]")]
+pub struct ExplainArgs {
+    /// Interfaces [all that receive]
+    #[arg(value_name = "IF")]
+    pub interfaces: Vec<String>,
+
+    /// How long to look, 500ms to 60s [10s]
+    ///
+    /// weir explain eth0 --for 30s
+    #[arg(long, value_name = "DUR", value_parser = parse::window, default_value = "10s", hide_default_value = true)]
+    #[arg(allow_hyphen_values = true)]
+    pub r#for: Duration,
+
+    /// One JSON document, schema weir.explain/1
+    ///
+    /// weir explain eth0 --json
+    #[arg(long)]
+    pub json: bool,
+
+    /// Exit 1 if there is a finding: WHAT is loss
+    ///
+    /// weir explain eth0 --fail-on loss
+    #[arg(long, value_name = "WHAT")]
+    pub fail_on: Option<FailOn>,
+}
+
+/// What `weir explain --fail-on` can ask for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum FailOn {
+    /// Packets that are lost for a reason that was found.
+    Loss,
+}
+
 /// What `weir check --require` can ask for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum Require {
@@ -159,7 +263,7 @@ pub struct GuardArgs {
     #[arg(allow_hyphen_values = true)]
     pub cpu: Option<CpuSet>,
 
-    /// auto, poll or thread [auto]
+    /// auto, poll, thread or shed [auto]
     ///
     /// weir guard eth0 --mode poll
     #[arg(long, value_name = "MODE", help_heading = "Budget")]
@@ -188,8 +292,14 @@ pub struct GuardArgs {
     #[arg(allow_hyphen_values = true)]
     pub timeout: Option<Duration>,
 
-    /// Shed this last.
-    #[arg(long, value_name = "RULE", hide = true)]
+    /// Never shed this; adds to the default, none empties it
+    ///
+    /// Names: arp nd icmp dhcp ssh bgp ospf vrrp bfd lacp ptp dns-replies (these are the default), dns ntp igmp \
+    /// lldp. Matches: tcp/PORT, udp/PORT, src/PREFIX, dst/PREFIX, dscp/NAME, vlan/ID. Several with commas.
+    ///
+    /// weir guard eth0 --protect dns,src/10.0.0.0/8
+    #[arg(long, value_name = "RULE", value_delimiter = ',', help_heading = "Classes")]
+    #[arg(allow_hyphen_values = true)]
     pub protect: Vec<String>,
 
     /// One JSON line per second; - is standard output [none]
@@ -222,6 +332,10 @@ pub struct GuardArgs {
     #[arg(long, hide = true)]
     pub ablate: Vec<Ablate>,
 
+    /// Flush timeout of a source in poll mode. An emulated machine is too slow for the default.
+    #[arg(long, value_name = "DUR", hide = true, default_value = "5ms", value_parser = parse::timeout)]
+    pub flush: std::time::Duration,
+
     /// How the poller is scheduled.
     #[arg(long, hide = true, default_value = "auto")]
     pub sched: Sched,
@@ -252,8 +366,12 @@ pub struct StatusArgs {
 
 /// `weir undo`.
 #[derive(Debug, Args)]
-#[command(override_usage = "weir undo [OPTIONS]")]
+#[command(override_usage = "weir undo [IF...] [OPTIONS]")]
 pub struct UndoArgs {
+    /// Interfaces [all]
+    #[arg(value_name = "IF")]
+    pub interfaces: Vec<String>,
+
     /// Print what would be put back, change nothing
     ///
     /// weir undo --dry-run
@@ -269,6 +387,95 @@ pub struct UndoArgs {
     /// Directory of the journal.
     #[arg(long, hide = true, default_value = RUN_DIR)]
     pub journal_dir: PathBuf,
+}
+
+/// `weir predict`.
+#[derive(Debug, Args)]
+#[command(override_usage = "weir predict [IF...] [OPTIONS]")]
+pub struct PredictArgs {
+    /// Interfaces [all that receive]
+    #[arg(value_name = "IF")]
+    pub interfaces: Vec<String>,
+
+    /// How long to watch, 1s to 10min [10s]
+    ///
+    /// The more the rate changes meanwhile, the narrower the interval.
+    ///
+    /// weir predict eth0 --for 60s
+    #[arg(long = "for", value_name = "DUR", value_parser = parse::watch)]
+    #[arg(allow_hyphen_values = true)]
+    pub r#for: Option<Duration>,
+
+    /// One JSON document, schema weir.predict/1
+    ///
+    /// weir predict eth0 --json
+    #[arg(long)]
+    pub json: bool,
+
+    /// Descriptors of each receive ring
+    ///
+    /// weir predict eth0 --ring 4096
+    #[arg(long, value_name = "N", value_parser = parse::between::<1, 1_048_576>, help_heading = "What if")]
+    pub ring: Option<u32>,
+
+    /// Receive buffer of each socket, bytes, as SO_RCVBUF
+    ///
+    /// Also 512K or 4M.
+    ///
+    /// weir predict eth0 --rcvbuf 4M
+    #[arg(long, value_name = "BYTES", value_parser = parse::bytes, help_heading = "What if")]
+    pub rcvbuf: Option<u64>,
+
+    /// CPUs that receive, each with its part of the program
+    ///
+    /// weir predict eth0 --cores 4
+    #[arg(long, value_name = "N", value_parser = parse::between::<1, 1024>, help_heading = "What if")]
+    pub cores: Option<u32>,
+
+    /// Bytes of each packet
+    ///
+    /// weir predict eth0 --packet-size 1500
+    #[arg(long, value_name = "BYTES", value_parser = parse::between::<46, 65_535>, help_heading = "What if")]
+    pub packet_size: Option<u32>,
+
+    /// CPU time of the program per packet, microseconds
+    ///
+    /// weir predict eth0 --work-us 0.8
+    #[arg(long, value_name = "US", value_parser = parse::work_us, help_heading = "What if")]
+    pub work_us: Option<f64>,
+
+    /// weir guard with this share of the CPU for packets, percent
+    ///
+    /// weir predict eth0 --budget 50
+    #[arg(long, value_name = "PCT", value_parser = parse::between::<1, 99>, help_heading = "What if")]
+    pub budget: Option<u32>,
+
+    /// weir guard with its defaults
+    ///
+    /// weir predict eth0 --guarded
+    #[arg(long, help_heading = "What if")]
+    pub guarded: bool,
+
+    /// Compare with measured rates of drawn workloads, in the lab
+    ///
+    /// Needs root and two CPUs. Exits 1 if the predictions miss their aim.
+    ///
+    /// weir predict --check
+    #[arg(long, help_heading = "In the lab", conflicts_with_all = ["interfaces", "for", "ring", "rcvbuf", "cores"])]
+    #[arg(conflicts_with_all = ["packet_size", "work_us", "budget", "guarded"])]
+    pub check: bool,
+
+    /// Fewer workloads: about five minutes
+    ///
+    /// weir predict --check --quick
+    #[arg(long, help_heading = "In the lab", requires = "check")]
+    pub quick: bool,
+
+    /// Which workloads are drawn [1]
+    ///
+    /// weir predict --check --seed 7
+    #[arg(long, value_name = "N", value_parser = parse::seed, help_heading = "In the lab", requires = "check")]
+    pub seed: Option<u64>,
 }
 
 /// `weir lab`.
@@ -314,6 +521,14 @@ pub struct LabRunArgs {
     /// weir lab run livelock-udp --quick
     #[arg(long, help_heading = "Size")]
     pub quick: bool,
+
+    /// kernel, or sim: a simulated host, without privileges [kernel]
+    ///
+    /// The simulator takes --quick, --arms, --hogs, --seed, --json and --html.
+    ///
+    /// weir lab run livelock-udp --backend sim
+    #[arg(long, value_name = "NAME", default_value = "kernel", help_heading = "What runs")]
+    pub backend: LabBackend,
 
     /// Length of one trial, 50ms to 60s [1s, quick 400ms]
     ///
@@ -417,6 +632,15 @@ pub struct LabRunArgs {
     pub work: Option<Duration>,
 }
 
+/// What `weir lab run --backend` can name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum LabBackend {
+    /// This kernel.
+    Kernel,
+    /// The simulator.
+    Sim,
+}
+
 /// What `weir lab run --consumer` can name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum LabConsumer {
@@ -457,4 +681,115 @@ pub struct LabCompareArgs {
     /// Second result
     #[arg(value_name = "B.json")]
     pub b: PathBuf,
+}
+
+/// `weir sim`.
+#[derive(Debug, Subcommand)]
+pub enum SimCommand {
+    /// Experiments by name, with machine and requirements
+    List(SimListArgs),
+    /// Run one experiment
+    #[command(
+        long_about = "Run one experiment on a simulated machine. The same policies that guard real hosts decide. The \
+                      result depends on experiment, settings and seed alone: not on this machine, its load or \
+                      --jobs. Needs no privileges.",
+        after_help = "Experiments: weir sim list       One as a file: weir sim show NAME"
+    )]
+    Run(SimRunArgs),
+    /// The text of an experiment, to copy and change, with all settings
+    Show(SimShowArgs),
+    /// Curves against the marks of the papers' figures
+    Table(SimTableArgs),
+}
+
+/// `weir sim list`.
+#[derive(Debug, Args)]
+#[command(override_usage = "weir sim list [OPTIONS]")]
+pub struct SimListArgs {
+    /// One JSON document
+    ///
+    /// weir sim list --json
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `weir sim run`.
+#[derive(Debug, Clone, Args)]
+#[command(override_usage = "weir sim run NAME|FILE [OPTIONS]")]
+pub struct SimRunArgs {
+    /// Experiment, or a file of your own
+    #[arg(value_name = "NAME|FILE")]
+    pub name: String,
+
+    /// Arms, with commas [all]
+    ///
+    /// weir sim run quota --arms quota-5,quota-inf
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    pub arms: Option<Vec<String>>,
+
+    /// Another value of a setting, in all arms; may be repeated
+    ///
+    /// weir sim run quota --set ring=64 --set "wire=6.72us"
+    #[arg(long, value_name = "KEY=VALUE", value_parser = parse::setting)]
+    pub set: Vec<(String, String)>,
+
+    /// Of every random number [1]
+    ///
+    /// weir sim run quota --seed 7
+    #[arg(long, value_name = "N", value_parser = parse::seed)]
+    pub seed: Option<u64>,
+
+    /// Threads, 1 to 256 [one per CPU]
+    ///
+    /// weir sim run quota --jobs 1
+    #[arg(long, value_name = "N", value_parser = parse::between::<1, 256>)]
+    pub jobs: Option<u32>,
+
+    /// Check packet by packet; exits 1 if a checker finds something
+    ///
+    /// weir sim run quota --strict
+    #[arg(long)]
+    pub strict: bool,
+
+    /// Write the result, schema weir.lab/1
+    ///
+    /// weir sim run quota --json quota.json
+    #[arg(long, value_name = "FILE", help_heading = "Output")]
+    pub json: Option<PathBuf>,
+
+    /// Draw the curves, with the paper's marks, one file
+    ///
+    /// weir sim run quota --html quota.html
+    #[arg(long, value_name = "FILE", help_heading = "Output")]
+    pub html: Option<PathBuf>,
+}
+
+/// `weir sim show`.
+#[derive(Debug, Args)]
+#[command(override_usage = "weir sim show NAME")]
+pub struct SimShowArgs {
+    /// Experiment
+    #[arg(value_name = "NAME")]
+    pub name: String,
+}
+
+/// `weir sim table`.
+#[derive(Debug, Args)]
+#[command(override_usage = "weir sim table [NAME...] [OPTIONS]")]
+pub struct SimTableArgs {
+    /// Experiments [all with marks]
+    #[arg(value_name = "NAME")]
+    pub names: Vec<String>,
+
+    /// Another value of a setting; may be repeated
+    ///
+    /// weir sim table quota --set "receive=150us"
+    #[arg(long, value_name = "KEY=VALUE", value_parser = parse::setting)]
+    pub set: Vec<(String, String)>,
+
+    /// Of every random number [1]
+    ///
+    /// weir sim table --seed 7
+    #[arg(long, value_name = "N", value_parser = parse::seed)]
+    pub seed: Option<u64>,
 }

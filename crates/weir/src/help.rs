@@ -7,9 +7,9 @@ use clap::{Arg, ArgAction, Command, CommandFactory};
 
 /// Commands under the question they answer.
 const GROUPS: [(&str, &[&str]); 4] = [
-    ("See", &["check", "status"]),
+    ("See", &["check", "watch", "explain", "status", "predict"]),
     ("Protect", &["guard", "undo"]),
-    ("Prove", &["lab"]),
+    ("Prove", &["lab", "sim"]),
     ("Install", &["completions", "man"]),
 ];
 

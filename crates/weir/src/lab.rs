@@ -1,6 +1,6 @@
 //! `weir lab`: runs experiments, shows and compares their results.
 
-use crate::cli::{LabCommand, LabConsumer, LabRunArgs, LabShowArgs};
+use crate::cli::{LabBackend, LabCommand, LabConsumer, LabRunArgs, LabShowArgs};
 use crate::error::{failed, missing, usage};
 use crate::out::{self, shown};
 use crate::parse::choose;
@@ -52,6 +52,9 @@ fn experiment(args: &LabRunArgs) -> anyhow::Result<ExitCode> {
         let names = lab::experiments().iter().map(|e| e.name);
         return Err(usage(format!("lab run {}: {}", shown(&args.name), choose(&args.name, names))));
     }
+    if args.backend == LabBackend::Sim {
+        return crate::sim::as_lab(args);
+    }
     // A run takes minutes: a result that cannot be written is found before it.
     [&args.json, &args.html].into_iter().flatten().try_for_each(|path| writable(path))?;
     let options = options(args)?;
@@ -102,7 +105,7 @@ fn options(args: &LabRunArgs) -> anyhow::Result<Options> {
         interrupt: Interrupt::new(),
         ..defaults
     };
-    let known = lab::arms(&options);
+    let known = lab::arms(&args.name, &options);
     match args.arms.iter().flatten().find(|arm| !known.contains(arm)) {
         Some(arm) => {
             let why = choose(arm, known.iter().map(String::as_str));
@@ -112,7 +115,7 @@ fn options(args: &LabRunArgs) -> anyhow::Result<Options> {
     }
 }
 
-fn lab_error(err: Error) -> anyhow::Error {
+pub(crate) fn lab_error(err: Error) -> anyhow::Error {
     match err {
         Error::Interrupted => failed("interrupted before the first round was done; everything is cleaned up"),
         Error::Usage(text) => usage(text),
@@ -122,7 +125,7 @@ fn lab_error(err: Error) -> anyhow::Error {
 }
 
 /// The command that repeats this run, for the result.
-fn command_line() -> String {
+pub(crate) fn command_line() -> String {
     let quoted = |word: String| match word.contains([' ', '\'', '"']) {
         true => format!("'{word}'"),
         false => word,
@@ -158,7 +161,7 @@ fn read(path: &Path) -> anyhow::Result<Document> {
     })
 }
 
-fn writable(path: &Path) -> anyhow::Result<()> {
+pub(crate) fn writable(path: &Path) -> anyhow::Result<()> {
     let name = shown(&path.to_string_lossy());
     let parent = path.parent().filter(|dir| !dir.as_os_str().is_empty());
     if path.is_dir() {
@@ -176,18 +179,18 @@ const LINE_EVERY: Duration = Duration::from_secs(5);
 const BAR: u64 = 24;
 
 /// Progress on standard error: one line that is rewritten on a terminal, else a line per finished rate.
-struct Meter {
+pub(crate) struct Meter {
     terminal: bool,
     start: Instant,
     last: Option<(String, Instant)>,
 }
 
 impl Meter {
-    fn new() -> Meter {
+    pub(crate) fn new() -> Meter {
         Meter { terminal: std::io::stderr().is_terminal(), start: Instant::now(), last: None }
     }
 
-    fn show(&mut self, progress: &Progress) {
+    pub(crate) fn show(&mut self, progress: &Progress) {
         if self.terminal {
             let mut stderr = std::io::stderr().lock();
             let _ = write!(stderr, "\r\x1b[K{}", bar(progress, self.start.elapsed()));
@@ -205,7 +208,7 @@ impl Meter {
         out::talk(&format!("{}/{} trials, {left}; next: {}", progress.done, progress.total, progress.text));
     }
 
-    fn wipe(&self) {
+    pub(crate) fn wipe(&self) {
         if self.terminal {
             let _ = write!(std::io::stderr().lock(), "\r\x1b[K");
         }

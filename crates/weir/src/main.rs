@@ -6,6 +6,7 @@ mod check;
 mod cli;
 mod config;
 mod error;
+mod explain;
 mod guard;
 mod help;
 mod install;
@@ -13,9 +14,12 @@ mod lab;
 mod options;
 mod out;
 mod parse;
+mod predict;
+mod sim;
 mod status;
 mod undo;
 mod usage;
+mod watch;
 
 use clap::FromArgMatches;
 use clap::error::ErrorKind;
@@ -29,7 +33,7 @@ fn main() -> ExitCode {
         Err(err) => {
             let code = error::code(&err);
             if code != 0 {
-                out::talk(&format!("error: {}", error::text(&err)));
+                out::tell(out::Weight::Error, &format!("error: {}", error::text(&err)));
             }
             ExitCode::from(code)
         }
@@ -61,6 +65,8 @@ fn command(cli: Cli) -> anyhow::Result<ExitCode> {
     let paint = out::Paint::stdout(cli.color);
     match cli.command {
         Command::Check(args) => check::run(&args, paint),
+        Command::Watch(args) => watch::run(&args, paint),
+        Command::Explain(args) => explain::run(&args, paint),
         Command::Guard(args) => guard(*args),
         Command::Status(args) => status::run(&args, paint),
         Command::Completions { shell } => install::completions(shell),
@@ -70,7 +76,9 @@ fn command(cli: Cli) -> anyhow::Result<ExitCode> {
             kern::keeper::main(fd).map_err(error::usage)?;
             Ok(ExitCode::SUCCESS)
         }
+        Command::Predict(args) => predict::run(&args, paint),
         Command::Lab { command } => lab::run(&command),
+        Command::Sim { command } => sim::run(&command),
     }
 }
 

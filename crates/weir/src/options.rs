@@ -4,10 +4,11 @@ use crate::cli::GuardArgs;
 use crate::config::{At, File};
 use crate::error::{Error, usage};
 use crate::out::shown;
-use crate::parse::{Ablate, Mode, Period, Sched};
+use crate::parse::{self, Ablate, Mode, Period, Sched};
 use kern::cpus::CpuSet;
 use kern::discover::{self, DiscoverError};
 use kern::settings::Access;
+use policy::classes::{RULES_MAX, Rule, Table};
 use std::cell::RefCell;
 use std::ops::Range;
 use std::path::PathBuf;
@@ -72,6 +73,10 @@ pub struct GuardOptions {
     pub cpu: Option<CpuSet>,
     /// How busy sources are handled.
     pub mode: Mode,
+    /// Texts of the rules in force.
+    pub protect: Vec<String>,
+    /// Classes of frames by these rules.
+    pub classes: Table,
     /// Where a status line goes each second.
     pub status: Option<StatusTo>,
     /// Print every change, make none.
@@ -80,6 +85,8 @@ pub struct GuardOptions {
     pub quiet: bool,
     /// Mechanisms that are off, for the lab.
     pub ablate: Vec<Ablate>,
+    /// Flush timeout of a source in poll mode: the kernel's own poll when weir does not come.
+    pub flush: std::time::Duration,
     /// How the poller is scheduled.
     pub sched: Sched,
     /// Directory of the journal of changed settings.
@@ -154,18 +161,8 @@ impl GuardOptions {
     fn read(args: GuardArgs, host: &Host, known: &[String]) -> anyhow::Result<GuardOptions> {
         let file = args.config.as_deref().map(File::read).transpose()?.unwrap_or_default();
         let file = &file;
-        if let Some(rule) = args.protect.first() {
-            return Err(usage(format!("--protect {}: {NO_CLASSES}", shown(rule))));
-        }
-        if let Some(rule) = file.protect.first() {
-            return Err(file
-                .error(&rule.span, &format!("protect \"{}\": {NO_CLASSES}", shown(&rule.value)))
-                .into());
-        }
+        let (protect, classes) = classes(&args, file)?;
         let mode = pick(args.mode.as_ref(), file.mode.as_ref(), Mode::Auto);
-        if mode.value == Mode::Shed {
-            return Err(at_fault(file, &mode, "mode", "shed", "this build cannot shed yet; use auto").into());
-        }
         let (high, low) = water_marks(&args, file)?;
         let cpu = cpus(&args, file, host)?;
         let status = status(&args, file)?;
@@ -179,10 +176,13 @@ impl GuardOptions {
             timeout: pick(args.timeout.as_ref(), file.timeout.as_ref(), TIMEOUT).value,
             cpu,
             mode: mode.value,
+            protect,
+            classes,
             status,
             dry_run: args.dry_run,
             quiet: args.quiet,
             ablate: args.ablate.clone(),
+            flush: args.flush,
             sched: args.sched,
             journal_dir: args.journal_dir.clone(),
             control_dir: args.control_dir.clone(),
@@ -191,14 +191,37 @@ impl GuardOptions {
     }
 }
 
-const NO_CLASSES: &str = "this build has no classes, they come with shed; leave the rule out";
-
 /// The error of one option: at its place in the file, or with its name on the command line.
 fn at_fault<T>(file: &File, from: &Given<T>, name: &str, value: &str, why: &str) -> Error {
     match &from.file {
         Some(span) => file.error(span, &format!("{name} {value}: {why}")),
         None => Error::Usage(format!("--{name} {value}: {why}")),
     }
+}
+
+/// The rules in force: the default and those given, those given alone after `none`.
+fn classes(args: &GuardArgs, file: &File) -> Result<(Vec<String>, Table), Error> {
+    let given: Vec<(&str, Option<&Range<usize>>)> = if args.protect.is_empty() {
+        file.protect.iter().map(|at| (at.value.as_str(), Some(&at.span))).collect()
+    } else {
+        args.protect.iter().map(|text| (text.as_str(), None)).collect()
+    };
+    let wrong = |text: &str, span: Option<&Range<usize>>, why: &str| match span {
+        Some(span) => file.error(span, &format!("protect \"{}\": {why}", shown(text))),
+        None => Error::Usage(format!("--protect {}: {why}", shown(text))),
+    };
+    let mut rules = if given.iter().any(|(text, _)| *text == "none") { Vec::new() } else { Rule::defaults() };
+    let own = rules.len();
+    let given: Vec<_> = given.into_iter().filter(|(text, _)| *text != "none").collect();
+    for (text, span) in &given {
+        rules.push(parse::rule(text).map_err(|why| wrong(text, *span, &why))?);
+    }
+    let table = Table::new(&rules).map_err(|full| {
+        let (text, span) = given[full.rule.saturating_sub(own).min(given.len() - 1)];
+        let why = format!("the table of {RULES_MAX} matches is full; leave rules out, or begin with none");
+        wrong(text, span, &why)
+    })?;
+    Ok((rules.iter().map(|r| r.text().to_owned()).collect(), table))
 }
 
 fn water_marks(args: &GuardArgs, file: &File) -> Result<(u8, u8), Error> {

@@ -10,9 +10,34 @@ pub fn data(text: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// How much a line of talk matters, as syslog numbers it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Weight {
+    /// weir ends by it.
+    Error = 3,
+    /// Something is missing or was refused.
+    #[cfg_attr(no_bpf, allow(dead_code, reason = "only a guard warns"))]
+    Warning = 4,
+    /// Everything else.
+    Info = 6,
+}
+
 /// Writes one line of talk to standard error. Nobody may be listening, so a failure to write is none.
 pub fn talk(line: &str) {
-    let _ = writeln!(std::io::stderr().lock(), "{line}");
+    tell(Weight::Info, line);
+}
+
+/// The same with its weight, which the journal is told: there each line has a priority, elsewhere the words say it.
+pub fn tell(weight: Weight, line: &str) {
+    static JOURNAL: std::sync::OnceLock<bool> = std::sync::OnceLock::new();
+    let journal = *JOURNAL.get_or_init(kern::proc::stderr_is_journal);
+    // In one call: lines of two processes that share the stream must not mix.
+    let _ = std::io::stderr().lock().write_all(framed(weight, line, journal).as_bytes());
+}
+
+fn framed(weight: Weight, text: &str, journal: bool) -> String {
+    let prefix = if journal { format!("<{}>", weight as u8) } else { String::new() };
+    text.lines().map(|line| format!("{prefix}{line}\n")).collect()
 }
 
 /// When to colour.
@@ -71,11 +96,20 @@ impl Paint {
 
 /// A word of the user as it may be echoed to a terminal: control characters escaped, at most 60 characters.
 pub fn shown(word: &str) -> String {
+    limited(word, 60)
+}
+
+/// The same for a sentence: at most 300 characters.
+pub fn sentence(text: &str) -> String {
+    limited(text, 300)
+}
+
+fn limited(word: &str, limit: usize) -> String {
     let mut text = String::new();
-    for c in word.chars().take(60) {
+    for c in word.chars().take(limit) {
         if c.is_control() { text.extend(c.escape_default()) } else { text.push(c) }
     }
-    if word.chars().nth(60).is_some() {
+    if word.chars().nth(limit).is_some() {
         text.push_str("...");
     }
     text
@@ -207,6 +241,13 @@ mod tests {
         assert_eq!(shown(ColorWhen::Auto, true, true), "x");
         assert_eq!(shown(ColorWhen::Always, false, true), "\x1b[31mx\x1b[0m");
         assert_eq!(shown(ColorWhen::Never, true, false), "x");
+    }
+
+    #[test]
+    fn the_journal_is_told_the_priority_of_each_line() {
+        assert_eq!(framed(Weight::Warning, "a\nb", true), "<4>a\n<4>b\n");
+        assert_eq!(framed(Weight::Error, "a", true), "<3>a\n");
+        assert_eq!(framed(Weight::Info, "a\n  b", false), "a\n  b\n");
     }
 
     #[test]

@@ -3,6 +3,7 @@
 
 use clap::ValueEnum;
 use kern::cpus::CpuSet;
+use policy::classes::{self, Class, Rule, RuleError};
 use std::time::Duration;
 
 /// Share that programs keep, percent.
@@ -22,6 +23,14 @@ pub fn quota(text: &str) -> Result<u16, String> {
         n @ 3..=255 => Err(format!("odd, and a turn hands up an even number; give {} or {}", n - 1, n + 1)),
         1 => Err("odd, and a turn hands up an even number; give 2".into()),
         _ => Err("out of range; give an even number, 2 to 256".into()),
+    }
+}
+
+/// `key=value` of a simulated machine; what it means is checked with the machine.
+pub fn setting(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((key, value)) if !key.is_empty() && !value.is_empty() => Ok((key.into(), value.into())),
+        _ => Err("not a setting; give KEY=VALUE".into()),
     }
 }
 
@@ -67,6 +76,45 @@ pub fn trial(text: &str) -> Result<Duration, String> {
     duration(text, Duration::from_millis(50), Duration::from_secs(60), "50ms to 60s")
 }
 
+/// Time between two readings of the kernel's counters, 100 ms to 60 s.
+pub fn interval(text: &str) -> Result<Duration, String> {
+    duration(text, Duration::from_millis(100), Duration::from_secs(60), "100ms to 60s")
+}
+
+/// Window of a report, 500 ms to 60 s: in less than that times of CPUs are too coarse.
+pub fn window(text: &str) -> Result<Duration, String> {
+    duration(text, Duration::from_millis(500), Duration::from_secs(60), "500ms to 60s")
+}
+
+/// How long a host is watched, 1 s to 10 min.
+pub fn watch(text: &str) -> Result<Duration, String> {
+    const RANGE: &str = "1s to 10min";
+    let minutes =
+        text.strip_suffix("min").map(|n| n.parse::<u64>().map_err(|_| format!("not a time; give {RANGE}")));
+    let seconds = minutes.transpose()?.map(|n| format!("{}s", n.saturating_mul(60)));
+    duration(seconds.as_deref().unwrap_or(text), Duration::from_secs(1), Duration::from_secs(600), RANGE)
+}
+
+/// Bytes, also as `512K` or `4M`, up to 2 G.
+pub fn bytes(text: &str) -> Result<u64, String> {
+    const RANGE: &str = "bytes, as 212992, 512K or 4M, at most 2047M";
+    let (number, unit) = match text.trim_end_matches(['k', 'K', 'M']) {
+        number if number.len() == text.len() => (number, 1),
+        number if number.len() + 1 == text.len() && text.ends_with('M') => (number, 1 << 20),
+        number if number.len() + 1 == text.len() => (number, 1 << 10),
+        _ => return Err(format!("not a size; give {RANGE}")),
+    };
+    let number: u64 = number.parse().map_err(|_| format!("not a size; give {RANGE}"))?;
+    let bytes = number.checked_mul(unit).filter(|n| (1..=2047 << 20).contains(n));
+    bytes.ok_or_else(|| format!("out of range; give {RANGE}"))
+}
+
+/// CPU time per packet in microseconds.
+pub fn work_us(text: &str) -> Result<f64, String> {
+    let number = text.parse::<f64>().ok().filter(|n| (0.0..=1e6).contains(n));
+    number.ok_or_else(|| "not a time; give 0 to 1000000 microseconds".into())
+}
+
 /// Work of the lab's sink per datagram, 0 to 1 ms.
 pub fn work(text: &str) -> Result<Duration, String> {
     duration(text, Duration::ZERO, Duration::from_millis(1), "0us to 1ms")
@@ -82,6 +130,21 @@ pub fn multiple(text: &str) -> Result<f64, String> {
 pub fn cpu_pair(text: &str) -> Result<(usize, usize), String> {
     let pair = text.split_once(',').and_then(|(wire, host)| Some((wire.parse().ok()?, host.parse().ok()?)));
     pair.ok_or_else(|| "not two CPUs; give that of the wire and that of the host, as 0,1".into())
+}
+
+/// A class rule; `none`, which empties the default, is the caller's.
+pub fn rule(text: &str) -> Result<Rule, String> {
+    Rule::parse(text, Class::Protected).map_err(|err| match err {
+        RuleError::Value(range) => format!("not a rule; give {range}"),
+        RuleError::Beyond(prefix) => format!("has bits beyond its prefix; give {prefix}"),
+        RuleError::Unknown => match crate::out::nearest(text, classes::NAMES) {
+            Some(name) => format!("unknown rule; did you mean {name}?"),
+            None => format!(
+                "unknown rule; give tcp/PORT, udp/PORT, src/PREFIX, dst/PREFIX, dscp/NAME, vlan/ID, {}",
+                crate::out::listed(&classes::NAMES)
+            ),
+        },
+    })
 }
 
 /// A number with a unit: us (or µs), ms, s. Decimals are allowed: `1.5ms`.
@@ -139,12 +202,19 @@ pub enum Mode {
     Poll,
     /// The kernel's threaded NAPI.
     Thread,
-    /// Early drop only.
-    #[value(hide = true)]
+    /// Interrupts as always; an XDP program drops what is for full sockets.
     Shed,
     /// A guard that changes nothing: the control arm of the lab.
     #[value(hide = true)]
     None,
+}
+
+impl Mode {
+    /// Sources may be taken over by a poller.
+    #[cfg_attr(no_bpf, allow(dead_code, reason = "only a guard asks"))]
+    pub fn takes_over(self) -> bool {
+        matches!(self, Mode::Auto | Mode::Poll)
+    }
 }
 
 /// A mechanism that an arm of the lab switches off.
@@ -156,6 +226,8 @@ pub enum Ablate {
     Budget,
     /// A turn takes as much as the kernel's own poll.
     Quota,
+    /// A source that is polled stays so for ever: pure polling.
+    Release,
 }
 
 /// How the poller is scheduled.
@@ -227,6 +299,23 @@ mod tests {
     }
 
     #[test]
+    fn sizes_and_long_times() {
+        assert_eq!((bytes("212992"), bytes("512K"), bytes("4M")), (Ok(212_992), Ok(524_288), Ok(4_194_304)));
+        assert!(
+            ["", "M", "4KM", "4G", "-1", "0", "2048M", "99999999999999999999"]
+                .iter()
+                .all(|t| bytes(t).is_err())
+        );
+        assert_eq!(
+            (watch("90s"), watch("2min")),
+            (Ok(Duration::from_secs(90)), Ok(Duration::from_secs(120)))
+        );
+        assert!(["", "min", "11min", "0.5s", "10"].iter().all(|t| watch(t).is_err()));
+        assert_eq!(work_us("0.8"), Ok(0.8));
+        assert!(["-1", "NaN", "1us"].iter().all(|t| work_us(t).is_err()));
+    }
+
+    #[test]
     fn durations_need_a_unit_and_keep_their_range() {
         assert_eq!(timeout("10ms"), Ok(Duration::from_millis(10)));
         assert_eq!(timeout("1.5ms"), Ok(Duration::from_micros(1500)));
@@ -262,6 +351,25 @@ mod tests {
     }
 
     #[test]
+    fn rules_say_what_to_give() {
+        for text in ["ssh", "tcp/22", "src 10.0.0.0/8", "src/2001:db8::/32", "dscp/cs6", "vlan/7"] {
+            assert_eq!(rule(text).unwrap().text(), text);
+        }
+        for (text, why) in [
+            ("shh", "unknown rule; did you mean ssh?"),
+            ("tcp/0", "not a rule; give a port, 1 to 65535"),
+            ("udp/x", "not a rule; give a port, 1 to 65535"),
+            ("src 10.0.0.1/8", "has bits beyond its prefix; give 10.0.0.0/8"),
+            ("dst/2001:db8::1/64", "has bits beyond its prefix; give 2001:db8::/64"),
+            ("dscp/cs9", "not a rule; give cs0 to cs7, af11 to af43, ef, or 0 to 63"),
+            ("vlan/4095", "not a rule; give a VLAN id, 1 to 4094"),
+        ] {
+            assert_eq!(rule(text).unwrap_err(), why, "{text}");
+        }
+        assert!(rule("frobnicate").unwrap_err().starts_with("unknown rule; give tcp/PORT, "));
+    }
+
+    #[test]
     fn cpu_lists() {
         assert_eq!(cpus("3,0-1,1").unwrap().to_string(), "0-1,3");
         for text in ["a", "0,", "0-", "-1", "3-1", "0-4294967295"] {
@@ -285,6 +393,6 @@ mod tests {
         assert_eq!(word::<Mode>("poll"), Ok(Mode::Poll));
         assert_eq!(word::<Mode>("pol").unwrap_err(), "no such choice; did you mean poll?");
         let err = word::<Mode>("turbo").unwrap_err();
-        assert_eq!(err, "no such choice; choose from auto, poll, thread");
+        assert_eq!(err, "no such choice; choose from auto, poll, thread, shed");
     }
 }

@@ -46,6 +46,8 @@ pub struct Status {
     pub consumers_quiet: u64,
     /// CPUs with a guarded source.
     pub cpus: Vec<Cpu>,
+    /// Rules whose frames are protected.
+    pub protect: Vec<String>,
     /// Settings that are changed now and will be put back.
     pub settings_changed: u64,
     /// Takeovers and releases since the guard started.
@@ -56,6 +58,8 @@ pub struct Status {
     pub changes: Vec<Change>,
     /// What happened in the interval.
     pub events: Vec<String>,
+    /// What this guard has to do without, and why, one line each.
+    pub missing: Vec<String>,
 }
 
 /// One change of mode.
@@ -88,6 +92,8 @@ pub struct Poller {
     pub packets: u64,
     /// Turns that only held a pause.
     pub heartbeats: u64,
+    /// Turns in a pause, in search of protected packets.
+    pub looks: u64,
     /// Sleeps after a drained ring.
     pub naps: u64,
     /// Sleeps because the budget was spent.
@@ -112,6 +118,8 @@ pub struct Interface {
     pub name: String,
     /// `guarded`, or why not: `gone`, `down`, ...
     pub state: String,
+    /// Its XDP program: `attached` or `waits`, and when it is attached and why then; empty without one.
+    pub xdp: String,
     /// Packets that arrived at the device.
     pub offered: Option<u64>,
     /// Packets that reached their consumer.
@@ -150,6 +158,10 @@ pub struct Source {
     pub mode_switches: u64,
     /// Turns that found the NAPI owned by somebody else.
     pub refused_turns: u64,
+    /// Frames by class, while the source was polled: normal, bulk, protected.
+    pub classes: BTreeMap<String, u64>,
+    /// Of the normal ones, those that a rule protects, but not that many of them.
+    pub over_bound: u64,
 }
 
 /// One consumer.

@@ -3,7 +3,9 @@
 use crate::cli::UndoArgs;
 use crate::error::missing;
 use crate::out::{self, Paint, count};
+use kern::discover;
 use kern::journal::{Fate, Outcome};
+use kern::settings::Access;
 use kern::undo::{Report, Undone};
 use serde::Serialize;
 use std::process::ExitCode;
@@ -22,10 +24,11 @@ struct Document<'a> {
 /// # Errors
 /// 3 without the privilege to look or to write.
 pub fn run(args: &UndoArgs, paint: Paint) -> anyhow::Result<ExitCode> {
+    let only = lower(&args.interfaces)?;
     let report = if args.dry_run {
-        kern::undo::dry_run(&args.journal_dir)
+        kern::undo::dry_run(&args.journal_dir, &only)
     } else {
-        kern::undo::undo(&args.journal_dir)
+        kern::undo::undo(&args.journal_dir, &only)
     };
     let report = report.map_err(|err| match err.errno() {
         Some(libc::EACCES | libc::EPERM) => {
@@ -44,6 +47,20 @@ pub fn run(args: &UndoArgs, paint: Paint) -> anyhow::Result<ExitCode> {
         out::data(&text(&report, args.dry_run, paint))?;
     }
     Ok(ExitCode::from(u8::from(!args.dry_run && !report.complete())))
+}
+
+/// The names as given, and those of the interfaces that receive for them: journals are kept by the latter. A name that
+/// is gone may still have a journal.
+fn lower(names: &[String]) -> anyhow::Result<Vec<String>> {
+    let mut all = names.to_vec();
+    if names.is_empty() {
+        return Ok(all);
+    }
+    let mut access = Access::for_current_netns()?;
+    for found in names.iter().filter_map(|name| discover::resolve(&mut access, name).ok()) {
+        all.extend(found.into_iter().map(|interface| interface.name));
+    }
+    Ok(all)
 }
 
 fn text(report: &Report, dry_run: bool, paint: Paint) -> String {
@@ -107,7 +124,8 @@ fn text(report: &Report, dry_run: bool, paint: Paint) -> String {
     text
 }
 
-fn line(outcome: &Outcome, dry_run: bool, paint: Paint) -> String {
+/// What became, or would become, of one setting.
+pub fn line(outcome: &Outcome, dry_run: bool, paint: Paint) -> String {
     let (verb, what) = match &outcome.fate {
         Fate::Restored { from, to } if dry_run => ("restore".to_owned(), format!("{from} -> {to}")),
         Fate::Restored { from, to } => ("restored".to_owned(), format!("{from} -> {to}")),

@@ -8,6 +8,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
+use std::time::Duration;
 
 const WEIR: &str = env!("CARGO_BIN_EXE_weir");
 
@@ -56,7 +57,7 @@ fn bad_options_are_one_line_with_the_fix() {
         ("guard v0 --cpu 9-1", ["--cpu 9-1: not a list of CPUs", "as 0,2-3"]),
         ("guard v0 --cpu 8000", ["--cpu 8000: no such CPU is online", "choose from 0"]),
         ("guard v0 --mode pol", ["--mode pol: no such choice", "did you mean poll?"]),
-        ("guard v0 --protect ssh", ["--protect ssh: this build has no classes", "leave the rule out"]),
+        ("guard v0 --protect shh", ["--protect shh: unknown rule", "did you mean ssh?"]),
         ("guard v0 --resreve 20", ["--resreve: no such option", "did you mean --reserve?"]),
         ("guard v0 --reserve", ["--reserve PCT: the value is missing", "see weir guard -h"]),
         ("guard v0 --reserve 20 --reserve 30", ["--reserve is given twice", "give it once"]),
@@ -66,8 +67,19 @@ fn bad_options_are_one_line_with_the_fix() {
         ("guard weir-nosuch", ["weir-nosuch: no such interface", "; "]),
         ("guard lo", ["lo: loopback has no source to poll", "name a network interface"]),
         ("gaurd v0", ["gaurd: no such command", "did you mean guard?"]),
-        ("watch", ["watch: no such command", "choose from check, guard"]),
+        ("place", ["place: no such command", "choose from check, watch"]),
+        ("wacth", ["wacth: no such command", "did you mean watch?"]),
+        ("watch weir-nosuch", ["weir-nosuch: no such interface", "; "]),
+        ("watch --interval 5", ["--interval 5: no unit", "100ms to 60s"]),
+        ("watch --replay /nonexistent", ["--replay /nonexistent: ", "No such file"]),
+        ("watch --replay /dev/null --record x", ["exclude each other", "give one"]),
+        ("watch --once --record /nonexistent/x", ["--record /nonexistent/x: ", "No such file"]),
+        ("explain weir-nosuch", ["weir-nosuch: no such interface", "; "]),
+        ("explain --for 1ms", ["--for 1ms: out of range", "500ms to 60s"]),
         ("status v0", ["v0: one too many", "see weir status -h"]),
+        ("predict weir-nosuch", ["weir-nosuch: no such choice", "; "]),
+        ("predict --for 10", ["--for 10: no unit", "1s to 10min"]),
+        ("predict --rcvbuf 4G", ["--rcvbuf 4G: not a size", "512K or 4M"]),
         ("lab rn", ["rn: no such command", "did you mean run?"]),
         ("lab run", ["NAME is missing", "see weir lab run -h"]),
         ("lab run livelock-upd", ["lab run livelock-upd: no such choice", "did you mean livelock-udp?"]),
@@ -81,6 +93,18 @@ fn bad_options_are_one_line_with_the_fix() {
         ("lab compare /dev/null /dev/null", ["/dev/null:1:", "give a file written by weir lab run --json"]),
         ("lab run livelock-udp --repeat 0", ["--repeat 0: out of range", "give 1 to 99"]),
         ("lab run livelock-udp --duration 1h", ["--duration 1h: not a time", "50ms to 60s"]),
+        ("lab run onset --backend sim", ["onset --backend sim: not simulated", "choose from livelock-udp"]),
+        ("sim rn", ["rn: no such command", "did you mean run?"]),
+        ("sim run", ["NAME|FILE is missing", "see weir sim run -h"]),
+        ("sim run quoat", ["quoat: no such choice", "did you mean quota?"]),
+        ("sim run quota --arms quota-6", ["--arms quota-6: no such choice", "did you mean quota-"]),
+        ("sim run quota --set rnig=1", ["--set rnig: no such setting", "did you mean \"ring\"?"]),
+        ("sim run quota --set ring=0", ["--set ring=0: out of range", "give 1 to 4096"]),
+        ("sim run quota --set ring", ["--set ring: not a setting", "give KEY=VALUE"]),
+        ("sim run quota --jobs 0", ["--jobs 0: out of range", "give 1 to 256"]),
+        ("sim run quota --json /nonexistent/x", ["its directory does not exist", "create it"]),
+        ("sim run /nonexistent.toml", ["/nonexistent.toml: cannot be read", "give a TOML file"]),
+        ("sim show quoat", ["quoat: no such choice", "did you mean quota?"]),
         ("man /nonexistent", ["/nonexistent: no such directory", "mkdir -p /nonexistent"]),
         ("completions tcsh", ["tcsh: no such choice", "choose from bash"]),
         ("keeper --fd 0", ["--fd 0", "started by `weir guard` only"]),
@@ -450,4 +474,138 @@ fn experiments_are_listed_for_people_and_programs() {
         assert!(text.lines().any(|line| line.starts_with(name)), "{text}");
     }
     assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
+}
+
+/// A scenario in a file, with the lines that matter in the middle.
+fn scenario_file(dir: &Path, machine: &str, lines: &str) -> String {
+    let path = dir.join("mine.toml");
+    let text = format!("about = \"x\"\nmachine = \"{machine}\"\n{lines}\n[[arm]]\nname = \"one\"\n");
+    std::fs::write(&path, text).expect("file");
+    path.to_str().expect("UTF-8").to_owned()
+}
+
+#[test]
+fn a_bad_scenario_shows_its_place() {
+    let dir = tempfile::tempdir().expect("directory");
+    std::fs::write(dir.path().join("mine.trace"), "0us 60\n9us 60\n8us 60\n").expect("file");
+    let sweep = "[sweep]\noffered = [1000]";
+    for (machine, lines, place, fix) in [
+        (
+            "mogul96",
+            format!("pakets = 9\n{sweep}"),
+            "mine.toml:3:1: unknown key",
+            "did you mean \"packets\"?",
+        ),
+        ("mogul96", format!("packets = 1000000000000\n{sweep}"), "mine.toml:3:11: packets", "give 1 to"),
+        ("mogul96", "packets = 9\n[sweep]\noffered = [0]".into(), "mine.toml:5:12: offered", "give 1 to"),
+        (
+            "mogul96",
+            format!("load = \"1s\"\n[settings]\nquota = 0\n{sweep}"),
+            "mine.toml:5:9: quota",
+            "give 1",
+        ),
+        (
+            "activo07",
+            format!("load = \"1s\"\n[settings]\ncpus = 0\n{sweep}"),
+            "mine.toml:5:8: cpus",
+            "give 2 to 16",
+        ),
+        ("beihang13", "load = \"1s\"\n[sweep]\ncores = [0]".into(), "mine.toml:5:10: cores", "give 1 to"),
+        (
+            "mogul96",
+            format!("load = \"1s\"\ntrace = \"mine.trace\"\n{sweep}"),
+            "mine.trace:3:1: ",
+            "sort the lines",
+        ),
+    ] {
+        let file = scenario_file(dir.path(), machine, &lines);
+        let json = dir.path().join("result.json");
+        let (code, stdout, stderr) =
+            weir_args(&["sim", "run", &file, "--json", json.to_str().expect("UTF-8")]);
+        assert_eq!((code, stdout.as_str()), (2, ""), "{stderr}");
+        let first = stderr.lines().next().unwrap_or_default();
+        assert!(first.contains(place) && first.contains(fix), "{stderr}");
+        assert!(!json.exists(), "{stderr}");
+    }
+}
+
+/// True once the process has a handler for SIGINT; it runs, since nothing else ends it before.
+fn catches_interrupt(pid: u32) -> bool {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("status");
+    let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:")).expect("SigCgt");
+    let mask = u64::from_str_radix(caught.trim(), 16).expect("mask");
+    mask & 1 << (nix::libc::SIGINT - 1) != 0
+}
+
+/// Ctrl-C during a run of many points: what is done is written, and says that it is partial.
+#[test]
+fn an_interrupted_simulation_writes_what_is_done() {
+    let dir = tempfile::tempdir().expect("directory");
+    let rates: Vec<String> = (0..1000).map(|n| (1000 + 10 * n).to_string()).collect();
+    let lines = format!("load = \"100s\"\n[sweep]\noffered = [{}]", rates.join(", "));
+    let file = scenario_file(dir.path(), "mogul96", &lines);
+    let (json, html) = (dir.path().join("part.json"), dir.path().join("part.html"));
+    for attempt in 0..12 {
+        let child = Command::new(WEIR)
+            .args(["sim", "run", &file, "--jobs", "1", "--json"])
+            .arg(&json)
+            .arg("--html")
+            .arg(&html)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("weir starts");
+        while !catches_interrupt(child.id()) {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        std::thread::sleep(Duration::from_millis(100 << attempt));
+        let pid = nix::unistd::Pid::from_raw(child.id() as i32);
+        nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGINT).expect("signal");
+        let (code, stdout, stderr) = answer(child.wait_with_output().expect("weir ends"));
+        assert_eq!(code, 1, "{stderr}");
+        if stderr.contains("before the first trial") {
+            // Too early for this machine: nothing is claimed, nothing is written.
+            assert!(!json.exists() && stdout.is_empty(), "{stdout}{stderr}");
+            continue;
+        }
+        assert!(stderr.contains("interrupted: partial, "), "{stderr}");
+        assert!(stdout.contains("partial: "), "{stdout}");
+        let result: serde_json::Value =
+            serde_json::from_slice(&std::fs::read(&json).expect("result")).expect("JSON");
+        let done = result["partial"]["done"].as_u64().expect("done");
+        let points = result["arms"][0]["points"].as_array().expect("points");
+        assert!(done > 0 && done < 1000 && points.len() as u64 == done, "{done}");
+        assert_eq!(result["partial"]["total"], 1000);
+        assert!(std::fs::read_to_string(&html).expect("html").contains("Partial"));
+        return;
+    }
+    panic!("no trial was done in six minutes");
+}
+
+#[test]
+fn the_simulator_gives_the_same_bytes_with_any_number_of_threads() {
+    let dir = tempfile::tempdir().expect("directory");
+    let json = |jobs: &str| {
+        let path = dir.path().join(jobs);
+        let file = path.to_str().expect("UTF-8");
+        let (code, _, stderr) =
+            weir_args(&["sim", "run", "screen", "--arms", "polling", "--jobs", jobs, "--json", file]);
+        assert_eq!(code, 0, "{stderr}");
+        std::fs::read(path).expect("file")
+    };
+    assert_eq!(json("1"), json("3"));
+}
+
+#[test]
+fn a_scenario_that_is_shown_can_be_run() {
+    let dir = tempfile::tempdir().expect("directory");
+    let path = dir.path().join("copy.toml");
+    let (code, text, _) = weir("sim show screen");
+    assert_eq!(code, 0);
+    std::fs::write(&path, text).expect("file");
+    let (code, table, stderr) =
+        weir_args(&["sim", "run", path.to_str().expect("UTF-8"), "--arms", "polling", "--strict"]);
+    assert_eq!(code, 0, "{stderr}");
+    assert!(table.contains("polling"), "{table}");
 }

@@ -60,9 +60,9 @@ fn the_comparison_can_fail_root() {
     };
     // A restore that was broken off: the guard and its keeper are dead, nobody has undone anything.
     let mut guard = world.guard(&[]);
-    expect("the XDP program", "xdp");
     let load = world.send(&[(0, PORT)], &[], &[(ms(5000), FLOOD)]);
     within("takeover", ms(200), || world.taken(0));
+    expect("the XDP program", "xdp");
     guard.kill_both();
     drop(load);
     expect("poll mode", "in0 napi 0");

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use common::dump::assert_same;
 use common::procs::{Sink, Window, none_left, timely, weirs};
 use common::world::{FLOOD, PORT, World};
-use common::{PATIENCE, Random, alone, ms, possible, rounds, spread, within};
+use common::{HOST_CPU, PATIENCE, Random, WIRE_CPU, alone, ms, possible, rounds, spread, within};
 
 /// So few packets that each comes alone.
 const TRICKLE: u32 = 200;
@@ -88,9 +88,12 @@ struct Deaths {
 
 impl Deaths {
     /// Kills the guard `after` the start of a load, and looks how a light one is served from then on.
+    /// Each second guard has nothing but the flooded CPU, on which its threads must also die.
     fn one(&mut self, world: &World, sink: &mut Sink, stock: &Stock, under: Under, after: Duration) {
         let dump = world.dump();
-        let mut guard = world.guard(&[]);
+        let cpus: &[usize] =
+            if self.share.len().is_multiple_of(2) { &[WIRE_CPU, HOST_CPU] } else { &[HOST_CPU] };
+        let mut guard = world.guard_on(cpus, &[]);
         let (load, trickle) = match under {
             Under::Flood => (Some(world.send(&[(0, PORT)], &[], &[(ms(5000), FLOOD)])), None),
             // After a flood that has just ended: some deaths come before or in the release, most after it.
@@ -111,7 +114,8 @@ impl Deaths {
         self.gone_ms.push(dead.elapsed().as_secs_f64() * 1e3);
         drop((load, trickle));
         let load = world.send(&[(0, PORT)], &[], &[(RECOVERY * PATIENCE * 2, stock.light)]);
-        let when = format!("guard killed after {after:?} of {under:?}, in poll mode: {polled}");
+        let when =
+            format!("guard on CPUs {cpus:?} killed after {after:?} of {under:?}, in poll mode: {polled}");
         let (window, waited) = loop {
             let waited = dead.elapsed();
             let window = sink.share(&load, ms(150));

@@ -42,10 +42,14 @@ impl Scene<'_> {
     /// The other interface is guarded as before.
     fn other_goes_on(&mut self, when: &str) {
         let pids = self.pids();
-        let window = undisturbed(&pids, || self.sinks[1].window(ms(300)));
-        println!("  {when}: the other reads {:.2} of before", window.pps / self.full[1]);
+        // A machine below this one that stops for a moment halves one window, what the guard does wrong halves all.
+        let mut shares =
+            [0; 3].map(|_| undisturbed(&pids, || self.sinks[1].window(ms(300))).pps / self.full[1]);
+        shares.sort_by(f64::total_cmp);
+        println!("  {when}: the other reads {shares:.2?} of before");
         let status = self.guard.ask(self.world);
-        assert!(window.pps >= KEPT * self.full[1], "{when}: the other reads {window:?}: {status:#}");
+        let kept = shares[1] >= KEPT && shares[0] >= KEPT / 3.0;
+        assert!(kept, "{when}: the other reads {shares:.2?} of before: {status:#}");
         assert_eq!(state(&self.guard.ask(self.world), "in1"), "guarded", "{when}");
         assert!(self.world.taken(1), "{when}: the other is not polled");
     }
@@ -120,8 +124,13 @@ fn interfaces_come_and_go_root() {
         scene.other_goes_on("while renamed");
         assert_eq!(state(&scene.guard.ask(&world), "in0"), "guarded", "a name is no reason to let go");
         let pids = scene.pids();
-        let first = undisturbed(&pids, || scene.sinks[0].window(ms(300)).pps);
-        assert!(first >= KEPT * scene.full[0], "renamed, it reads {first:.0}/s");
+        let (full, sink) = (scene.full[0], &mut scene.sinks[0]);
+        settles(
+            &pids,
+            ms(900),
+            || sink.window(ms(300)).pps >= KEPT * full,
+            || "renamed, it reads too little".into(),
+        );
         let since = Instant::now();
         world.sh("ip link set other0 name in0");
         scene.returns(&["renamed", "other0", "in0"], since);
@@ -157,4 +166,53 @@ fn interfaces_come_and_go_root() {
         assert!(!link.contains("xdp"), "{link}");
     }
     assert_eq!(world.journals(), Vec::<std::path::PathBuf>::new());
+}
+
+#[test]
+fn an_interface_that_is_down_at_first_is_guarded_later_root() {
+    if !possible("an_interface_that_is_down_at_first_is_guarded_later_root") {
+        return;
+    }
+    let _alone = alone();
+    let world = World::new("later", 1);
+    let mut sink = world.sink(0, PORT);
+    for pause in [0, 50, 1000] {
+        world.sh("ip link set in0 down");
+        let guard = world.guard(&[]);
+        std::thread::sleep(ms(pause));
+        world.sh("ip link set in0 up");
+        world.sh("ip neigh replace 198.18.0.2 lladdr 02:00:00:00:02:00 dev in0");
+        let load = world.send(&[(0, PORT)], &[], &[(ms(300_000), FLOOD)]);
+        let took = within("taken over", RETURN, || world.taken(0));
+        assert_eq!(state(&guard.ask(&world), "in0"), "guarded");
+        println!("set up {pause} ms after the start, polled {:.0} ms later", took.as_secs_f64() * 1e3);
+        within("its program reads", RETURN, || sink.window(ms(100)).received > 1000);
+        drop(load);
+        assert_eq!(guard.stop().0.code(), Some(0));
+    }
+}
+
+#[test]
+fn undo_waits_for_an_interface_that_is_down_root() {
+    if !possible("undo_waits_for_an_interface_that_is_down_root") {
+        return;
+    }
+    let _alone = alone();
+    let world = World::new("undown", 2);
+    let mut guard = world.guard(&[]);
+    let _sink = world.sink(0, PORT);
+    let load = world.send(&[(0, PORT)], &[], &[(ms(300_000), FLOOD)]);
+    within("takeover", ms(200), || world.taken(0));
+    guard.kill_both();
+    drop(load);
+    world.sh("ip link set in0 down");
+    let (code, out, err) = world.undo();
+    assert_eq!((code, err.as_str()), (1, ""), "{out}");
+    assert!(out.contains("waiting") && out.contains("set it up and run weir undo again"), "{out}");
+    assert_eq!(world.journals().len(), 1, "only that of the interface that is down is left");
+    world.sh("ip link set in0 up");
+    let (code, out, err) = world.undo();
+    assert_eq!((code, err.as_str()), (0, ""), "{out}");
+    assert!(!world.taken(0), "in0 has weir's settings after undo: {out}");
+    assert_eq!(world.undo(), (0, "nothing to undo\n".into(), String::new()));
 }

@@ -4,7 +4,9 @@
 
 use std::sync::OnceLock;
 
-use consumers::{Counter, monotonic_ns, number, pin, read_clock, serve, thread_clock, work};
+use consumers::{
+    Counter, monotonic_ns, number, pin_as_asked, read_clock, serve, stand_aside, thread_clock, work,
+};
 use serde_json::json;
 
 /// Rounds of work between two counts: about 10 us.
@@ -21,18 +23,13 @@ fn main() {
 }
 
 fn run(args: &[String]) -> Result<(), String> {
-    if let Some(cpu) = number(args, "--cpu")? {
-        pin(cpu).map_err(|e| format!("--cpu {cpu}: {e}"))?;
-    }
+    pin_as_asked(args)?;
     let control_cpu = number(args, "--control-cpu")?;
     let clock = thread_clock().map_err(|e| format!("thread clock: {e}"))?;
     let chunks = CHUNKS.get_or_init(Counter::new);
     println!("{}", json!({ "ready": true, "pid": std::process::id() }));
     std::thread::spawn(move || {
-        if let Some(cpu) = control_cpu {
-            // Left on the wrong CPU it only answers late; the report says when it was made.
-            let _ = pin(cpu);
-        }
+        stand_aside(control_cpu);
         let mark = || (monotonic_ns(), read_clock(clock), chunks.get());
         let mut from = mark();
         serve(|line| match line {

@@ -13,13 +13,14 @@ use std::sync::OnceLock;
 
 use consumers::histogram::{Histogram, Snapshot};
 use consumers::{
-    Counter, argument, calibrate, monotonic_ns, number, pin, read_clock, serve, thread_clock, work,
+    Counter, argument, calibrate, loops, monotonic_ns, number, pin_as_asked, read_clock, serve, stand_aside,
+    thread_clock, work,
 };
 use nix::time::ClockId;
 use serde_json::json;
 
 const USAGE: &str = "udp-sink --bind ADDR:PORT [--cpu N] [--control-cpu N] [--work-ns N | --work-loops N] \
-                     [--rcvbuf BYTES] [--series] | --calibrate [--cpu N]";
+                     [--rcvbuf BYTES] [--series] [--first-of N] | --calibrate [--cpu N]";
 
 /// Milliseconds that `--series` remembers.
 const SERIES: usize = 1 << 16;
@@ -32,6 +33,9 @@ struct Counts {
     /// One more than the highest sequence number seen.
     next: Counter,
     latency: Histogram,
+    /// Of the datagrams whose sequence number is a multiple of `first_of`: the first of each burst.
+    first: Histogram,
+    first_of: u64,
     series: Vec<Counter>,
     first_ns: Counter,
 }
@@ -47,19 +51,13 @@ fn main() {
 }
 
 fn run(args: &[String]) -> Result<(), String> {
-    if let Some(cpu) = number(args, "--cpu")? {
-        pin(cpu).map_err(|e| format!("--cpu {cpu}: {e}"))?;
-    }
+    pin_as_asked(args)?;
     if args.iter().any(|a| a == "--calibrate") {
         println!("{}", json!({ "loops_per_ms": calibrate() }));
         return Ok(());
     }
     let bind = argument(args, "--bind").ok_or(USAGE)?;
-    let loops = match (number::<u64>(args, "--work-loops")?, number::<u64>(args, "--work-ns")?) {
-        (Some(loops), _) => loops,
-        (None, Some(ns)) if ns > 0 => calibrate() * ns / 1_000_000,
-        _ => 0,
-    };
+    let loops = loops(args)?;
     let socket = UdpSocket::bind(&bind).map_err(|e| format!("--bind {bind}: {e}"))?;
     if let Some(bytes) = number::<i32>(args, "--rcvbuf")? {
         set_buffer(socket.as_raw_fd(), bytes).map_err(|e| format!("--rcvbuf {bytes}: {e}"))?;
@@ -67,6 +65,7 @@ fn run(args: &[String]) -> Result<(), String> {
     let series = if args.iter().any(|a| a == "--series") { SERIES } else { 0 };
     let counts = COUNTS.get_or_init(|| Counts {
         series: (0..series).map(|_| Counter::new()).collect(),
+        first_of: number(args, "--first-of").ok().flatten().unwrap_or(0),
         ..Counts::default()
     });
     let clock = thread_clock().map_err(|e| format!("thread clock: {e}"))?;
@@ -74,10 +73,7 @@ fn run(args: &[String]) -> Result<(), String> {
     let fd = socket.as_raw_fd();
     println!("{}", json!({ "ready": true, "loops": loops, "pid": std::process::id() }));
     std::thread::spawn(move || {
-        if let Some(cpu) = control_cpu {
-            // Left on the wrong CPU it only answers late; the report says when it was made.
-            let _ = pin(cpu);
-        }
+        stand_aside(control_cpu);
         control(counts, fd, clock, loops)
     });
     receive(&socket, counts, loops)
@@ -104,6 +100,9 @@ fn note(counts: &Counts, datagram: &[u8], now: u64) {
     counts.bytes.add(datagram.len() as u64);
     if let (Some(stamp), Some(sequence)) = (word(datagram, 0), word(datagram, 8)) {
         counts.latency.record(now.saturating_sub(stamp));
+        if counts.first_of > 0 && sequence.is_multiple_of(counts.first_of) {
+            counts.first.record(now.saturating_sub(stamp));
+        }
         if sequence < counts.next.get() {
             counts.out_of_order.add(1);
         } else {
@@ -134,6 +133,7 @@ struct Mark {
     out_of_order: u64,
     next: u64,
     latency: Snapshot,
+    first: Snapshot,
 }
 
 fn mark(counts: &Counts, clock: ClockId) -> Mark {
@@ -145,6 +145,7 @@ fn mark(counts: &Counts, clock: ClockId) -> Mark {
         out_of_order: counts.out_of_order.get(),
         next: counts.next.get(),
         latency: counts.latency.snapshot(),
+        first: counts.first.snapshot(),
     }
 }
 
@@ -159,6 +160,8 @@ fn control(counts: &Counts, fd: RawFd, clock: ClockId, loops: u64) -> ! {
             let to = mark(counts, clock);
             let latency = to.latency.since(&from.latency);
             let us = |q: f64| latency.quantile(q) / 1000.0;
+            let first = to.first.since(&from.first);
+            let first_us = |q: f64| first.quantile(q) / 1000.0;
             let received = to.received - from.received;
             let meminfo = meminfo(fd);
             Some(json!({
@@ -171,6 +174,8 @@ fn control(counts: &Counts, fd: RawFd, clock: ClockId, loops: u64) -> ! {
                 "cpu_ns": to.cpu_ns - from.cpu_ns,
                 "latency_us": { "p50": us(0.5), "p99": us(0.99), "p999": us(0.999), "max": us(1.0) },
                 "latency_count": latency.len(),
+                "first_us": { "p50": first_us(0.5), "p99": first_us(0.99), "p999": first_us(0.999) },
+                "first_count": first.len(),
                 "total_received": to.received,
                 "total_cpu_ns": to.cpu_ns,
                 "drops": meminfo[MEMINFO_DROPS],
@@ -242,6 +247,15 @@ mod tests {
         assert_eq!(counts.series[0].get(), 1);
         assert_eq!(counts.series[1].get(), 2);
         assert_eq!(counts.latency.snapshot().len(), 3);
+    }
+
+    #[test]
+    fn the_first_of_each_burst_is_measured_by_itself() {
+        let counts = Counts { first_of: 4, ..Counts::default() };
+        for sequence in 0..10u64 {
+            note(&counts, &[1_000u64.to_ne_bytes(), sequence.to_ne_bytes()].concat(), 2_000);
+        }
+        assert_eq!(counts.first.snapshot().len(), 3);
     }
 
     #[test]

@@ -4,7 +4,8 @@
  * and the wake-ups of a sleeping poller. The programs observe; the one that acts on packets is in rx.bpf.c.
  *
  * Cost: napi_poll one hash look-up per poll, and in poll mode three reads per known consumer; sock_recv_length and
- * sched_switch one array read while nothing waits. Nothing here runs per packet.
+ * sched_switch one array read while nothing waits. Only weir_learn runs per packet, and only until each source's id
+ * is known.
  */
 #include <linux/bpf.h>
 #include <bpf/bpf_helpers.h>
@@ -12,27 +13,20 @@
 #include <bpf/bpf_core_read.h>
 #include "guard.h"
 #include "guard_maps.h"
+#include "kernel.h"
 
 #define NET_RX_SOFTIRQ 3
+/* One of so many softirqs is measured while nothing is polled; a power of two. */
+#define SAMPLE 8
 
 typedef struct { int counter; } atomic_t;
 typedef struct { __s64 counter; } atomic64_t;
 
-struct napi_struct {
+struct sk_buff {
+	struct net_device *dev;
 	unsigned int napi_id;
+	__u16 queue_mapping;
 } __attribute__((preserve_access_index));
-
-struct ns_common {
-	unsigned int inum;
-} __attribute__((preserve_access_index));
-
-struct net {
-	struct ns_common ns;
-} __attribute__((preserve_access_index));
-
-typedef struct {
-	struct net *net;
-} possible_net_t;
 
 struct sock_common {
 	unsigned short skc_family;
@@ -41,13 +35,29 @@ struct sock_common {
 	atomic64_t skc_cookie;
 } __attribute__((preserve_access_index));
 
+struct sk_buff_head {
+	__u32 qlen;
+} __attribute__((preserve_access_index));
+
 struct sock {
 	struct sock_common __sk_common;
+	struct sk_buff_head sk_receive_queue;
 	struct {
 		atomic_t rmem_alloc;
 	} __attribute__((preserve_access_index)) sk_backlog;
 	int sk_rcvbuf;
+	__u16 sk_protocol;
 } __attribute__((preserve_access_index));
+
+struct netlink_sock {
+	struct sock sk;
+	__u32 portid;
+} __attribute__((preserve_access_index));
+
+#define AF_NETLINK 16
+#define NETLINK_NETFILTER 12
+/* Level from which a packet filter's queue is as good as full: its input is overloaded although polls are not full. */
+#define FILTER_FULL 900
 
 struct task_struct {
 	int pid;
@@ -55,6 +65,9 @@ struct task_struct {
 
 /* Only sockets of this network namespace can be consumers; inode of /proc/self/ns/net. */
 const volatile __u32 netns_inode = 0;
+/* PID namespace in which the pollers' thread ids are numbers; inode 0: the initial one. */
+const volatile __u32 pidns_inode = 0;
+const volatile __u32 pidns_dev = 0;
 
 struct { /* events for the control loop */
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
@@ -86,6 +99,13 @@ struct { /* NAPI id -> source */
 	__type(key, __u32);
 	__type(value, __u32);
 } napi_slots SEC(".maps");
+
+struct { /* interface index -> its sources whose ids are to be learnt */
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, WEIR_SOURCES);
+	__type(key, __u32);
+	__type(value, struct weir_learn);
+} learn_slots SEC(".maps");
 
 struct { /* CPU -> 1 + poller that sleeps there */
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -142,6 +162,16 @@ static __always_inline void sample(struct weir_consumer_ctl *ctl, struct weir_co
 	if (rmem > 0 && rcvbuf > 0) {
 		__u64 level = (__u64)rmem * 1000 / (__u32)rcvbuf;
 
+		/* What the program has read and not judged yet is a packet or a batch: what waits in its socket counts. */
+		if (ctl->maxlen) {
+			__u32 waiting = 0;
+			__u64 packets;
+
+			bpf_core_read(&waiting, sizeof(waiting), &sk->sk_receive_queue.qlen);
+			packets = (__u64)waiting * 1000 / ctl->maxlen;
+			if (packets > level)
+				level = packets;
+		}
 		stat->level = level > 1000 ? 1000 : level;
 	} else {
 		stat->level = 0;
@@ -168,14 +198,57 @@ static __always_inline void sample_all(void)
 	}
 }
 
+/* Thread id of the caller as the guard knows it; 0 for a thread that its namespace does not have. */
+static __always_inline __u32 the_thread(void)
+{
+	struct bpf_pidns_info ids = {};
+
+	if (!pidns_inode)
+		return bpf_get_current_pid_tgid();
+	if (bpf_get_ns_current_pid_tgid(pidns_dev, pidns_inode, &ids, sizeof(ids)))
+		return 0;
+	return ids.pid;
+}
+
+/* Frames in transit end in a packet filter whose queue is full. */
+static __always_inline _Bool filter_full(void)
+{
+	struct weir_guard_ctl *guard = the_guard();
+	struct weir_consumer_ctl *ctl;
+	struct weir_consumer_stat *stat;
+	__u32 slot;
+
+	if (!guard || !guard->transit)
+		return 0;
+	slot = guard->transit - 1;
+	ctl = bpf_map_lookup_elem(&consumer_ctls, &slot);
+	stat = bpf_map_lookup_elem(&consumer_stats, &slot);
+	if (!ctl || !stat || !ctl->sk || stat->gone)
+		return 0;
+	sample(ctl, stat);
+	return stat->level >= FILTER_FULL;
+}
+
+/* A softirq may run in the poller's context, between two of its system calls: such a poll is not its own. */
+static __always_inline _Bool in_net_rx(void)
+{
+	__u32 cpu = bpf_get_smp_processor_id();
+	struct weir_cpu_stat *stat = bpf_map_lookup_elem(&cpu_stats, &cpu);
+
+	return stat && stat->started_ns;
+}
+
 SEC("tp_btf/napi_poll")
 int BPF_PROG(weir_napi_poll, struct napi_struct *napi, int work, int budget)
 {
-	__u32 id = napi->napi_id;
-	__u32 *slot = bpf_map_lookup_elem(&napi_slots, &id);
+	__u32 id = napi->napi_id, *slot;
 	struct weir_source_stat *stat;
 	struct weir_source_ctl *ctl;
 
+	/* A CPU's backlog has no id: it is polled most on a host without a NIC. */
+	if (!id)
+		return 0;
+	slot = bpf_map_lookup_elem(&napi_slots, &id);
 	if (!slot)
 		return 0;
 	stat = bpf_map_lookup_elem(&source_stats, slot);
@@ -184,7 +257,7 @@ int BPF_PROG(weir_napi_poll, struct napi_struct *napi, int work, int budget)
 		return 0;
 	stat->polls++;
 	stat->packets += work;
-	if (ctl->mode == WEIR_MODE_POLL && (__u32)bpf_get_current_pid_tgid() == ctl->poller_tid) {
+	if (ctl->mode == WEIR_MODE_POLL && the_thread() == ctl->poller_tid && !in_net_rx()) {
 		stat->own_polls++;
 		stat->own_packets += work;
 		if (work >= budget)
@@ -194,7 +267,9 @@ int BPF_PROG(weir_napi_poll, struct napi_struct *napi, int work, int budget)
 		return 0;
 	}
 	stat->softirq_cpu = bpf_get_smp_processor_id();
-	if (work < budget) {
+	if (ctl->mode == WEIR_MODE_SHED && work)
+		sample_all();
+	if (work < budget && !(work && filter_full())) {
 		stat->streak = 0;
 		return 0;
 	}
@@ -217,6 +292,30 @@ int BPF_PROG(weir_napi_poll, struct napi_struct *napi, int work, int budget)
 	return 0;
 }
 
+/*
+ * Kernels that do not tell which NAPI serves a queue tell it with each packet: the driver records the queue, and
+ * napi_gro_receive() its NAPI's id. A driver that records no queue has one.
+ */
+SEC("tp_btf/napi_gro_receive_entry")
+int BPF_PROG(weir_learn_id, struct sk_buff *skb)
+{
+	__u32 ifindex = skb->dev->ifindex, queue = skb->queue_mapping, id = skb->napi_id, slot;
+	struct weir_learn *learn = bpf_map_lookup_elem(&learn_slots, &ifindex);
+	struct weir_source_stat *stat;
+
+	if (!learn || !id || skb->dev->nd_net.net->ns.inum != netns_inode)
+		return 0;
+	queue = queue ? queue - 1 : 0;
+	if (queue >= learn->sources)
+		return 0;
+	slot = learn->first_source + queue;
+	stat = bpf_map_lookup_elem(&source_stats, &slot);
+	/* An id that is another source's already is not taken away from it. */
+	if (stat && !stat->napi_id && !bpf_map_update_elem(&napi_slots, &id, &slot, BPF_NOEXIST))
+		stat->napi_id = id;
+	return 0;
+}
+
 SEC("tp_btf/udp_fail_queue_rcv_skb")
 int BPF_PROG(weir_udp_full, int rc, struct sock *sk)
 {
@@ -227,8 +326,15 @@ int BPF_PROG(weir_udp_full, int rc, struct sock *sk)
 	struct weir_cpu_stat *here;
 	__u64 key = (__u64)sk;
 
-	if (!guard || sk->__sk_common.skc_net.net->ns.inum != netns_inode)
+	if (!guard)
 		return 0;
+	if (sk->__sk_common.skc_net.net->ns.inum != netns_inode) {
+		/* No consumer of this guard, but perhaps where its packets end: the poller looks at its own turns only. */
+		here = bpf_map_lookup_elem(&cpu_stats, &cpu);
+		if (here)
+			here->elsewhere++;
+		return 0;
+	}
 	slot = bpf_map_lookup_elem(&consumer_slots, &key);
 	if (slot) {
 		stat = bpf_map_lookup_elem(&consumer_stats, slot);
@@ -293,6 +399,8 @@ int BPF_PROG(weir_recv, struct sock *sk, int ret, int flags)
 	rmem = sk->sk_backlog.rmem_alloc.counter;
 	if (rmem > 0 && (__u64)rmem * 1000 > (__u64)ctl->low * (__u32)sk->sk_rcvbuf)
 		return 0;
+	if (ctl->maxlen && (__u64)sk->sk_receive_queue.qlen * 1000 > (__u64)ctl->low * ctl->maxlen)
+		return 0;
 	stat = bpf_map_lookup_elem(&consumer_stats, &slot);
 	if (!stat)
 		return 0;
@@ -305,6 +413,51 @@ int BPF_PROG(weir_recv, struct sock *sk, int ret, int flags)
 	return 0;
 }
 
+/* Tells sockets that read from netfilter: packet filters, and others that the control loop knows by their port. Attached
+ * only while a queue is there whose reader is not known. */
+SEC("tp_btf/sock_recv_length")
+int BPF_PROG(weir_find_filter, struct sock *sk, int ret, int flags)
+{
+	struct weir_event event = { .kind = WEIR_EVENT_FILTER };
+	__u32 pending = WEIR_CONSUMERS;
+	__u64 key = (__u64)sk;
+
+	if (sk->__sk_common.skc_family != AF_NETLINK || sk->sk_protocol != NETLINK_NETFILTER ||
+	    sk->__sk_common.skc_net.net->ns.inum != netns_inode)
+		return 0;
+	if (bpf_map_update_elem(&consumer_slots, &key, &pending, BPF_NOEXIST))
+		return 0;
+	bpf_core_read(&event.slot, sizeof(event.slot), &((struct netlink_sock *)sk)->portid);
+	event.cookie = bpf_get_socket_cookie((void *)sk);
+	event.time_ns = bpf_ktime_get_ns();
+	event.sk = key;
+	event.family = AF_NETLINK;
+	bpf_ringbuf_output(&events, &event, sizeof(event), BPF_RB_FORCE_WAKEUP);
+	return 0;
+}
+
+/* The window in which softirq of a CPU is held against the budget. */
+struct window {
+	__u64 begin_ns;
+	__u64 used; /* `net_rx_ns` at that time */
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct window);
+} windows SEC(".maps");
+
+/* CPUs whose last window was over the budget, and those of them that were idle since. CPU 64 shares a bit with CPU 0: then
+ * idleness of one hides that of the other, and a takeover comes late. */
+static volatile __u64 watched = 0, idled = 0;
+
+static __always_inline __u64 cpu_bit(__u32 cpu)
+{
+	return 1ULL << (cpu & 63);
+}
+
 /* The CPU has nothing else to run: the reserve is lent, and an empty consumer waits for input (M&R's idle rule). */
 SEC("tp_btf/sched_switch")
 int BPF_PROG(weir_switch, _Bool preempt, struct task_struct *prev, struct task_struct *next)
@@ -314,6 +467,11 @@ int BPF_PROG(weir_switch, _Bool preempt, struct task_struct *prev, struct task_s
 
 	if (next->pid)
 		return 0;
+	if (watched) {
+		cpu = bpf_get_smp_processor_id();
+		if (watched & ~idled & cpu_bit(cpu))
+			__sync_fetch_and_or(&idled, cpu_bit(cpu));
+	}
 	guard = the_guard();
 	if (!guard || !guard->pollers_waiting_idle)
 		return 0;
@@ -324,6 +482,10 @@ int BPF_PROG(weir_switch, _Bool preempt, struct task_struct *prev, struct task_s
 	return 0;
 }
 
+/*
+ * Softirqs are measured one by one only where a poller accounts for them; elsewhere one of SAMPLE stands for all, which
+ * saves a busy server two clock readings for most of them.
+ */
 SEC("tp_btf/softirq_entry")
 int BPF_PROG(weir_softirq_entry, unsigned int vec)
 {
@@ -333,9 +495,37 @@ int BPF_PROG(weir_softirq_entry, unsigned int vec)
 	if (vec != NET_RX_SOFTIRQ)
 		return 0;
 	stat = bpf_map_lookup_elem(&cpu_stats, &cpu);
-	if (stat)
+	if (!stat)
+		return 0;
+	stat->net_rx_runs++;
+	if (stat->metered || !(stat->net_rx_runs % SAMPLE)) {
+		stat->weight = stat->metered ? 1 : SAMPLE;
 		stat->started_ns = bpf_ktime_get_ns();
+	} else {
+		stat->started_ns = 0;
+	}
 	return 0;
+}
+
+/* The end of a window: softirq that takes more than the budget from programs that want the CPU is overload (MR-27), also
+ * while no poll is full. Idleness is looked for only in the window after one that was over, so that it costs nothing
+ * else. */
+static __always_inline void judge(struct weir_cpu_stat *stat, struct window *window, __u32 cpu, __u64 now)
+{
+	struct weir_event event = { .kind = WEIR_EVENT_BUDGET, .cpu = cpu, .time_ns = now };
+	__u64 used = stat->net_rx_ns - window->used, bit = cpu_bit(cpu);
+	struct weir_guard_ctl *guard = the_guard();
+
+	if (guard && guard->budget && window->begin_ns && used * 1000 > (now - window->begin_ns) * guard->budget) {
+		if (watched & ~idled & bit)
+			bpf_ringbuf_output(&events, &event, sizeof(event), BPF_RB_FORCE_WAKEUP);
+		__sync_fetch_and_and(&idled, ~bit);
+		__sync_fetch_and_or(&watched, bit);
+	} else if (watched & bit) {
+		__sync_fetch_and_and(&watched, ~bit);
+	}
+	window->begin_ns = now;
+	window->used = stat->net_rx_ns;
 }
 
 SEC("tp_btf/softirq_exit")
@@ -343,15 +533,21 @@ int BPF_PROG(weir_softirq_exit, unsigned int vec)
 {
 	__u32 cpu = bpf_get_smp_processor_id();
 	struct weir_cpu_stat *stat;
+	struct window *window;
+	__u32 zero = 0;
+	__u64 now;
 
 	if (vec != NET_RX_SOFTIRQ)
 		return 0;
 	stat = bpf_map_lookup_elem(&cpu_stats, &cpu);
 	if (!stat || !stat->started_ns)
 		return 0;
-	stat->net_rx_ns += bpf_ktime_get_ns() - stat->started_ns;
-	stat->net_rx_runs++;
+	now = bpf_ktime_get_ns();
+	stat->net_rx_ns += (now - stat->started_ns) * stat->weight;
 	stat->started_ns = 0;
+	window = bpf_map_lookup_elem(&windows, &zero);
+	if (window && now - window->begin_ns >= WEIR_WINDOW_NS)
+		judge(stat, window, cpu, now);
 	return 0;
 }
 

@@ -3,6 +3,8 @@
 #ifndef WEIR_GUARD_MAPS_H
 #define WEIR_GUARD_MAPS_H
 
+#include "classify.h"
+
 #define WEIR_SHARED_ARRAY(name, type_, entries)		\
 	struct {					\
 		__uint(type, BPF_MAP_TYPE_ARRAY);	\
@@ -20,6 +22,19 @@ WEIR_SHARED_ARRAY(consumer_ctls, struct weir_consumer_ctl, WEIR_CONSUMERS);
 WEIR_SHARED_ARRAY(consumer_stats, struct weir_consumer_stat, WEIR_CONSUMERS);
 WEIR_SHARED_ARRAY(poller_ctls, struct weir_poller_ctl, WEIR_POLLERS);
 
+struct { /* the rules in force and, while they change, the next ones */
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 2);
+	__type(key, __u32);
+	__type(value, struct weir_rules);
+} class_rules SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, WEIR_POLLERS);
+	__type(key, __u32);
+	__type(value, struct weir_bound);
+} bounds SEC(".maps");
 
 struct { /* local UDP port -> 1 + consumer, 0 if none is tracked */
 	__uint(type, BPF_MAP_TYPE_ARRAY);

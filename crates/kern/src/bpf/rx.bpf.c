@@ -1,38 +1,43 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0
 /*
- * The XDP program of a guarded interface: counts what arrives for consumers that are inhibited, drops it when told
- * to, and marks the handle.
+ * The XDP program of a guarded interface: finds the class of each frame, counts what arrives for consumers that are
+ * inhibited, drops it when told to, and marks the handle. A protected frame is neither dropped nor rewritten, whatever
+ * it is for, as long as protected frames keep to their bound.
  *
  * Marking: a socket learns a NAPI's id only from a packet that came through that NAPI. Without a peer's help the
- * program rewrites one UDP or TCP frame per source into a datagram for the handle's port. That frame is counted as
- * `marked`. The poller asks for it at takeover, when the ring overflows anyway.
+ * program rewrites one UDP or TCP frame per source, which no rule protects, into a datagram for the handle's port. A
+ * frame in transit is for another host: it gets the interface's own address too. That frame is counted as `marked`.
+ * It is asked for when the guard starts, and then the first `spare` frames that somebody would miss are spared: a bare
+ * TCP acknowledgement is missed by nobody.
  *
- * Work per frame: one array look-up in interrupt mode; three in poll mode; while a consumer is inhibited
- * at most one Ethernet, one VLAN, one IP and one transport header are read, with five look-ups.
+ * In mode shed the kernel polls as always, and the program alone decides: by the level that the last poll has read, and
+ * with no bound of protected frames, since no poller has a budget then.
+ *
+ * Work per frame: one array look-up in interrupt mode, nothing is read; as in poll mode while a frame is to be marked.
+ * In poll mode four look-ups and what classify.h states; two more and the clock for a protected frame, three more
+ * while a consumer is inhibited.
  */
 #include <linux/bpf.h>
 #include <linux/if_ether.h>
 #include <linux/ip.h>
 #include <linux/ipv6.h>
+#include <linux/tcp.h>
 #include <linux/udp.h>
 #include <bpf/bpf_helpers.h>
 #include <bpf/bpf_endian.h>
 #include "guard.h"
 #include "guard_maps.h"
 
-#define IP_OFFSET_MASK 0x1fff
-#define IP_MORE_FRAGMENTS 0x2000
-#define PROTO_TCP 6
-#define PROTO_UDP 17
+/* Header lengths without options: Ethernet, two VLAN tags. */
+#define L3_MAX 22
+
+/* Of linux/socket.h, which BPF programs cannot include. */
+#define FAMILY_V4 2
+#define FAMILY_V6 10
 
 /* First source of this interface; queue q is source first_source + q. */
 const volatile __u32 first_source = 0;
 const volatile __u32 sources = 1;
-
-struct vlan_header {
-	__be16 tci;
-	__be16 proto;
-};
 
 static __always_inline __u16 fold(__u32 sum)
 {
@@ -47,124 +52,306 @@ static __always_inline __u16 csum_replace(__u16 check, __u16 from, __u16 to)
 	return ~fold((__u16)~check + (__u32)(__u16)~from + to);
 }
 
-/* Turns an IPv4 segment into a datagram for `port`; a zero checksum means "none" there (RFC 768). */
-static __always_inline void mark_v4(struct iphdr *ip, struct udphdr *udp, __u16 port)
+/* Turns an IPv4 segment into a datagram for the handle; a zero checksum means "none" there (RFC 768). */
+static __always_inline void mark_v4(struct iphdr *ip, struct udphdr *udp, const struct weir_source_ctl *ctl)
 {
-	if (ip->protocol != PROTO_UDP) {
+	__u16 *address = (__u16 *)&ip->daddr;
+
+	if (ip->protocol != WEIR_PROTO_UDP) {
 		__u16 from = bpf_htons((ip->ttl << 8) | ip->protocol);
-		__u16 to = bpf_htons((ip->ttl << 8) | PROTO_UDP);
+		__u16 to = bpf_htons((ip->ttl << 8) | WEIR_PROTO_UDP);
 
 		ip->check = csum_replace(ip->check, from, to);
-		ip->protocol = PROTO_UDP;
+		ip->protocol = WEIR_PROTO_UDP;
 		udp->len = bpf_htons(bpf_ntohs(ip->tot_len) - sizeof(*ip));
 	}
-	udp->dest = bpf_htons(port);
+	if (ctl->mark_v4[0] | ctl->mark_v4[1]) {
+#pragma unroll
+		for (int i = 0; i < 2; i++) {
+			ip->check = csum_replace(ip->check, address[i], ctl->mark_v4[i]);
+			address[i] = ctl->mark_v4[i];
+		}
+	}
+	udp->dest = bpf_htons(ctl->mark_port);
 	udp->check = 0;
 }
 
-static __always_inline void mark_v6(struct udphdr *udp, __u16 port)
+static __always_inline void mark_v6(struct ipv6hdr *ip6, struct udphdr *udp, const struct weir_source_ctl *ctl)
 {
-	__u16 check = csum_replace(udp->check, udp->dest, bpf_htons(port));
+	__u16 *address = (__u16 *)&ip6->daddr;
+	__u16 check = csum_replace(udp->check, udp->dest, bpf_htons(ctl->mark_port));
 
+	if (ctl->mark_v6[0]) {
+#pragma unroll
+		for (int i = 0; i < 8; i++) {
+			check = csum_replace(check, address[i], ctl->mark_v6[i]);
+			address[i] = ctl->mark_v6[i];
+		}
+	}
 	udp->check = check ? check : 0xffff;
-	udp->dest = bpf_htons(port);
+	udp->dest = bpf_htons(ctl->mark_port);
+}
+
+/* True if the frame was made a datagram for the handle: whole, without options, UDP or TCP over IPv4, UDP over IPv6. */
+static __always_inline int mark(void *data, void *end, const struct weir_view *view,
+				const struct weir_source_ctl *ctl)
+{
+	__u32 l3 = view->l3;
+	struct ipv6hdr *ip6;
+	struct udphdr *udp;
+
+	if (!(view->key[2] & WEIR_F_PORTS) || (view->key[2] & WEIR_F_FRAGMENT) || l3 > L3_MAX)
+		return 0;
+	if (view->key[2] & WEIR_F_V4) {
+		struct iphdr *ip = data + l3;
+
+		udp = (void *)(ip + 1);
+		if ((void *)(udp + 1) > end || ip->ihl != 5)
+			return 0;
+		mark_v4(ip, udp, ctl);
+		return 1;
+	}
+	ip6 = data + l3;
+	udp = (void *)(ip6 + 1);
+	if ((void *)(udp + 1) > end || view->l4 != l3 + sizeof(*ip6) ||
+	    view->lane != WEIR_LANE_UDP || !udp->check)
+		return 0;
+	mark_v6(ip6, udp, ctl);
+	return 1;
+}
+
+/* True if the frame is a TCP segment over IPv4 without data, options of IP and flags but ACK: the next one says it all. */
+static __always_inline int bare_ack(void *data, void *end, const struct weir_view *view)
+{
+	__u32 l3 = view->l3;
+	struct tcphdr *tcp;
+	struct iphdr *ip;
+
+	if (view->lane != WEIR_LANE_TCP || !(view->key[2] & WEIR_F_V4) || l3 > L3_MAX)
+		return 0;
+	ip = data + l3;
+	tcp = (void *)(ip + 1);
+	return (void *)(tcp + 1) <= end && ((__u8 *)tcp)[13] == 0x10 &&
+	       bpf_ntohs(ip->tot_len) == sizeof(*ip) + 4 * tcp->doff;
+}
+
+/* True if this frame was made the handle's; one that somebody would miss only after `spare` others. */
+static __always_inline int marks(void *data, void *end, const struct weir_view *view,
+				 const struct weir_source_ctl *ctl, struct weir_rx_stat *stat)
+{
+	if (stat->marked >= ctl->marks)
+		return 0;
+	if (stat->spared < ctl->spare && !bare_ack(data, end, view)) {
+		stat->spared++;
+		return 0;
+	}
+	if (!mark(data, end, view, ctl))
+		return 0;
+	stat->marked++;
+	return 1;
+}
+
+/* True if the frame is for another host, as far as the one address says that is known here. */
+static __always_inline int in_transit(void *data, void *end, const struct weir_view *view,
+				      const struct weir_source_ctl *ctl)
+{
+	__u32 l3 = view->l3;
+	const __u16 *address;
+	int differs = 0;
+
+	if (l3 > L3_MAX)
+		return 0;
+	if (view->key[2] & WEIR_F_V4) {
+		struct iphdr *ip = data + l3;
+
+		if ((void *)(ip + 1) > end)
+			return 0;
+		address = (const __u16 *)&ip->daddr;
+		return address[0] != ctl->mark_v4[0] || address[1] != ctl->mark_v4[1];
+	}
+	if (view->key[2] & WEIR_F_V6) {
+		struct ipv6hdr *ip6 = data + l3;
+
+		if ((void *)(ip6 + 1) > end)
+			return 0;
+		address = (const __u16 *)&ip6->daddr;
+#pragma unroll
+		for (int i = 0; i < 8; i++)
+			differs |= address[i] != ctl->mark_v6[i];
+	}
+	return differs;
+}
+
+/*
+ * True if the frame is for a socket of this host. The kernel's routes tell, and are asked only for frames that are not
+ * for the one address that is known here: on a host that does not forward, everything that arrives is for itself.
+ */
+static __always_inline int is_ours(struct xdp_md *ctx, void *data, void *end, const struct weir_view *view,
+				   const struct weir_source_ctl *ctl)
+{
+	struct bpf_fib_lookup fib = { .ifindex = ctx->ingress_ifindex };
+	__u32 l3 = view->l3;
+	long answer;
+
+	if (!in_transit(data, end, view, ctl))
+		return 1;
+	if (l3 > L3_MAX)
+		return 1;
+	if (view->key[2] & WEIR_F_V4) {
+		struct iphdr *ip = data + l3;
+
+		if ((void *)(ip + 1) > end)
+			return 1;
+		fib.family = FAMILY_V4;
+		fib.ipv4_src = ip->saddr;
+		fib.ipv4_dst = ip->daddr;
+	} else {
+		struct ipv6hdr *ip6 = data + l3;
+
+		if ((void *)(ip6 + 1) > end)
+			return 1;
+		fib.family = FAMILY_V6;
+		__builtin_memcpy(fib.ipv6_src, &ip6->saddr, sizeof(fib.ipv6_src));
+		__builtin_memcpy(fib.ipv6_dst, &ip6->daddr, sizeof(fib.ipv6_dst));
+	}
+	answer = bpf_fib_lookup(ctx, &fib, sizeof(fib), 0);
+	return answer < 0 || answer == BPF_FIB_LKUP_RET_NOT_FWDED || answer == BPF_FIB_LKUP_RET_FWD_DISABLED;
+}
+
+/* Modes in which classes are told, and surplus is dropped. */
+static __always_inline int sheds(const struct weir_source_ctl *ctl)
+{
+	return ctl->mode == WEIR_MODE_POLL || ctl->mode == WEIR_MODE_SHED;
+}
+
+/* True if one more frame that a rule protects is within the bound of protected frames. */
+static __always_inline int within_bound(const struct weir_source_ctl *ctl, const struct weir_rules *rules,
+					__u32 rule)
+{
+	__u32 poller = ctl->poller;
+	struct weir_poller_ctl *bounds_ctl = bpf_map_lookup_elem(&poller_ctls, &poller);
+	struct weir_bound *bound = bpf_map_lookup_elem(&bounds, &poller);
+	__u64 now = bpf_ktime_get_ns(), cost;
+
+	rule &= WEIR_RULES - 1;
+	if (!bounds_ctl || !bound)
+		return 1;
+	cost = rules->rule[rule].bounded ? WEIR_ICMP_NS : 2 * bounds_ctl->protected_ns;
+	if (!weir_within(&bound->rule[rule], now, cost, WEIR_BURST_NS))
+		return 0;
+	return weir_within(&bound->all, now, bounds_ctl->protected_ns, WEIR_BURST_NS);
+}
+
+/* Functions of their own, so that the verifier walks each of them once; pointers of such may be NULL to it. */
+__noinline int weir_rx_parse(struct xdp_md *ctx, __u32 addresses, struct weir_view *view)
+{
+	if (!view)
+		return 0;
+	weir_parse((void *)(long)ctx->data, (void *)(long)ctx->data_end, addresses, view);
+	return 0;
+}
+
+__noinline int weir_rx_classify(const struct weir_rules *rules, const struct weir_view *view)
+{
+	return rules && view ? weir_classify(rules, view) : WEIR_NORMAL;
 }
 
 SEC("xdp")
 int weir_rx(struct xdp_md *ctx)
 {
 	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
-	__u32 queue = ctx->rx_queue_index, slot, key, zero = 0;
-	struct weir_guard_ctl *guard;
+	__u32 queue = ctx->rx_queue_index, slot, key, zero = 0, verdict, class;
 	struct weir_consumer_stat *consumer;
 	struct weir_consumer_ctl *consumer_ctl;
+	struct weir_guard_ctl *guard;
 	struct weir_source_ctl *ctl;
+	struct weir_rules *rules;
 	struct weir_rx_stat *stat;
-	struct ethhdr *eth = data;
-	struct ipv6hdr *ip6 = NULL;
-	struct iphdr *ip = NULL;
-	struct udphdr *udp;
-	__u8 proto, *index;
-	void *cursor;
-	__u16 type;
+	struct weir_view view = {};
+	__u8 *index;
 
 	if (queue >= sources)
 		return XDP_PASS;
 	slot = first_source + queue;
 	ctl = bpf_map_lookup_elem(&source_ctls, &slot);
 	/* In interrupt mode the kernel is left alone: one look-up, nothing is parsed or counted. */
-	if (!ctl || (ctl->mode != WEIR_MODE_POLL && !ctl->marks))
+	if (!ctl || (!sheds(ctl) && !ctl->marks))
 		return XDP_PASS;
 	stat = bpf_map_lookup_elem(&rx_stats, &slot);
-	if (!stat)
-		return XDP_PASS;
-	stat->frames++;
-	/* While no consumer is inhibited there is nothing to shed: nothing is parsed either. */
 	guard = bpf_map_lookup_elem(&guard_ctl, &zero);
-	if (!ctl->marks && guard && !guard->inhibited)
+	if (!stat || !guard || (!sheds(ctl) && stat->marked >= ctl->marks))
+		return XDP_PASS;
+	key = guard->rules & 1;
+	rules = bpf_map_lookup_elem(&class_rules, &key);
+	if (!rules)
 		return XDP_PASS;
 
-	cursor = eth + 1;
-	if (cursor > end)
+	/* The class comes before any level: what protects a host must not hang on what a consumer does. */
+	weir_rx_parse(ctx, rules->addresses, &view);
+	verdict = weir_rx_classify(rules, &view);
+	class = WEIR_VERDICT_CLASS(verdict);
+	if (!sheds(ctl)) {
+		if (class != WEIR_PROTECTED)
+			marks(data, end, &view, ctl, stat);
 		return XDP_PASS;
-	type = eth->h_proto;
-	if (type == bpf_htons(ETH_P_8021Q) || type == bpf_htons(ETH_P_8021AD)) {
-		struct vlan_header *vlan = cursor;
+	}
+	if (class == WEIR_PROTECTED && ctl->mode == WEIR_MODE_POLL &&
+	    !within_bound(ctl, rules, WEIR_VERDICT_RULE(verdict))) {
+		class = WEIR_NORMAL;
+		stat->over_bound++;
+	}
+	stat->frames++;
+	if (view.lane == WEIR_LANE_TCP && (view.key[2] & WEIR_F_ESTABLISHED))
+		stat->tcp++;
+	if (class == WEIR_PROTECTED) {
+		stat->by_class[WEIR_PROTECTED]++;
+		return XDP_PASS;
+	}
+	class &= 1;
+	stat->by_class[class]++;
 
-		cursor = vlan + 1;
-		if (cursor > end)
-			return XDP_PASS;
-		type = vlan->proto;
-	}
-	if (type == bpf_htons(ETH_P_IP)) {
-		ip = cursor;
-		cursor = ip + 1;
-		if (cursor > end || ip->ihl != 5 ||
-		    (ip->frag_off & bpf_htons(IP_OFFSET_MASK | IP_MORE_FRAGMENTS)))
-			return XDP_PASS;
-		proto = ip->protocol;
-	} else if (type == bpf_htons(ETH_P_IPV6)) {
-		ip6 = cursor;
-		cursor = ip6 + 1;
-		if (cursor > end)
-			return XDP_PASS;
-		proto = ip6->nexthdr;
-	} else {
+	if (marks(data, end, &view, ctl, stat))
+		return XDP_PASS;
+	if (guard->inhibited && guard->transit && in_transit(data, end, &view, ctl)) {
+		/* Which of them the filter is asked about is not known here: counted, never dropped. */
+		key = guard->transit - 1;
+		consumer_ctl = bpf_map_lookup_elem(&consumer_ctls, &key);
+		if (consumer_ctl && consumer_ctl->inhibited)
+			stat->to_full++;
 		return XDP_PASS;
 	}
-	udp = cursor;
-	if ((void *)(udp + 1) > end)
+	/* A fragment may be part of a datagram that is protected: it is never shed. */
+	if (!(ctl->mode == WEIR_MODE_POLL ? guard->inhibited : guard->consumers) || view.lane != WEIR_LANE_UDP ||
+	    (view.key[2] & (WEIR_F_PORTS | WEIR_F_FRAGMENT)) != WEIR_F_PORTS)
 		return XDP_PASS;
-
-	if (stat->marked < ctl->marks) {
-		if (ip && (proto == PROTO_UDP || proto == PROTO_TCP)) {
-			mark_v4(ip, udp, ctl->mark_port);
-			stat->marked++;
-			return XDP_PASS;
-		}
-		if (ip6 && proto == PROTO_UDP && udp->check) {
-			mark_v6(udp, ctl->mark_port);
-			stat->marked++;
-			return XDP_PASS;
-		}
-	}
-	if (proto != PROTO_UDP)
-		return XDP_PASS;
-	key = bpf_ntohs(udp->dest);
+	key = view.key[1] & 0xffff;
 	index = bpf_map_lookup_elem(&port_consumers, &key);
 	if (!index || !*index)
 		return XDP_PASS;
 	key = *index - 1;
 	consumer_ctl = bpf_map_lookup_elem(&consumer_ctls, &key);
-	if (!consumer_ctl || !consumer_ctl->inhibited)
+	consumer = bpf_map_lookup_elem(&consumer_stats, &key);
+	if (!consumer_ctl || !consumer)
+		return XDP_PASS;
+	if (ctl->mode == WEIR_MODE_SHED) {
+		__u32 full = weir_full(consumer->full, consumer->level, consumer_ctl->high, consumer_ctl->low);
+
+		if (full != consumer->full)
+			consumer->full = full;
+		if (!full)
+			return XDP_PASS;
+	} else if (!consumer_ctl->inhibited) {
+		return XDP_PASS;
+	}
+	/* Another host's datagram to the same port. */
+	if (!is_ours(ctx, data, end, &view, ctl))
 		return XDP_PASS;
 	stat->to_full++;
 	if (!consumer_ctl->shed)
 		return XDP_PASS;
 	stat->shed++;
-	consumer = bpf_map_lookup_elem(&consumer_stats, &key);
-	if (consumer)
-		__sync_fetch_and_add(&consumer->shed, 1); /* several queues may feed one consumer */
+	stat->shed_class[class]++;
+	__sync_fetch_and_add(&consumer->shed, 1); /* several queues may feed one consumer */
 	return XDP_DROP;
 }
 

@@ -10,6 +10,7 @@
 #include <bpf/bpf_tracing.h>
 #include <bpf/bpf_core_read.h>
 #include <bpf/bpf_endian.h>
+#include "kernel.h"
 
 #define TARGETS 8
 #define PHASES 32
@@ -47,8 +48,10 @@ struct config {
 	__u32 schedule_len;
 	__u32 hop; /* 1: through the CPU map */
 	__u32 hop_cpu;
-	__u32 pad;
+	__u32 rare_every; /* one of so many frames is for a rare target; 0: none */
 	__u64 late_max_ns;
+	__u32 rare_from; /* the rare targets, in turn */
+	__u32 rare_count;
 	struct phase phase[PHASES];
 	__u8 schedule[SCHEDULE];
 	struct target target[TARGETS];
@@ -65,6 +68,8 @@ struct state {
 	__u32 in_burst;
 	__u32 slot;
 	__u32 done;
+	__u32 since_rare;
+	__u32 rare;
 	__u64 sent[TARGETS];
 	__u64 sent_phase[PHASES];
 	__u32 flow[TARGETS];
@@ -186,11 +191,17 @@ int wire_source(struct xdp_md *ctx)
 	if (st->in_burst == 0 && !pace(cfg, st))
 		return XDP_DROP;
 
-	slot = st->slot;
-	if (slot >= cfg->schedule_len || slot >= SCHEDULE)
-		slot = 0;
-	t = cfg->schedule[slot] & (TARGETS - 1);
-	st->slot = slot + 1;
+	if (cfg->rare_every && ++st->since_rare >= cfg->rare_every) {
+		st->since_rare = 0;
+		t = (cfg->rare_from + st->rare) & (TARGETS - 1);
+		st->rare = st->rare + 1 < cfg->rare_count ? st->rare + 1 : 0;
+	} else {
+		slot = st->slot;
+		if (slot >= cfg->schedule_len || slot >= SCHEDULE)
+			slot = 0;
+		t = cfg->schedule[slot] & (TARGETS - 1);
+		st->slot = slot + 1;
+	}
 	tg = &cfg->target[t];
 
 	/* Headers, the two stamp words and the shortest frame. */
@@ -322,28 +333,112 @@ int wire_reply(struct __sk_buff *skb)
 	return TCX_DROP;
 }
 
+/* Stands for the rules of a firewall: counted work for each packet, where tc sees it first. */
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, __u32);
+} wire_rules SEC(".maps");
+
+static long rule(__u32 i, void *p)
+{
+	__u64 *x = p;
+
+	*x = *x * 0x9e3779b97f4a7c15ULL ^ *x >> 29;
+	return 0;
+}
+
+SEC("tcx/ingress")
+int wire_rule_set(struct __sk_buff *skb)
+{
+	__u32 zero = 0, *rules = bpf_map_lookup_elem(&wire_rules, &zero);
+	__u64 x = skb->len;
+
+	if (rules)
+		bpf_loop(*rules, rule, &x, 0);
+	return TCX_PASS;
+}
+
+/* Far end of a forwarding host's output: packets that made it there, and how long they took. */
+
+/* Sixteen steps per power of two, from 16 ns to 2^34 ns: enough for a latency, small enough for one map value. */
+#define SINK_BUCKETS 512
+/* A prime: neither turns nor bursts are a multiple of it. */
+#define SINK_SAMPLE 13
+/* What the source sends has 64. */
+#define SINK_TTL 63
+
+struct sink {
+	__u64 packets;
+	__u64 other; /* frames that are none of the source's */
+	__u64 bad;   /* sampled packets that were not forwarded as a router must: TTL, checksum */
+	__u64 buckets[SINK_BUCKETS];
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct sink);
+} wire_sink SEC(".maps");
+
+static __always_inline __u32 sink_bucket(__u64 ns)
+{
+	__u32 power = 0;
+
+	if (ns >= 1ULL << 34)
+		return SINK_BUCKETS - 1;
+	if (ns < 16)
+		return ns;
+	/* ns >> power is from 16 to 31. */
+	if (ns >> (power + 16) >= 16)
+		power += 16;
+	if (ns >> (power + 8) >= 16)
+		power += 8;
+	if (ns >> (power + 4) >= 16)
+		power += 4;
+	if (ns >> (power + 2) >= 16)
+		power += 2;
+	if (ns >> (power + 1) >= 16)
+		power += 1;
+	return power * 16 + (ns >> power);
+}
+
+SEC("xdp")
+int wire_sink_in(struct xdp_md *ctx)
+{
+	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
+	__u32 zero = 0, bucket, sum = 0;
+	struct sink *s = bpf_map_lookup_elem(&wire_sink, &zero);
+	__u16 *ip = data + 14;
+	__u64 ns;
+
+	if (!s)
+		return XDP_DROP;
+	/* The source's datagrams: IPv4 without options, UDP. */
+	if (data + 58 > end || ((__u8 *)data)[14] != 0x45 || ((__u8 *)data)[23] != 17) {
+		s->other++;
+		return XDP_DROP;
+	}
+	s->packets++;
+	if (*(__u64 *)(data + 50) % SINK_SAMPLE)
+		return XDP_DROP;
+#pragma unroll
+	for (int i = 0; i < 10; i++)
+		sum += ip[i];
+	sum = (sum & 0xffff) + (sum >> 16);
+	sum = (sum & 0xffff) + (sum >> 16);
+	s->bad += sum != 0xffff || ((__u8 *)data)[22] != SINK_TTL;
+	ns = bpf_ktime_get_ns() - *(__u64 *)(data + 42);
+	bucket = sink_bucket(ns);
+	if (bucket < SINK_BUCKETS)
+		s->buckets[bucket]++;
+	return XDP_DROP;
+}
+
 /* Meters. */
-
-struct ns_common {
-	unsigned int inum;
-} __attribute__((preserve_access_index));
-
-struct net {
-	struct ns_common ns;
-} __attribute__((preserve_access_index));
-
-typedef struct {
-	struct net *net;
-} possible_net_t;
-
-struct net_device {
-	int ifindex;
-	possible_net_t nd_net;
-} __attribute__((preserve_access_index));
-
-struct napi_struct {
-	struct net_device *dev;
-} __attribute__((preserve_access_index));
 
 struct xdp_cpumap_stats {
 	unsigned int redirect;
@@ -464,6 +559,64 @@ int BPF_PROG(meter_poll, struct napi_struct *napi, int work, int budget)
 			e->guard_last_ns = now;
 		}
 	}
+	return 0;
+}
+
+/* A forwarding host's output: since when it holds packets that nothing has taken. */
+struct output {
+	__u32 netns;
+	__u32 ifindex;
+	__u32 far_netns;
+	__u32 far_ifindex;
+	__s64 held;
+	__u64 since_ns;
+	__u64 starved_ns; /* waits longer than OUTPUT_STARVED */
+	__u64 longest_ns;
+};
+
+#define OUTPUT_STARVED 2000000ULL
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct output);
+} meter_output SEC(".maps");
+
+SEC("tp_btf/net_dev_xmit")
+int BPF_PROG(output_sent, void *skb, int rc, struct net_device *dev, unsigned int len)
+{
+	__u32 zero = 0;
+	struct output *o = bpf_map_lookup_elem(&meter_output, &zero);
+
+	if (!o || rc || (__u32)dev->ifindex != o->ifindex || dev->nd_net.net->ns.inum != o->netns)
+		return 0;
+	if (__sync_fetch_and_add(&o->held, 1) <= 0)
+		o->since_ns = bpf_ktime_get_ns();
+	return 0;
+}
+
+SEC("tp_btf/napi_poll")
+int BPF_PROG(output_taken, struct napi_struct *napi, int work, int budget)
+{
+	__u32 zero = 0;
+	struct output *o = bpf_map_lookup_elem(&meter_output, &zero);
+	struct net_device *dev = napi->dev;
+	__u64 now, wait;
+
+	if (!o || !work || !dev || (__u32)dev->ifindex != o->far_ifindex ||
+	    dev->nd_net.net->ns.inum != o->far_netns)
+		return 0;
+	now = bpf_ktime_get_ns();
+	wait = now - o->since_ns;
+	if (o->held > 0 && o->since_ns && now > o->since_ns) {
+		if (wait > o->longest_ns)
+			o->longest_ns = wait;
+		if (wait > OUTPUT_STARVED)
+			o->starved_ns += wait;
+	}
+	__sync_fetch_and_add(&o->held, -(__s64)work);
+	o->since_ns = now;
 	return 0;
 }
 

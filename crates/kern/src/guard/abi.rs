@@ -22,6 +22,8 @@ pub mod mode {
     pub const POLL: u32 = 2;
     /// NAPI kthread.
     pub const THREAD: u32 = 3;
+    /// The kernel's own interrupts, and XDP drops what is for full sockets.
+    pub const SHED: u32 = 4;
 }
 
 /// Bits of [`PollerCtl::wait`].
@@ -37,7 +39,7 @@ macro_rules! shared {
         $(#[$doc])*
         #[repr(C, align(64))]
         pub struct $name { $($(#[$fdoc])* pub $field: $ty,)* }
-        const _: () = assert!(size_of::<$name>() == 64);
+        const _: () = assert!(size_of::<$name>() % 64 == 0);
     };
 }
 
@@ -56,6 +58,14 @@ shared!(
         marks: AtomicU16,
         /// CPU of the poller.
         cpu: AtomicU32,
+        /// IPv4 address of the interface that frames in transit are rewritten to, in memory order; 0: none.
+        mark_v4: AtomicU32,
+        /// The same for IPv6.
+        mark_v6: [AtomicU32; 4],
+        /// Index of the poller: whose bound for protected frames counts.
+        poller: AtomicU32,
+        /// [`RxStat::spared`] up to which a frame that somebody would miss is not rewritten.
+        spare: AtomicU32,
     }
 );
 
@@ -78,6 +88,8 @@ shared!(
         softirq_cpu: AtomicU32,
         /// Last [`Event::Saturated`], ns.
         reported_ns: AtomicU64,
+        /// NAPI id that a packet told; 0 before. Cleared here before it is asked for.
+        napi_id: AtomicU32,
     }
 );
 
@@ -86,14 +98,25 @@ shared!(
     RxStat {
         /// Frames seen in poll mode.
         frames: AtomicU64,
-        /// Frames for inhibited consumers.
+        /// Frames for inhibited consumers, but for protected ones.
         to_full: AtomicU64,
         /// Frames dropped on purpose.
         shed: AtomicU64,
         /// Frames rewritten to mark the handle.
         marked: AtomicU64,
+        /// Frames by class: normal, bulk, protected. Sums up to `frames`.
+        by_class: [AtomicU64; 3],
+        /// Of the normal ones, those that a rule protects, but not that many of them.
+        over_bound: AtomicU64,
+        /// Frames dropped by class. Sums up to `shed`.
+        shed_class: [AtomicU64; 3],
+        /// Frames that were not rewritten because somebody would miss them.
+        spared: AtomicU32,
+        /// Of the frames, TCP segments of connections that stand.
+        tcp: AtomicU64,
     }
 );
+const _: () = assert!(size_of::<RxStat>() == 128);
 
 shared!(
     /// What the guard tells BPF about one consumer.
@@ -108,6 +131,10 @@ shared!(
         low: AtomicU32,
         /// Not 0: while inhibited XDP drops what is for this consumer.
         shed: AtomicU32,
+        /// Most packets in a packet filter's queue; 0: only the buffer counts.
+        maxlen: AtomicU32,
+        /// High water, permille; used in mode shed.
+        high: AtomicU32,
     }
 );
 
@@ -136,6 +163,10 @@ shared!(
     PollerCtl {
         /// Bits of [`wake`].
         wait: AtomicU32,
+        /// Unused.
+        pad: AtomicU32,
+        /// One protected packet per that many ns; 0: no bound.
+        protected_ns: AtomicU64,
     }
 );
 
@@ -154,6 +185,12 @@ shared!(
         reported: AtomicU64,
         /// Time of it, ns.
         reported_ns: AtomicU64,
+        /// Datagrams that sockets of other namespaces refused on this CPU.
+        elsewhere: AtomicU64,
+        /// Written by the poller of this CPU: 1 if every run is to be measured, 0 if a sample will do.
+        metered: AtomicU32,
+        /// Runs that the one under way stands for.
+        weight: AtomicU32,
     }
 );
 
@@ -172,6 +209,12 @@ shared!(
         only_sk: AtomicU64,
         /// Its slot.
         only_slot: AtomicU32,
+        /// Which of the two tables of rules is in force.
+        rules: AtomicU32,
+        /// 1 + the consumer that (nearly) all frames in transit end in; 0: none.
+        transit: AtomicU32,
+        /// Permille of a CPU that softirq may take from programs before it is overload; 0: not watched.
+        budget: AtomicU32,
     }
 );
 
@@ -213,6 +256,22 @@ pub enum Event {
         /// CLOCK_MONOTONIC ns.
         time_ns: u64,
     },
+    /// A netlink socket without a slot has read from netfilter.
+    NewFilter {
+        /// Kernel address.
+        sk: u64,
+        /// Socket cookie.
+        cookie: u64,
+        /// Netlink port, which names it in the kernel's list of queues.
+        port: u32,
+    },
+    /// Softirq took more than the budget from programs that wanted the CPU, for a window of 10 ms and more.
+    OverBudget {
+        /// The CPU.
+        cpu: u32,
+        /// CLOCK_MONOTONIC ns.
+        time_ns: u64,
+    },
     /// Sockets overflowed `overflow_step` times more on one CPU.
     Overflow {
         /// The CPU.
@@ -240,6 +299,8 @@ impl Event {
                 time_ns: raw.time_ns,
             }),
             3 => Some(Self::Overflow { cpu: raw.cpu, time_ns: raw.time_ns }),
+            5 => Some(Self::OverBudget { cpu: raw.cpu, time_ns: raw.time_ns }),
+            4 => Some(Self::NewFilter { sk: raw.sk, cookie: raw.cookie, port: raw.slot }),
             _ => None,
         }
     }

@@ -1,13 +1,16 @@
 //! The guard's gauges and wake-ups: loads `guard.bpf.c` and `rx.bpf.c`, and gives typed views of their maps.
 //!
-//! Phases as in libbpf: [`Gauges::load`] creates maps and attaches the tracepoints; [`Gauges::attach_rx`] adds the
-//! XDP program of one interface. All links die with the process.
+//! Phases as in libbpf: [`Gauges::load`] creates maps and attaches the tracepoints; [`Gauges::load_rx`] loads the
+//! XDP program of one interface, which [`Rx`] attaches. All links die with the process.
 
 mod abi;
 mod handle;
+#[cfg(not(no_bpf))]
+mod rx;
 mod shared;
 #[cfg(not(no_bpf))]
 mod sleep;
+mod when;
 
 pub use abi::{
     CONSUMERS, ConsumerCtl, ConsumerStat, CpuStat, Event, GuardCtl, POLLERS, PollerCtl, RxStat, SOURCES,
@@ -17,6 +20,7 @@ pub use handle::{Handle, TurnEnd};
 pub use shared::Shared;
 #[cfg(not(no_bpf))]
 pub use sleep::{Bell, EventRing, EventSource, OpenBell};
+pub use when::When;
 
 /// Why the gauges cannot be had.
 #[derive(Debug, thiserror::Error)]
@@ -35,14 +39,35 @@ pub enum Error {
     },
 }
 
+/// The kernel's own words of an error, without the library's.
+pub fn short(error: &Error) -> String {
+    match error {
+        Error::Bpf { source, .. } => {
+            let text = source.to_string();
+            text.rsplit(": ").next().unwrap_or_default().to_owned()
+        }
+        other => other.to_string(),
+    }
+}
+
 #[cfg(not(no_bpf))]
-pub use load::{Gauges, Probes, RxLink, Views};
+pub use load::{Gauges, Probes, Views, program_name};
+#[cfg(not(no_bpf))]
+pub use rx::Rx;
+
+/// Name of a loaded BPF program.
+#[cfg(no_bpf)]
+pub fn program_name(_id: u32) -> Option<String> {
+    None
+}
 
 #[cfg(not(no_bpf))]
 mod load {
+    use std::collections::BTreeSet;
     use std::io;
     use std::os::fd::{AsFd, AsRawFd};
     use std::sync::Arc;
+    use std::sync::atomic::Ordering::Relaxed;
 
     use libbpf_rs::{
         Link, MapCore, MapFlags, MapHandle, MapType, Object, ObjectBuilder, OpenMapMut, OpenObject,
@@ -50,7 +75,7 @@ mod load {
     };
 
     use super::abi::*;
-    use super::{Bell, Error, EventSource, Shared};
+    use super::{Bell, Error, EventSource, Rx, Shared};
 
     #[repr(C, align(8))]
     struct Aligned<const N: usize>([u8; N]);
@@ -60,6 +85,23 @@ mod load {
         &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/rx.bpf.o")));
 
     const RECV: &str = "weir_recv";
+    const FIND: &str = "weir_find_filter";
+    const LEARN: &str = "weir_learn_id";
+    const SWITCH: &str = "weir_switch";
+
+    /// Gauges that are of no use on a kernel without their tracepoint; loading one would fail them all.
+    fn without_tracepoint(open: &mut OpenObject, refused: &mut Vec<String>) {
+        use libbpf_rs::btf::{Btf, types::Typedef};
+        let Ok(btf) = Btf::from_vmlinux() else { return };
+        for mut program in open.progs_mut() {
+            let section = program.section().to_string_lossy().into_owned();
+            let Some(tracepoint) = section.strip_prefix("tp_btf/") else { continue };
+            if btf.type_by_name::<Typedef<'_>>(&format!("btf_trace_{tracepoint}")).is_none() {
+                program.set_autoload(false);
+                refused.push(format!("no tracepoint {tracepoint} here"));
+            }
+        }
+    }
 
     fn failed(what: impl Into<String>) -> impl FnOnce(libbpf_rs::Error) -> Error {
         let what = what.into();
@@ -77,6 +119,12 @@ mod load {
     fn failed_io(what: &str) -> impl FnOnce(io::Error) -> Error {
         let what = what.to_owned();
         move |source| Error::Bpf { what, source }
+    }
+
+    /// Name of the BPF program with this id; `None` if there is none, or without CAP_SYS_ADMIN.
+    pub fn program_name(id: u32) -> Option<String> {
+        let fd = libbpf_rs::query::ProgInfoIter::default().find(|program| program.id == id)?;
+        Some(fd.name.to_string_lossy().into_owned())
     }
 
     /// Which tracepoints could be attached; a missing one costs the feature named here, nothing else.
@@ -118,13 +166,29 @@ mod load {
 
     /// The loaded gauges. Dropping detaches everything.
     pub struct Gauges {
-        object: Object,
+        /// `None`: nothing is measured.
+        object: Option<Object>,
         _links: Vec<Link>,
         recv: Option<Link>,
+        switch: Option<Link>,
+        find: Option<Link>,
+        learn: Option<Link>,
+        learning: BTreeSet<u32>,
         /// What could be attached.
         pub probes: Probes,
         /// The maps.
         pub views: Arc<Views>,
+    }
+
+    /// Attaches the program `name` while `on`; true if it is attached now.
+    fn attach_while(on: bool, object: Option<&mut Object>, name: &str, link: &mut Option<Link>) -> bool {
+        if !on {
+            *link = None;
+        } else if link.is_none() {
+            let program = object.and_then(|o| o.progs_mut().find(|p| p.name() == name));
+            *link = program.and_then(|p| p.attach().ok());
+        }
+        link.is_some()
     }
 
     fn wake_ring() -> Result<MapHandle, Error> {
@@ -152,6 +216,16 @@ mod load {
         Ok(())
     }
 
+    /// Inode and device of the PID namespace, which a container has of its own; zeros in the initial one.
+    fn pid_namespace() -> (u32, u32) {
+        use std::os::unix::fs::MetadataExt;
+        const INITIAL: u64 = 0xeffffffc;
+        match std::fs::metadata("/proc/self/ns/pid") {
+            Ok(meta) if meta.ino() != INITIAL => (meta.ino() as u32, meta.dev() as u32),
+            _ => (0, 0),
+        }
+    }
+
     impl Gauges {
         /// Loads the programs for a machine with `cpus` possible CPUs and attaches every tracepoint it can. Sockets
         /// of the network namespace `netns_inode` can become consumers.
@@ -165,7 +239,8 @@ mod load {
             let inner = wake_ring()?;
             for mut map in open.maps_mut() {
                 if map.name().to_string_lossy().ends_with(".rodata") {
-                    write_rodata(&mut map, &[netns_inode])?;
+                    let (pidns_inode, pidns_dev) = pid_namespace();
+                    write_rodata(&mut map, &[netns_inode, pidns_inode, pidns_dev])?;
                     continue;
                 }
                 let result = match map.name().to_str() {
@@ -175,23 +250,28 @@ mod load {
                 };
                 result.map_err(failed("map size"))?;
             }
-            let object = open.load().map_err(failed("BPF programs"))?;
             let mut probes = Probes::default();
+            without_tracepoint(&mut open, &mut probes.refused);
+            let object = open.load().map_err(failed("BPF programs"))?;
             let mut links = Vec::new();
-            for program in object.progs_mut() {
+            for program in object.progs_mut().filter(|p| p.autoload()) {
                 let name = program.name().to_string_lossy().into_owned();
+                // Attached only while an id is to be learnt: it runs for every packet.
+                if name == LEARN {
+                    continue;
+                }
                 match program.attach() {
                     Ok(link) => {
-                        // Attached only while it is needed: it runs at every read of every socket.
-                        if name == RECV {
-                            probes.recv = true;
-                            continue;
+                        // Attached only while they are needed: they run at every read or switch.
+                        match name.as_str() {
+                            RECV => probes.recv = true,
+                            SWITCH => probes.switch = true,
+                            FIND => {}
+                            _ => links.push(link),
                         }
-                        links.push(link);
                         match name.as_str() {
                             "weir_napi_poll" => probes.napi_poll = true,
                             "weir_udp_full" => probes.udp_full = true,
-                            "weir_switch" => probes.switch = true,
                             "weir_softirq_exit" => probes.softirq = true,
                             _ => {}
                         }
@@ -225,12 +305,66 @@ mod load {
                     cpu_stats: Shared::map(map("cpu_stats")?.as_fd(), cpus)
                         .map_err(failed_io("cpu_stats"))?,
                 };
-                Ok(Self { views: Arc::new(views), probes, _links: links, recv: None, object })
+                Ok(Self {
+                    views: Arc::new(views),
+                    probes,
+                    _links: links,
+                    recv: None,
+                    switch: None,
+                    find: None,
+                    learn: None,
+                    learning: BTreeSet::new(),
+                    object: Some(object),
+                })
             }
         }
 
+        /// Without BPF, for a guard that polls nothing: everything reads 0, and nothing can be attached.
+        ///
+        /// # Errors
+        /// No memory.
+        pub fn blind(cpus: usize) -> io::Result<Self> {
+            // SAFETY: the structs of abi.rs consist of atomics.
+            let views = unsafe {
+                Views {
+                    guard: Shared::unwatched(1)?,
+                    source_ctls: Shared::unwatched(SOURCES)?,
+                    source_stats: Shared::unwatched(SOURCES)?,
+                    rx_stats: Shared::unwatched(SOURCES)?,
+                    consumer_ctls: Shared::unwatched(CONSUMERS)?,
+                    consumer_stats: Shared::unwatched(CONSUMERS)?,
+                    poller_ctls: Shared::unwatched(POLLERS)?,
+                    cpu_stats: Shared::unwatched(cpus)?,
+                }
+            };
+            let (probes, _links) = (Probes::default(), Vec::new());
+            let (views, learning) = (Arc::new(views), BTreeSet::new());
+            Ok(Self {
+                views,
+                probes,
+                _links,
+                recv: None,
+                switch: None,
+                find: None,
+                learn: None,
+                learning,
+                object: None,
+            })
+        }
+
+        /// True if nothing is measured.
+        pub fn is_blind(&self) -> bool {
+            self.object.is_none()
+        }
+
+        /// The loaded object; an error without BPF.
+        fn object(&self) -> Result<&Object, Error> {
+            let absent = || Error::Bpf { what: "no BPF".into(), source: io::ErrorKind::Unsupported.into() };
+            self.object.as_ref().ok_or_else(absent)
+        }
+
         fn update(&self, map: &str, key: &[u8], value: &[u8]) -> Result<(), Error> {
-            self.object
+            self.object()?
                 .maps()
                 .find(|m| m.name() == map)
                 .ok_or_else(|| Error::Bpf { what: map.into(), source: io::ErrorKind::NotFound.into() })?
@@ -239,7 +373,8 @@ mod load {
         }
 
         fn delete(&self, map: &str, key: &[u8]) {
-            if let Some(map) = self.object.maps().find(|m| m.name() == map) {
+            let Ok(object) = self.object() else { return };
+            if let Some(map) = object.maps().find(|m| m.name() == map) {
                 // An entry that is not there is what was asked for.
                 let _ = map.delete(key);
             }
@@ -247,12 +382,43 @@ mod load {
 
         /// Counts polls of the NAPI `id` for source `slot` from here on.
         pub fn watch_napi(&self, id: u32, slot: usize) -> Result<(), Error> {
+            if self.is_blind() {
+                return Ok(());
+            }
             self.update("napi_slots", &id.to_ne_bytes(), &(slot as u32).to_ne_bytes())
         }
 
         /// Ends [`Self::watch_napi`].
         pub fn unwatch_napi(&self, id: u32) {
             self.delete("napi_slots", &id.to_ne_bytes());
+        }
+
+        /// Learns the NAPI ids of an interface from its packets: each id appears in [`SourceStat::napi_id`] and is
+        /// watched from then on. `sources` slots from `first_source` on are its queues. Costs every packet of the
+        /// machine a look-up, until [`Self::unlearn`].
+        pub fn learn(&mut self, ifindex: u32, first_source: usize, sources: usize) -> Result<(), Error> {
+            let value = [(first_source as u32).to_ne_bytes(), (sources as u32).to_ne_bytes()].concat();
+            self.update("learn_slots", &ifindex.to_ne_bytes(), &value)?;
+            self.learning.insert(ifindex);
+            if self.learn.is_none() {
+                let program = self.object.as_mut().and_then(|o| o.progs_mut().find(|p| p.name() == LEARN));
+                let program = program.filter(|p| p.autoload()).ok_or_else(|| Error::Bpf {
+                    what: "napi_gro_receive_entry".into(),
+                    source: io::ErrorKind::NotFound.into(),
+                })?;
+                self.learn = Some(program.attach().map_err(failed("napi_gro_receive_entry"))?);
+            }
+            Ok(())
+        }
+
+        /// Ends [`Self::learn`]; the last one detaches it.
+        pub fn unlearn(&mut self, ifindex: u32) {
+            if self.learning.remove(&ifindex) {
+                self.delete("learn_slots", &ifindex.to_ne_bytes());
+            }
+            if self.learning.is_empty() {
+                self.learn = None;
+            }
         }
 
         /// Tracks the socket `sk` in consumer slot `slot`.
@@ -271,9 +437,22 @@ mod load {
             self.update("port_consumers", &u32::from(port).to_ne_bytes(), &[value])
         }
 
+        /// Classes of frames from here on. The table in force stays so until the new one is whole. Without BPF nothing
+        /// is shed, and no rule is needed.
+        pub fn set_rules(&self, table: &policy::classes::Table) -> Result<(), Error> {
+            if self.is_blind() {
+                return Ok(());
+            }
+            let current = &self.views.guard[0].rules;
+            let next = 1 - current.load(Relaxed).min(1);
+            self.update("class_rules", &next.to_ne_bytes(), table.as_bytes())?;
+            current.store(next, Relaxed);
+            Ok(())
+        }
+
         /// The ring of events; the thread that reads them opens it.
         pub fn events(&self) -> Result<EventSource, Error> {
-            let map = self.object.maps().find(|m| m.name() == "events");
+            let map = self.object()?.maps().find(|m| m.name() == "events");
             let map = map.ok_or_else(|| Error::Bpf {
                 what: "events".into(),
                 source: io::ErrorKind::NotFound.into(),
@@ -284,12 +463,19 @@ mod load {
         /// Attaches or detaches the program that wakes a poller at low water; true if it is attached now. Costs
         /// each read of each socket about 40 ns while attached.
         pub fn watch_reads(&mut self, on: bool) -> bool {
-            if !on {
-                self.recv = None;
-            } else if self.recv.is_none() && self.probes.recv {
-                self.recv = self.object.progs_mut().find(|p| p.name() == RECV).and_then(|p| p.attach().ok());
-            }
-            self.recv.is_some()
+            attach_while(on && self.probes.recv, self.object.as_mut(), RECV, &mut self.recv)
+        }
+
+        /// Starts or ends the watch for idle CPUs; true if it is on. It runs at every switch of threads: needed while a
+        /// source is polled, and for the sign that softirq takes more than its budget.
+        pub fn watch_idle(&mut self, on: bool) -> bool {
+            attach_while(on && self.probes.switch, self.object.as_mut(), SWITCH, &mut self.switch)
+        }
+
+        /// Starts or ends the search for the readers of packet filters' queues. Costs each read of each socket a few ns
+        /// while it goes on.
+        pub fn find_filters(&mut self, on: bool) {
+            attach_while(on, self.object.as_mut(), FIND, &mut self.find);
         }
 
         /// What poller `index`, which runs on `cpu`, sleeps on.
@@ -304,16 +490,16 @@ mod load {
             Ok(Bell::new(ring))
         }
 
-        /// Attaches the XDP program to `ifindex`, whose queues are the sources from `first_source` on. The driver
-        /// runs it where it can, the kernel's generic hook otherwise.
+        /// Loads the XDP program for an interface whose queues are the sources from `first_source` on; see [`Rx::hold`].
         ///
         /// # Errors
-        /// `EBUSY` as [`io::ErrorKind`] other if a program of another owner is attached: it is left alone.
-        pub fn attach_rx(&self, ifindex: u32, first_source: usize, sources: usize) -> Result<RxLink, Error> {
+        /// [`Error::Bpf`] if the kernel refuses it.
+        pub fn load_rx(&self, first_source: usize, sources: usize) -> Result<Rx, Error> {
+            let own = self.object()?;
             let mut open = open(&RX.0, "weir_rx")?;
             for mut map in open.maps_mut() {
                 let name = map.name().to_string_lossy().into_owned();
-                if let Some(shared) = self.object.maps().find(|m| *m.name() == *name) {
+                if let Some(shared) = own.maps().find(|m| *m.name() == *name) {
                     map.reuse_fd(shared.as_fd()).map_err(failed(name))?;
                 } else if name.ends_with(".rodata") {
                     write_rodata(&mut map, &[first_source as u32, sources as u32])?;
@@ -324,14 +510,9 @@ mod load {
                 what: "XDP program".into(),
                 source: io::ErrorKind::NotFound.into(),
             })?;
-            let link = program.attach_xdp(ifindex as i32).map_err(failed("XDP program"))?;
-            Ok(RxLink { _link: link, _object: object })
+            // The program holds its maps; the object is of no use any more.
+            let fd = program.as_fd().try_clone_to_owned().map_err(failed_io("XDP program"))?;
+            Ok(Rx::new(fd))
         }
-    }
-
-    /// The attached XDP program; dropping detaches it.
-    pub struct RxLink {
-        _link: Link,
-        _object: Object,
     }
 }

@@ -1,4 +1,4 @@
-//! A BPF array map, mapped into this process.
+//! A BPF array map, mapped into this process, or memory that stands for one.
 
 use std::io;
 use std::ops::Deref;
@@ -27,6 +27,22 @@ impl<T: Sync> Shared<T> {
     /// The map must be a BPF_F_MMAPABLE array with at least `len` values of exactly `T`'s layout, and `T` must
     /// consist of atomics.
     pub unsafe fn map(fd: BorrowedFd<'_>, len: usize) -> io::Result<Self> {
+        // SAFETY: as the caller promises.
+        unsafe { Self::new(Some(fd), len) }
+    }
+
+    /// `len` elements of zeroed memory that no BPF program writes to.
+    ///
+    /// # Safety
+    /// `T` must consist of atomics.
+    pub unsafe fn unwatched(len: usize) -> io::Result<Self> {
+        // SAFETY: all-zero atomics are valid.
+        unsafe { Self::new(None, len) }
+    }
+
+    /// # Safety
+    /// That of [`Self::map`], or of [`Self::unwatched`] without a map.
+    unsafe fn new(fd: Option<BorrowedFd<'_>>, len: usize) -> io::Result<Self> {
         // SAFETY: plain system call; the result is checked.
         let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) }.max(4096) as usize;
         let bytes = (len * size_of::<T>()).next_multiple_of(page);
@@ -36,8 +52,8 @@ impl<T: Sync> Shared<T> {
                 std::ptr::null_mut(),
                 bytes,
                 libc::PROT_READ | libc::PROT_WRITE,
-                libc::MAP_SHARED,
-                fd.as_raw_fd(),
+                libc::MAP_SHARED | if fd.is_none() { libc::MAP_ANONYMOUS } else { 0 },
+                fd.map_or(-1, |fd| fd.as_raw_fd()),
                 0,
             )
         };

@@ -12,7 +12,7 @@ pub fn snmp() -> Result<BTreeMap<String, u64>> {
     Ok(parse_snmp(&read("/proc/thread-self/net/snmp")?))
 }
 
-fn parse_snmp(text: &str) -> BTreeMap<String, u64> {
+pub(crate) fn parse_snmp(text: &str) -> BTreeMap<String, u64> {
     let mut values = BTreeMap::new();
     let lines: Vec<&str> = text.lines().collect();
     for pair in lines.chunks_exact(2) {
@@ -122,6 +122,33 @@ fn parse_udp(text: &str, port: u16) -> Option<UdpSocket> {
         .reduce(|a, b| UdpSocket { queued_bytes: a.queued_bytes + b.queued_bytes, drops: a.drops + b.drops })
 }
 
+/// One queue to a packet filter in user space, from /proc/net/netfilter/nfnetlink_queue.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct FilterQueue {
+    /// Packets that wait for a verdict.
+    pub waiting: u64,
+    /// Packets dropped because the queue, or the program's socket, was full.
+    pub drops: u64,
+}
+
+/// The namespace's queues, added up; `None` if nobody has one open.
+///
+/// # Errors
+/// If the kernel has no NFQUEUE.
+pub fn filter_queues() -> Result<Option<FilterQueue>> {
+    Ok(parse_filter_queues(&read("/proc/thread-self/net/netfilter/nfnetlink_queue")?))
+}
+
+fn parse_filter_queues(text: &str) -> Option<FilterQueue> {
+    let queues = text.lines().filter_map(|line| {
+        let fields: Vec<u64> = line.split_whitespace().map_while(|f| f.parse().ok()).collect();
+        // Number, port, waiting, copy mode, copy range, queue full, socket full, ids given.
+        let [_, _, waiting, _, _, queue, socket, ..] = fields[..] else { return None };
+        Some(FilterQueue { waiting, drops: queue + socket })
+    });
+    queues.reduce(|a, b| FilterQueue { waiting: a.waiting + b.waiting, drops: a.drops + b.drops })
+}
+
 /// Counters that the network core keeps for an interface, from /sys/class/net/IF/statistics.
 ///
 /// # Errors
@@ -168,6 +195,13 @@ mod tests {
                     2: 0100007F:0035 00000000:0000 07 00000000:00000001 00:00000000 00000000 0 0 1 2 f 1\n";
         assert_eq!(parse_udp(text, 53), Some(UdpSocket { queued_bytes: 257, drops: 8 }));
         assert_eq!(parse_udp(text, 54), None);
+    }
+
+    #[test]
+    fn filter_queues_are_added_up() {
+        let text = "    0  31621   200 2   128     5     7    90000  1\n    3  99  1 2 128 0 0 4 1\n";
+        assert_eq!(parse_filter_queues(text), Some(FilterQueue { waiting: 201, drops: 12 }));
+        assert_eq!(parse_filter_queues(""), None);
     }
 
     #[test]

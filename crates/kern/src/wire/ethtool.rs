@@ -10,6 +10,7 @@ use super::{Context, Result};
 const SIOCETHTOOL: libc::c_ulong = 0x8946;
 const ETHTOOL_GSTRINGS: u32 = 0x1b;
 const ETHTOOL_GSTATS: u32 = 0x1d;
+const ETHTOOL_STSO: u32 = 0x1f;
 const ETHTOOL_SGRO: u32 = 0x2c;
 const ETHTOOL_GSSET_INFO: u32 = 0x37;
 const STATS_SET: u32 = 1;
@@ -52,6 +53,18 @@ fn second_half(word: u64) -> u32 {
 /// If the interface does not exist or refuses.
 pub fn gro_on(interface: &str) -> Result<()> {
     call(interface, &mut [halves(ETHTOOL_SGRO, 1)]).what(|| format!("gro of {interface}"))
+}
+
+/// Turns segmentation offload for TCP off: what a veth sends then goes through the peer's NAPI.
+///
+/// # Errors
+/// If the interface does not exist or refuses.
+pub fn tso_off(interface: &str) -> Result<()> {
+    match call(interface, &mut [halves(ETHTOOL_STSO, 0)]) {
+        // An XDP program at the peer has taken it away already.
+        Err(e) if e.raw_os_error() == Some(libc::EOPNOTSUPP) => Ok(()),
+        answer => answer.what(|| format!("tso of {interface}")),
+    }
 }
 
 /// All driver statistics of the interface by name (`ethtool -S`).

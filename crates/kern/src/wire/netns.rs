@@ -7,6 +7,7 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use nix::errno::Errno;
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sched::{CloneFlags, setns, unshare};
 
@@ -31,7 +32,7 @@ impl Namespace {
     pub fn create(tag: &str) -> Result<Namespace> {
         let name = format!("weir-{}-{tag}", std::process::id());
         let path = Path::new(DIRECTORY).join(&name);
-        fs::create_dir_all(DIRECTORY).what(|| DIRECTORY.into())?;
+        share().what(|| format!("{DIRECTORY} (needs root or CAP_SYS_ADMIN)"))?;
         File::create_new(&path).what(|| format!("namespace {name}"))?;
         let target = path.clone();
         let made = in_thread(move || {
@@ -134,6 +135,23 @@ impl Drop for Namespace {
     }
 }
 
+/// Makes the directory of names a shared mount, as `ip netns add` does: else a namespace made now has no name for
+/// threads and programs that entered another one before, on a machine whose `/` is private.
+fn share() -> io::Result<()> {
+    fs::create_dir_all(DIRECTORY)?;
+    // Two at once would mount it twice; closing the descriptor unlocks.
+    let lock = File::open(DIRECTORY)?;
+    lock.lock()?;
+    let none = None::<&str>;
+    let shared = || mount(none, DIRECTORY, none, MsFlags::MS_SHARED | MsFlags::MS_REC, none);
+    // EINVAL: it is no mount point yet.
+    if let Err(Errno::EINVAL) = shared() {
+        mount(Some(DIRECTORY), DIRECTORY, none, MsFlags::MS_BIND | MsFlags::MS_REC, none)?;
+        shared()?;
+    }
+    Ok(())
+}
+
 fn remove(path: &Path) {
     // Nothing can be done about a failure here; the next lab removes what a dead one left.
     let _ = umount2(path, MntFlags::MNT_DETACH);
@@ -194,5 +212,25 @@ mod tests {
         assert_eq!(devices, ["lo"]);
         drop(ns);
         assert!(!path.exists());
+    }
+
+    #[test]
+    fn a_namespace_is_known_by_name_inside_one_made_before_root() {
+        if !testkit::root_or_skip("a_namespace_is_known_by_name_inside_one_made_before_root") {
+            return;
+        }
+        let old = Namespace::create("nsold").unwrap();
+        let (inside, entered) = std::sync::mpsc::channel();
+        let (done, made) = std::sync::mpsc::channel::<PathBuf>();
+        let door = old.door().unwrap();
+        let seen = std::thread::spawn(move || {
+            door.enter().unwrap();
+            inside.send(()).unwrap();
+            fs::metadata(made.recv().unwrap()).unwrap().ino()
+        });
+        entered.recv().unwrap();
+        let new = Namespace::create("nsnew").unwrap();
+        done.send(new.path.clone()).unwrap();
+        assert_eq!(seen.join().unwrap(), u64::from(new.inode()));
     }
 }

@@ -5,14 +5,17 @@ use std::time::Duration;
 
 use super::{Error, Result};
 
+mod sink;
+
 #[cfg(no_bpf)]
 mod absent;
 #[cfg(not(no_bpf))]
 mod run;
 #[cfg(no_bpf)]
-pub use absent::{Attached, Running, Wire};
+pub use absent::{Attached, Running, Watching, Wire};
 #[cfg(not(no_bpf))]
-pub use run::{Attached, Running, Wire};
+pub use run::{Attached, Running, Watching, Wire};
+pub use sink::SinkCounts;
 
 /// Targets that one load can have.
 pub const TARGETS: usize = 8;
@@ -20,8 +23,10 @@ pub const TARGETS: usize = 8;
 pub const PHASES: usize = 32;
 /// Longest schedule.
 pub const SCHEDULE: usize = 64;
-/// Longest frame in bytes.
+/// Bytes of a frame that are written anew for each packet: what a host changes or looks at is within them.
 pub const FRAME: usize = 128;
+/// Longest frame in bytes: an Ethernet frame of 1500 bytes, in whole words.
+pub const LENGTH: usize = 1516;
 /// Most frames in one burst: the kernel's limit for one batch.
 pub const BURST: u32 = 256;
 /// Lowest rate of a phase: one wait of the program is bounded to some 200 ms.
@@ -50,7 +55,7 @@ pub enum Payload {
 /// Where frames go and what they look like.
 #[derive(Debug, Clone)]
 pub struct Target {
-    /// The frame, Ethernet header first, 60 to [`FRAME`] bytes; the same length in all targets of a load.
+    /// The frame, Ethernet header first, 60 to [`LENGTH`] bytes; the same length in all targets of a load.
     pub frame: Vec<u8>,
     /// What is written into it.
     pub payload: Payload,
@@ -71,6 +76,17 @@ pub struct Load {
     pub schedule: Vec<u8>,
     /// Through the hop on this CPU instead of straight to the device.
     pub hop: Option<usize>,
+    /// The last targets, if they are rarer than a schedule can say.
+    pub rare: Option<Rare>,
+}
+
+/// Targets that get a frame seldom, whatever the schedule says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Rare {
+    /// One of so many frames is for one of them; at least 1.
+    pub every: u32,
+    /// How many of the load's targets they are, counted from its last: each in turn.
+    pub count: u32,
 }
 
 impl Load {
@@ -93,12 +109,15 @@ impl Load {
         if self.schedule.iter().any(|t| usize::from(*t) >= self.targets.len()) {
             return wrong("schedule names a target that is not there".into());
         }
+        if self.rare.is_some_and(|r| r.every == 0 || r.count == 0 || r.count as usize > self.targets.len()) {
+            return wrong("rare targets that are not there".into());
+        }
         if self.burst == 0 || self.burst > BURST {
             return wrong(format!("burst {}, 1 to {BURST} are possible", self.burst));
         }
         let length = self.targets[0].frame.len();
-        if self.targets.iter().any(|t| t.frame.len() != length) || !(60..=FRAME).contains(&length) {
-            return wrong(format!("frames of one length from 60 to {FRAME} bytes"));
+        if self.targets.iter().any(|t| t.frame.len() != length) || !(60..=LENGTH).contains(&length) {
+            return wrong(format!("frames of one length from 60 to {LENGTH} bytes"));
         }
         match self.phases.iter().filter_map(|p| p.rate).find(|r| r.is_nan() || *r < RATE_MIN) {
             Some(rate) => wrong(format!("rate {rate}/s, at least {RATE_MIN} is possible")),
@@ -113,8 +132,10 @@ impl Load {
             schedule_len: self.schedule.len().max(1) as u32,
             hop: u32::from(self.hop.is_some()),
             hop_cpu: self.hop.unwrap_or(0) as u32,
-            pad: 0,
+            rare_every: self.rare.map_or(0, |r| r.every),
             late_max_ns: LATE_MAX.as_nanos() as u64,
+            rare_from: self.rare.map_or(0, |r| self.targets.len() as u32 - r.count),
+            rare_count: self.rare.map_or(0, |r| r.count),
             phase: [RawPhase { end_ns: 0, step: 0 }; PHASES],
             schedule: [0; SCHEDULE],
             target: [RawTarget { frame: [0; FRAME], words: 0, kind: 0, flows: 1, port: 0 }; TARGETS],
@@ -131,8 +152,9 @@ impl Load {
             *to = *from;
         }
         for (to, from) in raw.target.iter_mut().zip(&self.targets) {
-            to.frame[..from.frame.len()].copy_from_slice(&from.frame);
-            to.words = from.frame.len().div_ceil(4) as u32;
+            let head = &from.frame[..from.frame.len().min(FRAME)];
+            to.frame[..head.len()].copy_from_slice(head);
+            to.words = head.len().div_ceil(4) as u32;
             to.kind = u32::from(from.payload == Payload::Dns);
             to.flows = from.flows.clamp(1, 60_000);
             to.port = u32::from(u16::from_be_bytes([from.frame[34], from.frame[35]]));
@@ -302,8 +324,10 @@ struct RawConfig {
     schedule_len: u32,
     hop: u32,
     hop_cpu: u32,
-    pad: u32,
+    rare_every: u32,
     late_max_ns: u64,
+    rare_from: u32,
+    rare_count: u32,
     phase: [RawPhase; PHASES],
     schedule: [u8; SCHEDULE],
     target: [RawTarget; TARGETS],
@@ -323,15 +347,17 @@ struct RawState {
     in_burst: u32,
     slot: u32,
     done: u32,
+    since_rare: u32,
+    rare: u32,
     sent: [u64; TARGETS],
     sent_phase: [u64; PHASES],
     flow: [u32; TARGETS],
 }
 
 // No hidden padding: the kernel copies these as bytes.
-const _: () = assert!(size_of::<RawConfig>() == 32 + PHASES * 16 + SCHEDULE + TARGETS * (FRAME + 16));
-const _: () = assert!(size_of::<RawState>() == 64 + TARGETS * 8 + PHASES * 8 + TARGETS * 4);
-const _: () = assert!(offset_of!(RawConfig, phase) == 32);
+const _: () = assert!(size_of::<RawConfig>() == 40 + PHASES * 16 + SCHEDULE + TARGETS * (FRAME + 16));
+const _: () = assert!(size_of::<RawState>() == 72 + TARGETS * 8 + PHASES * 8 + TARGETS * 4);
+const _: () = assert!(offset_of!(RawConfig, phase) == 40);
 
 #[cfg(test)]
 mod tests {
@@ -347,6 +373,7 @@ mod tests {
             targets: vec![Target { frame: vec![7; 60], payload: Payload::Stamp, flows: 1 }],
             schedule: vec![],
             hop: None,
+            rare: None,
         }
     }
 
@@ -362,6 +389,15 @@ mod tests {
     }
 
     #[test]
+    fn of_a_long_frame_the_head_is_written() {
+        let of = |length| Target { frame: vec![7; length], payload: Payload::Stamp, flows: 1 };
+        let long = Load { targets: vec![of(LENGTH)], ..load() };
+        assert!(long.check().is_ok());
+        assert_eq!(long.raw().target[0].words as usize * 4, FRAME);
+        assert!(Load { targets: vec![of(LENGTH + 4)], ..load() }.check().is_err());
+    }
+
+    #[test]
     fn repeat_covers_the_load_in_whole_bursts() {
         let repeat = load().repeat();
         assert!(repeat >= 100 + 1_000_000 && repeat % 4 == 0, "{repeat}");
@@ -373,6 +409,9 @@ mod tests {
         assert!(Load { burst: 0, ..load() }.check().is_err());
         assert!(Load { burst: BURST + 1, ..load() }.check().is_err());
         assert!(Load { schedule: vec![1], ..load() }.check().is_err());
+        let rare = |every, count| Load { rare: Some(Rare { every, count }), ..load() };
+        assert!(rare(1000, 1).check().is_ok());
+        assert!(rare(0, 1).check().is_err() && rare(10, 2).check().is_err());
         assert!(Load { phases: vec![], ..load() }.check().is_err());
         let slow = Phase { duration: Duration::from_secs(1), rate: Some(1.0) };
         assert!(Load { phases: vec![slow], ..load() }.check().is_err());

@@ -95,6 +95,7 @@ fn trial(shape: Shape, offered: f64, hogs: u32, late: bool, noise: &mut Noise) -
             p99: wait * 2.6 * (1.0 + 0.05 * noise.next()),
             p999: wait * 4.4 * (1.0 + 0.1 * noise.next()),
         }),
+        output: None,
         polls: Some(delivered / 16),
         rate_missed_percent: Some(0.4 + 0.3 * noise.next()),
         steal_share: Some(0.002),

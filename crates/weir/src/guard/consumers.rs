@@ -1,4 +1,5 @@
-//! The table of consumers: UDP sockets that overflowed at least once, found by BPF, named and retired here.
+//! The table of consumers: UDP sockets that overflowed at least once, found by BPF, named and retired here; and the
+//! sockets of packet filters, which `filters` finds.
 //!
 //! A socket that never overflows costs nothing and is never tracked. At most [`CONSUMERS`] are tracked; one more is
 //! not, and has no feedback.
@@ -31,6 +32,8 @@ pub struct Consumer {
     inode: u64,
     /// True once its process was looked for.
     looked_for: bool,
+    /// Of a packet filter: the queue that it reads, and its netlink port.
+    pub filter: Option<(u16, u32)>,
     /// False where several sockets share the port: then a full one says nothing about the others.
     pub alone: bool,
     last_overflow: Nanos,
@@ -43,21 +46,23 @@ type Found = (Vec<u64>, HashMap<u64, Holder>);
 /// See the module.
 pub struct Consumers {
     slots: Vec<Option<Consumer>>,
+    high: u32,
     low: u32,
     search: Option<JoinHandle<Found>>,
 }
 
 impl Consumers {
-    /// An empty table; `low` in permille.
-    pub fn new(low: u32) -> Self {
-        Self { slots: (0..CONSUMERS).map(|_| None).collect(), low, search: None }
+    /// An empty table; water marks in permille.
+    pub fn new(high: u32, low: u32) -> Self {
+        Self { slots: (0..CONSUMERS).map(|_| None).collect(), high, low, search: None }
     }
 
-    /// New low water for all.
-    pub fn set_low(&mut self, gauges: &Gauges, low: u32) {
-        self.low = low;
+    /// New water marks for all, permille.
+    pub fn set_marks(&mut self, gauges: &Gauges, high: u32, low: u32) {
+        (self.high, self.low) = (high, low);
         for ctl in gauges.views.consumer_ctls.iter() {
             ctl.low.store(low, Relaxed);
+            ctl.high.store(high, Relaxed);
         }
     }
 
@@ -66,12 +71,9 @@ impl Consumers {
         self.slots.iter().enumerate().filter_map(|(i, c)| c.as_ref().map(|c| (i, c)))
     }
 
-    /// Tracks a socket that overflowed; its slot, or `None` if the table is full.
-    pub fn add(&mut self, gauges: &Gauges, sk: u64, cookie: u64, port: u16, now: Nanos) -> Option<usize> {
+    /// A free slot, cleared for the socket `cookie`; nothing looks at it before its address is set.
+    fn free(&self, gauges: &Gauges, cookie: u64) -> Option<usize> {
         let slot = self.slots.iter().position(Option::is_none)?;
-        let sockets = kern::proc::udp_sockets(Some(port)).unwrap_or_default();
-        let alone = sockets.len() == 1;
-        let inode = sockets.first().map_or(0, |s| s.inode);
         let stat = &gauges.views.consumer_stats[slot];
         for counter in [&stat.overflows, &stat.recvs, &stat.shed] {
             counter.store(0, Relaxed);
@@ -81,7 +83,18 @@ impl Consumers {
         let ctl = &gauges.views.consumer_ctls[slot];
         ctl.cookie.store(cookie, Relaxed);
         ctl.low.store(self.low, Relaxed);
+        ctl.high.store(self.high, Relaxed);
         ctl.inhibited.store(0, Relaxed);
+        Some(slot)
+    }
+
+    /// Tracks a socket that overflowed; its slot, or `None` if the table is full.
+    pub fn add(&mut self, gauges: &Gauges, sk: u64, cookie: u64, port: u16, now: Nanos) -> Option<usize> {
+        let slot = self.free(gauges, cookie)?;
+        let sockets = kern::proc::udp_sockets(Some(port)).unwrap_or_default();
+        let alone = sockets.len() == 1;
+        let inode = sockets.first().map_or(0, |s| s.inode);
+        let ctl = &gauges.views.consumer_ctls[slot];
         // Shed needs the port: XDP sees no socket. A full socket beside others on its port must not stop theirs.
         ctl.shed.store(u32::from(alone), Relaxed);
         // Only a socket that is alone is watched for feedback; the address makes the slot live.
@@ -100,7 +113,43 @@ impl Consumers {
             pid: 0,
             inode,
             looked_for: false,
+            filter: None,
             alone,
+            last_overflow: now,
+            seen_overflows: 0,
+        });
+        self.name_the_only(gauges);
+        Some(slot)
+    }
+
+    /// Tracks the socket of a packet filter whose queue holds at most `maxlen` packets; its slot, or `None` if the table
+    /// is full.
+    pub fn add_filter(
+        &mut self,
+        gauges: &Gauges,
+        (sk, cookie): (u64, u64),
+        (queue, port): (u16, u32),
+        maxlen: u32,
+        now: Nanos,
+    ) -> Option<usize> {
+        let slot = self.free(gauges, cookie)?;
+        let ctl = &gauges.views.consumer_ctls[slot];
+        // XDP does not know which frames the rules ask about.
+        ctl.shed.store(0, Relaxed);
+        ctl.maxlen.store(maxlen, Relaxed);
+        ctl.sk.store(sk, Relaxed);
+        gauges.track_consumer(sk, slot).ok()?;
+        gauges.views.guard[0].consumers.fetch_max(slot as u32 + 1, Relaxed);
+        self.slots[slot] = Some(Consumer {
+            sk,
+            port: 0,
+            // A netlink port is the id of the process that opened it first; a program with several has others.
+            process: kern::proc::name(port).unwrap_or_default(),
+            pid: port,
+            inode: 0,
+            looked_for: true,
+            filter: Some((queue, port)),
+            alone: true,
             last_overflow: now,
             seen_overflows: 0,
         });
@@ -137,11 +186,16 @@ impl Consumers {
     /// Retires closed and quiet consumers; the slots that became free. Looks at every slot once.
     pub fn retire(&mut self, gauges: &Gauges, now: Nanos) -> Vec<usize> {
         let (mut freed, mut ports) = (Vec::new(), Vec::new());
+        let filters: Vec<u32> = match self.slots.iter().flatten().any(|c| c.filter.is_some()) {
+            true => kern::proc::filter_queues().iter().map(|q| q.port).collect(),
+            false => Vec::new(),
+        };
         for (slot, entry) in self.slots.iter_mut().enumerate() {
             let Some(consumer) = entry else { continue };
             let stat = &gauges.views.consumer_stats[slot];
             let ctl = &gauges.views.consumer_ctls[slot];
-            let overflows = stat.overflows.load(Relaxed);
+            // Whose surplus is shed need not overflow.
+            let overflows = stat.overflows.load(Relaxed).wrapping_add(stat.shed.load(Relaxed));
             if overflows != consumer.seen_overflows || ctl.inhibited.load(Relaxed) != 0 {
                 consumer.seen_overflows = overflows;
                 consumer.last_overflow = now;
@@ -150,16 +204,21 @@ impl Consumers {
             let quiet = now.saturating_sub(consumer.last_overflow) > QUIET;
             // The memory of a closed socket may keep its cookie, so the kernel's list is what counts. A socket that
             // is alone no more, or has become so, is found anew at its next overflow.
-            let closed = kern::proc::udp_sockets(Some(consumer.port)).is_ok_and(|sockets| {
-                sockets.is_empty()
-                    || (sockets.len() == 1) != consumer.alone
-                    || consumer.alone && sockets[0].inode != consumer.inode
-            });
-            if gone || quiet || closed {
+            let closed = match consumer.filter {
+                Some((_, port)) => !filters.contains(&port),
+                None => kern::proc::udp_sockets(Some(consumer.port)).is_ok_and(|sockets| {
+                    sockets.is_empty()
+                        || (sockets.len() == 1) != consumer.alone
+                        || consumer.alone && sockets[0].inode != consumer.inode
+                }),
+            };
+            // A filter is found by its queue, not by an overflow, so quiet says nothing about it.
+            if gone || closed || quiet && consumer.filter.is_none() {
                 ctl.sk.store(0, Relaxed);
                 stat.level.store(0, Relaxed);
                 gauges.untrack_consumer(consumer.sk);
-                if consumer.alone {
+                ctl.maxlen.store(0, Relaxed);
+                if consumer.alone && consumer.filter.is_none() {
                     ports.push(consumer.port);
                 }
                 *entry = None;
@@ -168,7 +227,10 @@ impl Consumers {
         }
         for port in ports {
             // A port left behind would shed for the next socket on it, unless that one is tracked already.
-            let heir = self.iter().find(|(_, c)| c.alone && c.port == port).map(|(slot, _)| slot);
+            let heir = self
+                .iter()
+                .find(|(_, c)| c.alone && c.filter.is_none() && c.port == port)
+                .map(|(slot, _)| slot);
             let _ = gauges.set_port(port, heir);
         }
         if !freed.is_empty() {

@@ -1,16 +1,16 @@
 //! The control loop.
 
 use std::os::fd::AsFd;
+use std::path::Path;
 use std::process::ExitCode;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use anyhow::Context;
-use kern::discover;
-use kern::guard::{Gauges, POLLERS, SOURCES};
+use kern::guard::{Gauges, SOURCES, When};
 use kern::keeper::Keeper;
 use kern::link::{LinkEvent, LinkWatch};
 use kern::settings::Access;
@@ -22,24 +22,35 @@ use policy::{MILLISECOND, Nanos};
 
 use super::consumers::Consumers;
 use super::dispatch::{Dispatch, NewConsumer, OVERFLOW_STEP, Watch};
-use super::interface::{Interface, Setup, State};
+use super::filters::Filters;
+use super::interface::{Interface, Setup, State, Threads};
+use super::lend::Lending;
 use super::poller::{Command, Gauge, Poller, Report};
 use super::report::{Log, Server, StatusWriter};
+use super::source::Source;
+use super::start::{Signals, allowed_cpus, dry_run, load, resolve};
+use super::supervisor::Supervisor;
 use super::{clock, cpuclaim, sched};
-use crate::error::{failed, missing, usage};
+use crate::error::{failed, missing};
 use crate::options::GuardOptions;
 use crate::parse::{Ablate, Mode, Period, Sched};
 
-/// Flush timeout of a source in poll mode: the kernel's own poll when weir does not come.
-const FLUSH_TIMEOUT: Nanos = 5 * MILLISECOND;
 /// Full polls in a row that are evidence: 512 packets without an end, more than a burst of one ring.
 const FULL_POLLS: u32 = 8;
 /// Rate at which a ring fills while the poller is away, for the period chosen from its depth, packets/s.
 const FILL_RATE: u64 = 1_000_000;
 /// Time between two looks at links and consumers.
 const TICK: Nanos = 200 * MILLISECOND;
+/// Between two looks whether handles are marked, while an XDP program is attached for nothing else.
+const MARKS: Nanos = 20 * MILLISECOND;
 /// Time between two looks that cost more: for closed consumers and for NAPI ids that changed.
 const THOROUGH: Nanos = 1000 * MILLISECOND;
+/// After this time it is tried again whether other programs still compete for the CPU.
+const CONTENDED: Nanos = 5000 * MILLISECOND;
+/// An XDP program that was attached at takeover stays for this long after the release: the next onset finds it.
+const RX_IDLE: Nanos = 2000 * MILLISECOND;
+/// Calm before release of a guard that never releases.
+const NEVER: Nanos = Nanos::MAX / 2;
 /// Stack of a thread, bytes: none holds buffers.
 const THREAD_STACK: usize = 256 * 1024;
 /// One poller's thread, as the control loop knows it.
@@ -48,6 +59,8 @@ pub struct Worker {
     pub cpu: usize,
     /// How it is scheduled, once it said so.
     pub class: &'static str,
+    /// Why it is not SCHED_FIFO, if that was refused.
+    pub refused: Option<String>,
     /// Figures.
     pub gauge: Arc<Gauge>,
     commands: Sender<Command>,
@@ -64,6 +77,8 @@ pub struct Control {
     pub interfaces: Vec<Interface>,
     /// Tracked consumers.
     pub consumers: Consumers,
+    filters: Filters,
+    has_filters: bool,
     /// Pollers, one per CPU in use.
     pub workers: Vec<Worker>,
     /// Mode changes so far, also of sources that are gone.
@@ -74,7 +89,16 @@ pub struct Control {
     keeper: Option<Keeper>,
     dispatch: Arc<Mutex<Dispatch>>,
     level_wakes: Arc<AtomicBool>,
+    /// Why no source at all can be polled, if that is so.
+    no_poll: Option<String>,
+    /// The number that the watch thread is asked for, and the one it answered.
+    watch_beat: Arc<(AtomicU64, AtomicU64)>,
+    /// When other programs were found to compete, in the present overload.
+    contended: Option<Nanos>,
+    lending: Arc<Lending>,
     thorough_at: Nanos,
+    /// Time and softirq of each CPU at the last look, ns.
+    softirq_seen: (Nanos, Vec<u64>),
     reports: (Sender<Report>, Receiver<Report>),
     new_consumers: (Sender<NewConsumer>, Receiver<NewConsumer>),
     notify: Arc<EventFd>,
@@ -97,20 +121,20 @@ pub fn run(opts: GuardOptions) -> anyhow::Result<ExitCode> {
     let signals = Signals::install()?;
     let possible = kern::cpus::online()?.iter().max().unwrap_or(0) + 1;
     let inode = kern::netns::current_inode()? as u32;
-    let gauges = Gauges::load(possible, inode).map_err(|e| match e {
-        kern::guard::Error::Bpf { .. } => missing(format!(
-            "guard: {e}; it needs CAP_NET_ADMIN, CAP_BPF, CAP_PERFMON and a kernel with BTF (5.11 or later)"
-        )),
-        other => missing(format!("guard: {other}")),
-    })?;
-    if !gauges.probes.napi_poll {
-        return Err(missing("guard: the tracepoint napi:napi_poll cannot be attached; see weir check"));
+    let (gauges, blind) = load(&opts, possible, inode)?;
+    let host = kern::tier::host(&mut access);
+    let no_poll = blind.or_else(|| kern::tier::no_poll(&host));
+    if let (Mode::Poll, Some(why)) = (opts.mode, &no_poll) {
+        return Err(missing(format!("guard: no source can be polled: {why}; use --mode auto")));
     }
-    let acts = !matches!(opts.mode, Mode::None | Mode::Thread);
+    gauges.set_rules(&opts.classes)?;
+    let acts = opts.mode.takes_over() && no_poll.is_none();
     gauges.views.guard[0].overflow_step.store(if acts { OVERFLOW_STEP } else { 0 }, Relaxed);
-    let low = u32::from(opts.low) * 10;
+    let (high, low) = (u32::from(opts.high) * 10, u32::from(opts.low) * 10);
     let mut control = Control {
-        consumers: Consumers::new(low),
+        consumers: Consumers::new(high, low),
+        filters: Filters::default(),
+        has_filters: false,
         interfaces: names.iter().map(|name| Interface::waiting(name)).collect(),
         gauges,
         workers: Vec::new(),
@@ -120,7 +144,12 @@ pub fn run(opts: GuardOptions) -> anyhow::Result<ExitCode> {
         keeper: None,
         dispatch: Arc::default(),
         level_wakes: Arc::default(),
+        no_poll,
+        watch_beat: Arc::default(),
+        contended: None,
+        lending: Arc::new(Lending::new()?),
         thorough_at: 0,
+        softirq_seen: (0, Vec::new()),
         reports: mpsc::channel(),
         new_consumers: mpsc::channel(),
         notify: Arc::new(EventFd::from_value_and_flags(0, EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC)?),
@@ -131,102 +160,30 @@ pub fn run(opts: GuardOptions) -> anyhow::Result<ExitCode> {
     for index in 0..control.interfaces.len() {
         control.set_up(index)?;
     }
+    control.look_for_filters();
     control.start_keeper()?;
     // Starting a thread under flood would take longer than the takeover itself.
-    for cpu in control.cpus.clone() {
+    let polls = !control.gauges.is_blind() && control.opts.mode != Mode::Shed;
+    let cpus = if polls { control.cpus.clone() } else { Vec::new() };
+    for cpu in cpus {
         control.start_worker(cpu)?;
     }
     let server = Server::bind(&control.opts.control_dir)?;
     let mut status = StatusWriter::open(control.opts.status.as_ref())?;
     sched::lock_memory();
     let stop_watch = Arc::new(AtomicBool::new(false));
-    let watch = control.start_watch(&stop_watch)?;
-    control.announce();
-    let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
-    control.serve(&signals, &server, &mut status)?;
-    stop_watch.store(true, Relaxed);
-    let _ = watch.join();
-    let _ = sd_notify::notify(&[sd_notify::NotifyState::Stopping]);
-    control.stop()
-}
-
-fn dry_run(opts: &GuardOptions, names: &[String], access: &mut Access) -> anyhow::Result<ExitCode> {
-    let thread = opts.mode == Mode::Thread;
-    let mut text = String::from("at start\n");
-    for name in names {
-        text.push_str(&format!("  {name}  XDP program  none -> weir_rx   gone when weir ends\n"));
-    }
-    text.push_str(if thread { "at start, too\n" } else { "only while a source is polled\n" });
-    for name in names {
-        for line in super::interface::preview(access, name, FLUSH_TIMEOUT, thread)? {
-            text.push_str(&format!("  {line}\n"));
-        }
-    }
-    text.push_str("nothing was changed\n");
-    crate::out::data(&text)?;
-    Ok(ExitCode::SUCCESS)
-}
-
-/// The interfaces that receive for those the user named: a bond, bridge or VLAN stands on others.
-fn resolve(opts: &GuardOptions, access: &mut Access) -> anyhow::Result<Vec<String>> {
-    kern::tier::require_privileges(&kern::tier::host(access)).map_err(missing)?;
-    let mut names: Vec<String> = Vec::new();
-    for name in &opts.interfaces {
-        let found = discover::resolve(access, name);
-        for interface in found.map_err(|e| if e.is_usage() { usage(e) } else { failed(e) })? {
-            if !names.contains(&interface.name) {
-                names.push(interface.name);
-            }
-        }
-    }
-    Ok(names)
-}
-
-fn allowed_cpus(opts: &GuardOptions) -> anyhow::Result<Vec<usize>> {
-    let affinity = kern::cpus::affinity(0)?;
-    let mut cpus: Vec<usize> = match &opts.cpu {
-        Some(list) => {
-            if let Some(cpu) = list.iter().find(|cpu| !affinity.contains(*cpu)) {
-                return Err(usage(format!(
-                    "--cpu {cpu}: this process may not run there; choose from {affinity}"
-                )));
-            }
-            list.iter().collect()
-        }
-        None => affinity.iter().collect(),
+    let watch = match control.gauges.is_blind() {
+        true => None,
+        false => Some(control.start_watch(&stop_watch)?),
     };
-    cpus.truncate(POLLERS);
-    Ok(cpus)
-}
-
-/// Signals, noted by flags; the eventfd ends the wait.
-struct Signals {
-    stop: Arc<AtomicBool>,
-    reload: Arc<AtomicBool>,
-    wake: std::os::unix::net::UnixStream,
-}
-
-impl Signals {
-    fn install() -> anyhow::Result<Self> {
-        use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
-        let (stop, reload) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
-        let (wake, ring) = std::os::unix::net::UnixStream::pair()?;
-        wake.set_nonblocking(true)?;
-        ring.set_nonblocking(true)?;
-        for signal in [SIGTERM, SIGINT] {
-            signal_hook::flag::register(signal, Arc::clone(&stop))?;
-            signal_hook::low_level::pipe::register(signal, ring.try_clone()?)?;
-        }
-        signal_hook::flag::register(SIGHUP, Arc::clone(&reload))?;
-        signal_hook::low_level::pipe::register(SIGHUP, ring)?;
-        Ok(Self { stop, reload, wake })
-    }
-
-    fn drain(&self) {
-        use std::io::Read;
-        let mut bytes = [0; 64];
-        while matches!((&self.wake).read(&mut bytes), Ok(n) if n > 0) {}
-    }
+    control.announce();
+    let mut supervisor = Supervisor::new();
+    supervisor.ready(&control.headline());
+    control.serve(&signals, &server, &mut status, (&mut supervisor, watch.as_ref()))?;
+    supervisor.stopping();
+    stop_watch.store(true, Relaxed);
+    let _ = watch.map(JoinHandle::join);
+    control.stop()
 }
 
 impl Control {
@@ -243,14 +200,23 @@ impl Control {
                 taken.iter().all(|(start, len)| first + count <= *start || *first >= start + len)
             })
         };
-        let full_polls = if matches!(self.opts.mode, Mode::None | Mode::Thread) { 0 } else { FULL_POLLS };
+        let own = self.interfaces[index].thread_because.clone();
+        let threads = match self.opts.mode {
+            Mode::Thread => Threads::All,
+            Mode::Auto => Threads::Fallback(own.or_else(|| self.no_poll.clone())),
+            _ => Threads::Never,
+        };
+        let full_polls = if self.opts.mode.takes_over() { FULL_POLLS } else { 0 };
         let mut setup = Setup {
             gauges: &self.gauges,
             access: &mut self.access,
             journal_dir: &self.opts.journal_dir,
-            flush_timeout: FLUSH_TIMEOUT,
+            flush_timeout: self.opts.flush.as_nanos() as Nanos,
             full_polls,
-            threads: (self.opts.mode == Mode::Thread).then(|| self.opts.cpu.clone()),
+            cpus: self.opts.cpu.clone(),
+            sheds: self.opts.mode == Mode::Shed,
+            threads,
+            watch_irqs: self.opts.mode == Mode::Auto,
         };
         let interface = &mut self.interfaces[index];
         let result = interface.set_up(&mut setup, slots);
@@ -258,9 +224,23 @@ impl Control {
             interface.tear_down(&self.gauges, State::Gone);
             return result;
         }
+        let mut timing = policy::switch::Timing::scaled(self.opts.flush.as_nanos() as Nanos);
+        if self.opts.ablate.contains(&Ablate::Release) {
+            timing = policy::switch::Timing { hold_min: NEVER, hold_max: NEVER, ..timing };
+        }
         if let (Ok(mut dispatch), true) = (self.dispatch.lock(), full_polls > 0) {
-            for source in interface.sources.iter().filter(|s| s.hands_off.is_none()) {
-                dispatch.add(source, policy::switch::Timing::default());
+            let known =
+                |s: &&Arc<Source>| s.hands_off.is_none() && !s.threaded && s.napi_id.load(Relaxed) != 0;
+            for source in interface.sources.iter().filter(known) {
+                dispatch.add(source, timing);
+            }
+        }
+        if (full_polls > 0 || self.opts.mode == Mode::Shed) && interface.is_learning() {
+            let (ifindex, first, count) = (interface.ifindex, interface.first_slot, interface.sources.len());
+            if let Err(e) = self.gauges.learn(ifindex, first, count) {
+                let name = &self.interfaces[index].name;
+                let why = format!("its NAPI id cannot be learnt: {}", kern::guard::short(&e));
+                self.log.line("warning", name, &why);
             }
         }
         self.keep(index);
@@ -289,11 +269,28 @@ impl Control {
 
     fn start_keeper(&mut self) -> anyhow::Result<()> {
         let exe = std::env::current_exe().context("the path of weir itself")?;
-        self.keeper = Some(Keeper::spawn(&exe)?);
+        // After an upgrade the file that this process runs has no name any more.
+        let itself = Path::new("/proc/self/exe");
+        self.keeper = Some(Keeper::spawn(if exe.exists() { &exe } else { itself })?);
         for index in 0..self.interfaces.len() {
             self.keep(index);
         }
         Ok(())
+    }
+
+    /// Watches for idle CPUs while that can matter: while a source is polled, and from half the budget on. Only then
+    /// softirq is held against the budget, because without the watch no CPU looks idle.
+    fn watch_idle(&mut self, now: Nanos) {
+        let used: Vec<u64> = self.gauges.views.cpu_stats.iter().map(|s| s.net_rx_ns.load(Relaxed)).collect();
+        let (then, before) = std::mem::replace(&mut self.softirq_seen, (now, used));
+        let most = self.softirq_seen.1.iter().zip(&before).map(|(now, then)| now.saturating_sub(*then)).max();
+        let acts = self.opts.mode.takes_over();
+        let budget = self.config().budget;
+        let near = most.unwrap_or(0) * 2000 >= now.saturating_sub(then) * u64::from(budget);
+        let polled = self.workers.iter().any(|w| w.gauge.polling.load(Relaxed) > 0);
+        let on = self.gauges.watch_idle(acts && (polled || near && budget < 1000));
+        let held = if on && budget < 1000 { u32::from(budget) } else { 0 };
+        self.gauges.views.guard[0].budget.store(held, Relaxed);
     }
 
     /// The policy's options out of the user's.
@@ -316,10 +313,12 @@ impl Control {
         Config {
             // Without a quota a turn is as large as the kernel's own poll can make it.
             quota: if off(Ablate::Quota) { 128 } else { u32::from(self.opts.quota) },
-            flush_timeout: FLUSH_TIMEOUT,
+            flush_timeout: self.opts.flush.as_nanos() as Nanos,
             marks: marks.filter(|_| !off(Ablate::Feedback) && self.gauges.probes.udp_full),
             budget: if off(Ablate::Budget) { 1000 } else { 1000 - 10 * u16::from(self.opts.reserve) },
             period,
+            ring: ring.unwrap_or(256),
+            first_look: if self.opts.classes.is_empty() { 0 } else { policy::look::FIRST },
             ..Config::default()
         }
     }
@@ -335,28 +334,72 @@ impl Control {
             match self.opts.mode {
                 Mode::None => "watching only",
                 Mode::Thread => "thread",
+                Mode::Shed => "shed",
+                _ if self.interfaces.iter().all(|i| i.fallback.is_some()) => "thread",
                 _ => "poll",
             },
             self.opts.reserve,
             self.opts.quota,
         ));
-        for interface in &self.interfaces {
-            if let Some(why) = &interface.no_rx {
-                self.log.line("warning", &interface.name, &format!("no XDP program ({why}): no shed"));
-            }
-        }
-        for refused in &self.gauges.probes.refused {
-            self.log.line("warning", "kernel", refused);
+        for (subject, text) in self.missing() {
+            self.log.line("warning", &subject, &text);
         }
     }
 
-    fn serve(&mut self, signals: &Signals, server: &Server, status: &mut StatusWriter) -> anyhow::Result<()> {
+    /// What this guard has to do without, and why; what it stands on first.
+    pub fn missing(&self) -> Vec<(String, String)> {
+        let refused = self.gauges.probes.refused.iter().map(|why| ("kernel".to_owned(), why.clone()));
+        let modes = self.interfaces.iter().filter_map(|i| {
+            let text = match (&i.fallback, &i.no_rx) {
+                (Some(why), _) => format!("mode thread, no quota, no budget: {why}"),
+                (None, Some(why)) => format!("no XDP program ({why}): no shed"),
+                (None, None) => return None,
+            };
+            Some((i.name.clone(), text))
+        });
+        let pollers = self.workers.iter().filter_map(|w| {
+            let why = w.refused.as_ref()?;
+            Some((format!("CPU {}", w.cpu), format!("no SCHED_FIFO ({why}): nice -20")))
+        });
+        let netdev = self.access.no_netdev().map(|why| {
+            ("kernel".to_owned(), format!("ids are learnt from packets, settings are the device's: {why}"))
+        });
+        refused.chain(netdev).chain(modes).chain(pollers).collect()
+    }
+
+    /// One line for the service manager.
+    fn headline(&self) -> String {
+        let polled: u32 = self.workers.iter().map(|w| w.gauge.polling.load(Relaxed)).sum();
+        let sources: usize = self.interfaces.iter().map(|i| i.sources.len()).sum();
+        format!("guarding {}: {polled} of {sources} sources polled", self.opts.interfaces.join(" "))
+    }
+
+    /// The number that the slowest thread has answered; `None` if one has ended.
+    fn slowest(&self, watch: Option<&JoinHandle<anyhow::Result<()>>>) -> Option<u64> {
+        let alive = |w: &Worker| w.thread.as_ref().is_some_and(|t| !t.is_finished());
+        if watch.is_some_and(JoinHandle::is_finished) || !self.workers.iter().all(alive) {
+            return None;
+        }
+        let pollers = self.workers.iter().map(|w| w.gauge.beat.load(Relaxed));
+        let watch = watch.map(|_| self.watch_beat.1.load(Relaxed));
+        Some(pollers.chain(watch).min().unwrap_or(u64::MAX))
+    }
+
+    fn serve(
+        &mut self,
+        signals: &Signals,
+        server: &Server,
+        status: &mut StatusWriter,
+        (supervisor, watch): (&mut Supervisor, Option<&JoinHandle<anyhow::Result<()>>>),
+    ) -> anyhow::Result<()> {
         let mut links = LinkWatch::open()?;
         let mut tick = clock::now() + TICK;
         let mut line = clock::now() + 1000 * MILLISECOND;
         while !signals.stop.load(Relaxed) {
             let now = clock::now();
-            let wait = Duration::from_nanos(tick.min(line).saturating_sub(now));
+            let marking = self.interfaces.iter().any(Interface::is_marking);
+            let marks = if marking { now + MARKS } else { Nanos::MAX };
+            let wait = Duration::from_nanos(tick.min(line).min(marks).saturating_sub(now));
             {
                 let notify = Arc::clone(&self.notify);
                 let mut fds = [
@@ -373,7 +416,11 @@ impl Control {
             signals.drain();
             while let Ok(found) = self.new_consumers.1.try_recv() {
                 let now = clock::now();
-                if self.consumers.add(&self.gauges, found.sk, found.cookie, found.port, now).is_none() {
+                let tracked = match found.netlink {
+                    0 => self.consumers.add(&self.gauges, found.sk, found.cookie, found.port, now).is_some(),
+                    _ => self.filters.found(&self.gauges, &mut self.consumers, &found, now),
+                };
+                if !tracked {
                     self.log.line("warning", "consumers", "table is full: no feedback for one more socket");
                 }
             }
@@ -381,6 +428,9 @@ impl Control {
                 self.hear(report);
             }
             let now = clock::now();
+            if marking {
+                self.look_at_marks(now);
+            }
             // Changes of links that are not guarded cost one look per interface at most every tick.
             let ours = |e: &LinkEvent| match e {
                 LinkEvent::Changed { .. } | LinkEvent::Resync => true,
@@ -394,7 +444,12 @@ impl Control {
             if now >= tick || gone {
                 tick = now + TICK;
                 self.look_around(now);
-                let _ = sd_notify::notify(&[sd_notify::NotifyState::Watchdog]);
+                if let Some(number) = supervisor.tick(now, || self.slowest(watch), || self.headline()) {
+                    self.watch_beat.0.store(number, Relaxed);
+                    for worker in &self.workers {
+                        let _ = worker.commands.send(Command::Beat(number));
+                    }
+                }
             }
             if now >= line {
                 line = now + 1000 * MILLISECOND;
@@ -402,7 +457,9 @@ impl Control {
             }
             server.answer(self, now);
             if signals.reload.swap(false, Relaxed) {
+                supervisor.reloading();
                 self.reload();
+                supervisor.ready(&self.headline());
             }
         }
         Ok(())
@@ -415,7 +472,9 @@ impl Control {
             dispatch: Arc::clone(&self.dispatch),
             new: self.new_consumers.0.clone(),
             notify: self.notifier(),
+            lending: Arc::clone(&self.lending),
             stop: Arc::clone(stop),
+            beat: Arc::clone(&self.watch_beat),
         };
         let builder = std::thread::Builder::new().name("weir-watch".into()).stack_size(THREAD_STACK);
         Ok(builder.spawn(move || watch.run())?)
@@ -439,6 +498,7 @@ impl Control {
             cpu,
             yielding: self.opts.sched == Sched::Other,
             level_wakes: Arc::clone(&self.level_wakes),
+            lending: Arc::clone(&self.lending),
             views: Arc::clone(&self.gauges.views),
             commands: inbox,
             reports: self.reports.0.clone(),
@@ -460,26 +520,35 @@ impl Control {
         if let Ok(mut dispatch) = self.dispatch.lock() {
             dispatch.add_poller(cpu, commands.clone());
         }
-        self.workers.push(Worker { cpu, class: "starting", gauge, commands, thread: Some(thread) });
+        self.workers.push(Worker {
+            cpu,
+            class: "starting",
+            refused: None,
+            gauge,
+            commands,
+            thread: Some(thread),
+        });
         Ok(())
     }
 
     fn hear(&mut self, report: Report) {
         match report {
             Report::Started { cpu, class, refused } => {
-                if let Some(worker) = self.workers.iter_mut().find(|w| w.cpu == cpu) {
-                    worker.class = class.name();
+                if let Some(why) = &refused {
+                    let text = format!("no SCHED_FIFO ({why}): nice -20");
+                    self.log.line("warning", &format!("CPU {cpu}"), &text);
                 }
-                if let Some(why) = refused {
-                    self.log.line(
-                        "warning",
-                        &format!("CPU {cpu}"),
-                        &format!("no SCHED_FIFO ({why}): nice -20"),
-                    );
+                if let Some(worker) = self.workers.iter_mut().find(|w| w.cpu == cpu) {
+                    (worker.class, worker.refused) = (class.name(), refused);
                 }
             }
             Report::TakenOver { source, time, evidence } => {
                 self.mode_switches += 1;
+                // Here, not in the poller: attaching waits for the whole kernel.
+                let _ = self.gauges.watch_idle(true);
+                if let Err(e) = source.hold_rx() {
+                    self.log.line("warning", &source.name, &format!("no XDP program ({e}): no shed"));
+                }
                 let after = time.saturating_sub(evidence) as f64 / MILLISECOND as f64;
                 self.log.event(
                     time,
@@ -494,22 +563,42 @@ impl Control {
             }
             Report::Released { source, time, why } => {
                 self.mode_switches += 1;
+                if why == super::poller::BULK {
+                    // On a veth it halves the transfer for as long as it is attached.
+                    source.drop_rx();
+                } else {
+                    source.release_rx(time);
+                }
                 source.because(format!("released: {why}"));
                 if self.workers.iter().all(|w| w.gauge.polling.load(Relaxed) == 0) {
-                    self.level_wakes.store(false, Relaxed);
-                    self.gauges.watch_reads(false);
+                    self.contended = None;
+                    self.watch_reads(false);
                 }
                 self.log.event(time, "release", &source.name, why);
+                // A NAPI that is gone without a word of netlink: its successor's id is found or learnt.
+                let mine = |s: &Arc<Source>| Arc::ptr_eq(s, &source);
+                let found = self.interfaces.iter().position(|i| i.sources.iter().any(mine));
+                if let (true, Some(index)) = (why == super::poller::STALE, found) {
+                    self.interfaces[index].doubtful = true;
+                }
+            }
+            Report::Leaks { source } => {
+                let mine = |s: &Arc<Source>| Arc::ptr_eq(s, &source);
+                if let Some(index) = self.interfaces.iter().position(|i| i.sources.iter().any(mine)) {
+                    self.go_thread(index, "the driver keeps its interrupts on".to_owned());
+                }
             }
             Report::Contended { cpu } => {
                 if !self.level_wakes.load(Relaxed) {
-                    let on = self.gauges.watch_reads(true);
-                    self.level_wakes.store(on, Relaxed);
-                    self.log.line(
-                        "contended",
-                        &format!("CPU {cpu}"),
-                        "other programs run there: reads are watched",
-                    );
+                    self.watch_reads(true);
+                    // Said once per overload, however often it is tried without.
+                    if self.contended.replace(clock::now()).is_none() {
+                        self.log.line(
+                            "contended",
+                            &format!("CPU {cpu}"),
+                            "other programs run there: reads are watched",
+                        );
+                    }
                 }
             }
             Report::Failed { cpu, why } => {
@@ -518,11 +607,38 @@ impl Control {
         }
     }
 
+    fn watch_reads(&mut self, on: bool) {
+        let on = self.gauges.watch_reads(on);
+        self.level_wakes.store(on, Relaxed);
+    }
+
+    /// Queues of packet filters, if full consumers are to hold input back.
+    fn look_for_filters(&mut self) {
+        let acts = self.opts.mode.takes_over();
+        if acts && !self.opts.ablate.contains(&Ablate::Feedback) {
+            self.has_filters = self.filters.look(&mut self.gauges, &self.consumers);
+        }
+    }
+
+    /// Handles that packets have marked, and XDP programs that nothing needs any more; detaching one takes milliseconds.
+    fn look_at_marks(&mut self, now: Nanos) {
+        for interface in &mut self.interfaces {
+            interface.look_at_marks(&self.gauges, now);
+            if let (When::Takeover, Some(rx)) = (interface.rx_when.0, &interface.rx) {
+                rx.detach_idle(now.saturating_sub(RX_IDLE));
+            }
+        }
+    }
+
     /// Links, stale ids, closed consumers, the keeper: each looked at once.
     fn look_around(&mut self, now: Nanos) {
         let thorough = now >= self.thorough_at;
+        self.watch_idle(now);
         if thorough {
             self.thorough_at = now + THOROUGH;
+            if self.contended.is_some_and(|since| now.saturating_sub(since) > CONTENDED) {
+                self.watch_reads(false);
+            }
             for slot in self.consumers.retire(&self.gauges, now) {
                 for worker in &self.workers {
                     let _ = worker.commands.send(Command::Forget(slot));
@@ -530,8 +646,16 @@ impl Control {
             }
         }
         self.consumers.name();
+        if thorough || self.has_filters {
+            self.look_for_filters();
+        }
+        self.look_at_marks(now);
         for index in 0..self.interfaces.len() {
             self.look_at(index, thorough);
+            if self.interfaces[index].is_learning() {
+                self.learn(index);
+            }
+            self.share_device(index);
         }
         if self.keeper.as_mut().is_some_and(|k| !k.alive()) {
             self.log.line("warning", "keeper", "it ended; another one is started");
@@ -564,12 +688,80 @@ impl Control {
         let up = self.is_up(&name);
         match (was, up) {
             (State::Guarded, false) => self.lose(index, State::Down, "down"),
-            (State::Guarded, true) if thorough && self.interfaces[index].is_stale(&mut self.access) => {
+            (State::Guarded, true)
+                if self.interfaces[index].doubtful
+                    || thorough && self.interfaces[index].is_stale(&mut self.access) =>
+            {
                 self.lose(index, State::Down, "its NAPI ids changed");
                 self.find_again(index);
             }
+            (State::Guarded, true) if thorough => self.interfaces[index].tell_addresses(&self.gauges),
             (State::Down, true) => self.find_again(index),
             _ => {}
+        }
+    }
+
+    /// Takes note of the ids that packets have told.
+    fn learn(&mut self, index: usize) {
+        if !self.opts.mode.takes_over() {
+            if self.opts.mode == Mode::Shed && self.interfaces[index].all_told(&self.gauges) {
+                self.gauges.unlearn(self.interfaces[index].ifindex);
+            }
+            return;
+        }
+        let interface = &mut self.interfaces[index];
+        match interface.learnt(&self.gauges, &mut self.access, self.opts.flush.as_nanos() as Nanos) {
+            Ok(learnt) if !learnt.is_empty() => {
+                if let Ok(mut dispatch) = self.dispatch.lock() {
+                    for source in &learnt {
+                        dispatch
+                            .add(source, policy::switch::Timing::scaled(self.opts.flush.as_nanos() as Nanos));
+                    }
+                }
+                if !interface.is_learning() {
+                    self.gauges.unlearn(interface.ifindex);
+                }
+                self.keep(index);
+            }
+            Ok(_) if self.opts.mode == Mode::Auto && interface.is_mute(&mut self.access) => {
+                let lro = kern::ethtool::lro(&interface.name).unwrap_or(false);
+                let name = interface.name.clone();
+                self.go_thread(
+                    index,
+                    if lro {
+                        format!("its packets tell no NAPI id while LRO is on (ethtool -K {name} lro off)")
+                    } else {
+                        "its packets tell no NAPI id".to_owned()
+                    },
+                );
+            }
+            Ok(_) => {}
+            Err(e) => self.log.line("warning", &interface.name.clone(), &format!("{e:#}")),
+        }
+    }
+
+    /// What polling cannot do for an interface its NAPIs' kernel threads do, until weir ends.
+    fn go_thread(&mut self, index: usize, why: String) {
+        let name = self.interfaces[index].name.clone();
+        self.log.event(clock::now(), "thread", &name, &why);
+        self.interfaces[index].thread_because = Some(why);
+        self.lose(index, State::Down, "mode thread from here on");
+        self.find_again(index);
+    }
+
+    /// Settings of a device hold for all its sources: those that carry packets are polled together.
+    fn share_device(&mut self, index: usize) {
+        let views = Arc::clone(&self.gauges.views);
+        let polled = |s: &Source| s.held.load(Relaxed);
+        let sources = &self.interfaces[index].sources;
+        let shared =
+            |s: &Source| s.plan.lock().is_ok_and(|p| p.iter().any(super::source::Planned::of_device));
+        if sources.len() < 2 || !sources.iter().any(|s| polled(s) && shared(s)) {
+            return;
+        }
+        let Ok(mut dispatch) = self.dispatch.lock() else { return };
+        for source in sources.iter().filter(|s| !polled(s)) {
+            dispatch.companion(source.slot, &views);
         }
     }
 
@@ -594,6 +786,7 @@ impl Control {
         let name = self.interfaces[index].name.clone();
         for source in self.interfaces[index].sources.clone() {
             source.lost.store(true, Relaxed);
+            source.release_rx(clock::now());
             if let Ok(mut dispatch) = self.dispatch.lock() {
                 dispatch.remove(source.slot);
             }
@@ -605,6 +798,7 @@ impl Control {
                 let _ = keeper.drop_handle(id);
             }
         }
+        self.gauges.unlearn(self.interfaces[index].ifindex);
         self.interfaces[index].tear_down(&self.gauges, state);
         self.log.line("lost", &name, why);
     }
@@ -627,7 +821,12 @@ impl Control {
         let old = std::mem::replace(&mut self.opts, new);
         (self.opts.interfaces, self.opts.cpu, self.opts.mode, self.opts.status) =
             (old.interfaces, old.cpu, old.mode, old.status);
-        self.consumers.set_low(&self.gauges, u32::from(self.opts.low) * 10);
+        let (high, low) = (u32::from(self.opts.high) * 10, u32::from(self.opts.low) * 10);
+        self.consumers.set_marks(&self.gauges, high, low);
+        if let Err(e) = self.gauges.set_rules(&self.opts.classes) {
+            self.log.line("warning", "config", &format!("the old classes stay in force: {e}"));
+        }
+        self.watch_idle(clock::now());
         let config = self.config();
         for worker in &self.workers {
             let _ = worker.commands.send(Command::Configure(config));
@@ -653,7 +852,7 @@ impl Control {
         }
         let mut complete = true;
         for interface in &mut self.interfaces {
-            interface.rx = None;
+            interface.close_rx();
             let Some(journal) = interface.journal.take() else { continue };
             for outcome in journal.restore(&mut self.access) {
                 complete &= outcome.settled();

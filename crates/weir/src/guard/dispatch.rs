@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::os::fd::AsFd;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex};
 
@@ -15,6 +15,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use policy::switch::ModeSwitch;
 use policy::{MILLISECOND, Nanos};
 
+use super::lend::{self, Lending};
 use super::poller::Command;
 use super::source::Source;
 use super::{clock, sched};
@@ -31,6 +32,15 @@ pub const OVERFLOW_STEP: u32 = 64;
 const OVERFLOW_REPORTS: u32 = 8;
 /// See [`OVERFLOW_REPORTS`].
 const OVERFLOW_SPAN: Nanos = 20 * MILLISECOND;
+/// An interface whose packets come past its NAPI is the flooded one if it receives this many in this span: 20 k/s.
+const BUSY_PACKETS: u64 = 40;
+/// See [`BUSY_PACKETS`].
+const BUSY_SPAN: std::time::Duration = std::time::Duration::from_millis(2);
+/// Packets between two looks from which on a source shares the polling of its device: fewer are served by the flush
+/// timer, and waiting for one to mark its handle would hold up the poller.
+const COMPANION_PACKETS: u64 = 64;
+/// The evidence that bulk TCP gives too.
+const FULL: &str = "its polls are full";
 /// How often the watch thread looks whether it is to end.
 const LOOK_MS: u16 = 250;
 
@@ -41,8 +51,10 @@ pub struct NewConsumer {
     pub sk: u64,
     /// Socket cookie.
     pub cookie: u64,
-    /// Local port.
+    /// Local UDP port; of a packet filter 0.
     pub port: u16,
+    /// Netlink port of a packet filter; else 0.
+    pub netlink: u32,
 }
 
 #[derive(Clone, Copy, Default)]
@@ -59,6 +71,8 @@ pub struct Dispatch {
     /// Switches of those in interrupt mode.
     switches: BTreeMap<usize, ModeSwitch>,
     retry: BTreeMap<usize, (Nanos, Nanos)>,
+    /// Until when full polls say nothing, and the length of that time: the source carried bulk TCP.
+    bulk: BTreeMap<usize, (Nanos, Nanos)>,
     packets_seen: BTreeMap<usize, u64>,
     /// By CPU.
     spans: BTreeMap<u32, Span>,
@@ -77,6 +91,7 @@ impl Dispatch {
         self.sources.insert(source.slot, Arc::clone(source));
         self.switches.insert(source.slot, ModeSwitch::new(timing));
         self.retry.remove(&source.slot);
+        self.bulk.remove(&source.slot);
     }
 
     /// The source is gone.
@@ -99,6 +114,12 @@ impl Dispatch {
         self.released(source, switch);
     }
 
+    /// The source carried bulk TCP: full polls of it are no evidence for a while, longer each time.
+    pub fn was_bulk(&mut self, slot: usize, now: Nanos) {
+        let pause = self.bulk.get(&slot).map_or(RETRY.0, |(_, p)| (p * 2).min(RETRY.1));
+        self.bulk.insert(slot, (now + pause, pause));
+    }
+
     /// A takeover succeeded.
     pub fn succeeded(&mut self, slot: usize) {
         self.retry.remove(&slot);
@@ -118,9 +139,9 @@ impl Dispatch {
         true
     }
 
-    /// Sockets overflow on `cpu`: the sources that carry most packets there are overloaded, although their rings are
-    /// not full.
-    fn flooded(&mut self, views: &Views, cpu: u32, now: Nanos) {
+    /// `cpu` is overloaded: the sources that carry most packets there are, although their rings are not full. False if
+    /// none of them carries any.
+    fn flooded(&mut self, views: &Views, cpu: u32, now: Nanos, why: &'static str) -> bool {
         let mut deltas = Vec::with_capacity(SOURCES);
         for slot in self.switches.keys() {
             let stat = &views.source_stats[*slot];
@@ -134,10 +155,33 @@ impl Dispatch {
             deltas.push((*slot, packets.wrapping_sub(before)));
         }
         let total: u64 = deltas.iter().map(|(_, d)| d).sum();
+        if total == 0 {
+            return false;
+        }
         for (slot, delta) in deltas {
             if delta > 0 && delta * 1000 >= total * FLOODING {
-                self.overloaded(slot, cpu as usize, now, "a consumer overflows");
+                self.overloaded(slot, cpu as usize, now, why);
             }
+        }
+        true
+    }
+
+    /// Sources whose packets may come past their NAPI: that of a veth is bypassed by a peer with TSO, which ends when
+    /// the XDP program is attached. Asked when nothing else explains an overflow.
+    fn bypassed(&self) -> Vec<Arc<Source>> {
+        let waits = |s: &&Arc<Source>| s.rx.as_ref().is_some_and(|rx| s.bypass && !rx.attached());
+        self.sources.values().filter(waits).filter(|s| self.switches.contains_key(&s.slot)).cloned().collect()
+    }
+
+    /// Another source of its device is polled under settings of the device: this one is taken over too, if packets
+    /// came since the last look.
+    pub fn companion(&mut self, slot: usize, views: &Views) {
+        let stat = &views.source_stats[slot];
+        let packets = stat.packets.load(Relaxed);
+        let before = self.packets_seen.insert(slot, packets);
+        if before.is_some_and(|b| packets.wrapping_sub(b) >= COMPANION_PACKETS) {
+            let cpu = stat.softirq_cpu.load(Relaxed) as usize;
+            self.overloaded(slot, cpu, clock::now(), "another source of its device is polled");
         }
     }
 
@@ -161,24 +205,36 @@ impl Dispatch {
         });
         let Some((cpu, commands)) = self.pollers.get(index) else { return };
         source.because(format!("{why}; polled on CPU {cpu}"));
+        source.by_polls.store(why == FULL, Relaxed);
         // A poller that does not listen any more is ending with the guard.
         let _ = commands.send(Command::TakeOver { source, switch, evidence });
     }
 
-    fn handle(&mut self, event: Event, views: &Views, new: &Sender<NewConsumer>) {
+    /// The CPU and the time of an overflow that no source's packets explain, if this event is one.
+    fn handle(&mut self, event: Event, views: &Views, new: &Sender<NewConsumer>) -> Option<(u32, Nanos)> {
         match event {
             Event::Saturated { source, time_ns, cpu } => {
-                self.overloaded(source, cpu as usize, time_ns, "its polls are full");
-            }
-            Event::NewConsumer { sk, cookie, port, .. } => {
-                let _ = new.send(NewConsumer { sk, cookie, port });
-            }
-            Event::Overflow { cpu, time_ns } => {
-                if self.overflowed(cpu, time_ns) {
-                    self.flooded(views, cpu, time_ns);
+                if self.bulk.get(&source).is_none_or(|(until, _)| time_ns >= *until) {
+                    self.overloaded(source, cpu as usize, time_ns, FULL);
                 }
             }
+            Event::NewConsumer { sk, cookie, port, .. } => {
+                let _ = new.send(NewConsumer { sk, cookie, port, netlink: 0 });
+            }
+            Event::NewFilter { sk, cookie, port } => {
+                let _ = new.send(NewConsumer { sk, cookie, port: 0, netlink: port });
+            }
+            Event::Overflow { cpu, time_ns } => {
+                if self.overflowed(cpu, time_ns) && !self.flooded(views, cpu, time_ns, "a consumer overflows")
+                {
+                    return Some((cpu, time_ns));
+                }
+            }
+            Event::OverBudget { cpu, time_ns } => {
+                self.flooded(views, cpu, time_ns, "its softirq takes more than the budget from programs");
+            }
         }
+        None
     }
 }
 
@@ -194,8 +250,12 @@ pub struct Watch {
     pub new: Sender<NewConsumer>,
     /// Wakes the control loop.
     pub notify: Arc<dyn Fn() + Send + Sync>,
+    /// Pollers that may be SCHED_IDLE.
+    pub lending: Arc<Lending>,
     /// Ends the thread.
     pub stop: Arc<AtomicBool>,
+    /// The number that the control loop asks for, and the one answered.
+    pub beat: Arc<(AtomicU64, AtomicU64)>,
 }
 
 impl Watch {
@@ -207,14 +267,22 @@ impl Watch {
         let ring: EventRing = self.events.open()?;
         sched::go_fifo();
         while !self.stop.load(Relaxed) {
+            let lent = self.lending.look(clock::now());
+            let timeout = PollTimeout::from(if lent { lend::LOOK_MS } else { LOOK_MS });
+            let events = ring.fd();
+            let mut fds = [events.as_fd(), self.lending.bell()].map(|fd| PollFd::new(fd, PollFlags::POLLIN));
             // An interrupted wait is as good as one that timed out.
-            let _ =
-                poll(&mut [PollFd::new(ring.fd().as_fd(), PollFlags::POLLIN)], PollTimeout::from(LOOK_MS));
+            let _ = poll(&mut fds, timeout);
+            self.beat.1.store(self.beat.0.load(Relaxed), Relaxed);
             let mut named = false;
             for event in ring.take() {
-                named |= matches!(event, Event::NewConsumer { .. });
-                if let Ok(mut dispatch) = self.dispatch.lock() {
-                    dispatch.handle(event, &self.views, &self.new);
+                named |= matches!(event, Event::NewConsumer { .. } | Event::NewFilter { .. });
+                let Ok(mut dispatch) = self.dispatch.lock() else { continue };
+                let Some((cpu, time)) = dispatch.handle(event, &self.views, &self.new) else { continue };
+                let bypassed = dispatch.bypassed();
+                drop(dispatch);
+                if let (Some(slot), Ok(mut dispatch)) = (busiest(&bypassed), self.dispatch.lock()) {
+                    dispatch.overloaded(slot, cpu as usize, time, "a consumer overflows, past the NAPI");
                 }
             }
             if named {
@@ -223,6 +291,27 @@ impl Watch {
         }
         Ok(())
     }
+}
+
+/// The slot of the source whose interface receives most, if any receives as much as a flood does.
+fn busiest(sources: &[Arc<Source>]) -> Option<usize> {
+    let counts = || {
+        let sysfs = kern::sysfs::Sysfs::for_current_netns().ok()?;
+        let one = |s: &Arc<Source>| {
+            let device = s.ifindex().and_then(|index| sysfs.device(index).ok());
+            device.and_then(|d| d.statistic("rx_packets").ok()).unwrap_or(0)
+        };
+        Some(sources.iter().map(one).collect::<Vec<u64>>())
+    };
+    if sources.is_empty() {
+        return None;
+    }
+    let before = counts()?;
+    std::thread::sleep(BUSY_SPAN);
+    let after = counts()?;
+    let grown = before.iter().zip(after).map(|(before, after)| after.saturating_sub(*before));
+    let (most, source) = grown.zip(sources).max_by_key(|(grown, _)| *grown)?;
+    (most >= BUSY_PACKETS).then_some(source.slot)
 }
 
 #[cfg(test)]

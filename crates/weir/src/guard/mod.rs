@@ -19,7 +19,11 @@ mod cpuclaim;
 #[cfg(not(no_bpf))]
 mod dispatch;
 #[cfg(not(no_bpf))]
+mod filters;
+#[cfg(not(no_bpf))]
 mod interface;
+#[cfg(not(no_bpf))]
+mod lend;
 #[cfg(not(no_bpf))]
 mod poller;
 #[cfg(not(no_bpf))]
@@ -28,6 +32,10 @@ mod report;
 mod sched;
 #[cfg(not(no_bpf))]
 mod source;
+#[cfg(not(no_bpf))]
+mod start;
+#[cfg(not(no_bpf))]
+mod supervisor;
 #[cfg(not(no_bpf))]
 mod takeover;
 

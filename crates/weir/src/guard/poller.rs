@@ -11,19 +11,26 @@ use std::time::Duration;
 use kern::guard::{CONSUMERS, OpenBell, TurnEnd, Views, mode, wake};
 use kern::settings::Access;
 use policy::Nanos;
+use policy::bulk::Bulk;
+use policy::holding::Holding;
 use policy::poller::{Action, Config, Counts, Poller as Policy, Turned, WakeOn};
 use policy::switch::ModeSwitch;
 
 use super::clock;
 use super::dispatch::Dispatch;
+use super::lend::{Lender, Lending};
 use super::sched::{self, Class};
 use super::source::Source;
 use super::takeover;
 
 /// Turns in a row that raise no `napi_poll` event before the handle counts as stale.
 const STALE_TURNS: u32 = 256;
-/// Pauses in a row that neither an idle CPU nor low water ended: then low water must be watched.
-const LATE_PAUSES: u32 = 2;
+/// A pause that neither an idle CPU nor low water ended for so long, ns: then low water must be watched.
+const LATE_PAUSE: Nanos = 5_000_000;
+/// Why a source is released whose handle belongs to a NAPI that is gone.
+pub const STALE: &str = "stale_source: its turns poll nothing";
+/// Why a source is released that carries bulk TCP.
+pub const BULK: &str = "bulk TCP, which slows itself down";
 /// Pause between two tries when the NAPI belongs to somebody else.
 const REFUSED_NAP: Duration = Duration::from_micros(50);
 
@@ -44,6 +51,8 @@ pub enum Command {
     Forget(usize),
     /// The source's interface is gone: nothing is left to put back.
     Drop(usize),
+    /// Say that this thread still runs, by this number.
+    Beat(u64),
     /// Release everything and end.
     Stop,
 }
@@ -56,6 +65,8 @@ pub enum Report {
     Refused { source: Arc<Source>, why: String },
     /// In interrupt mode since `time`.
     Released { source: Arc<Source>, time: Nanos, why: &'static str },
+    /// Released, because the driver keeps its interrupts on.
+    Leaks { source: Arc<Source> },
     /// Pauses end late: other programs compete for this CPU, so that the low water must wake.
     Contended { cpu: usize },
     /// The thread ended by an error.
@@ -75,6 +86,8 @@ pub struct Gauge {
     pub softirq_ns: AtomicU64,
     /// Sources it polls at present.
     pub polling: AtomicU32,
+    /// The last [`Command::Beat`].
+    pub beat: AtomicU64,
 }
 
 /// Everything a poller's thread needs.
@@ -88,6 +101,8 @@ pub struct Poller {
     /// True while BPF wakes at low water. An idle CPU ends a pause as well, but with other programs on the CPU it is
     /// never idle.
     pub level_wakes: Arc<AtomicBool>,
+    /// What lets it be SCHED_IDLE for a while.
+    pub lending: Arc<Lending>,
     /// The maps.
     pub views: Arc<Views>,
     /// From the control loop.
@@ -107,6 +122,10 @@ struct Polled {
     /// Driver calls that one turn makes: 2 up to 6.19, 1 later; learnt from full turns.
     polls_per_turn: u32,
     silent: u32,
+    /// Watches its interrupts, if they can be counted.
+    holding: Option<Holding>,
+    /// Judges whether it carries bulk TCP, if its full polls were all the evidence.
+    bulk: Option<Bulk>,
 }
 
 /// A running poller.
@@ -117,7 +136,9 @@ struct Loop {
     bell: OpenBell,
     polled: Vec<Option<Polled>>,
     consumers_known: usize,
-    late_pauses: u32,
+    lender: Lender,
+    /// Since when a pause lasts that nothing has ended.
+    late_since: Option<Nanos>,
     /// End of the last charged span.
     charged_until: Nanos,
     cpu_until: Nanos,
@@ -144,7 +165,8 @@ impl Poller {
             bell: bell.open()?,
             polled: (0..kern::guard::SOURCES).map(|_| None).collect(),
             consumers_known: 0,
-            late_pauses: 0,
+            lender: self.lending.join(),
+            late_since: None,
             charged_until: now,
             cpu_until: clock::thread_cpu(),
             charged: 0,
@@ -167,6 +189,9 @@ impl Loop {
         while !self.stop {
             self.take_commands();
             let now = clock::now();
+            if self.lender.runs(now, now) {
+                self.settle();
+            }
             self.watch_levels(now);
             match self.policy.next(now) {
                 Action::Turn { source, packets } => self.turn(source, packets),
@@ -197,6 +222,9 @@ impl Loop {
     }
 
     fn park(&mut self) {
+        self.lender.end();
+        // A consumer that is still full was inhibited anew after the last release, and no pause would end that.
+        self.lift_all();
         self.publish();
         match self.p.commands.recv() {
             Ok(command) => self.obey(command),
@@ -221,6 +249,7 @@ impl Loop {
                     let now = clock::now();
                     self.policy.released(now, source);
                     self.p.gauge.polling.fetch_sub(1, Relaxed);
+                    self.meter();
                     self.p.report(Report::Released {
                         source: polled.source,
                         time: now,
@@ -228,21 +257,32 @@ impl Loop {
                     });
                 }
             }
+            Command::Beat(number) => self.p.gauge.beat.store(number, Relaxed),
             Command::Stop => self.stop = true,
         }
     }
 
     fn take_over(&mut self, source: Arc<Source>, mut switch: ModeSwitch, evidence: Nanos) {
-        match takeover::take(&source, &self.p.views, &mut self.access, self.policy.config().quota, self.p.cpu)
-        {
+        match takeover::take(
+            &source,
+            &self.p.views,
+            &mut self.access,
+            self.policy.config().quota,
+            (self.p.index, self.p.cpu),
+        ) {
             Ok(polls_per_turn) => {
                 let now = clock::now();
                 source.takeovers.fetch_add(1, Relaxed);
                 source.cpu.store(self.p.cpu as u32, Relaxed);
                 self.p.gauge.polling.fetch_add(1, Relaxed);
+                self.meter();
                 self.policy.taken_over(now, source.slot, switch);
+                let holding = takeover::counters(&source, &self.p.views).map(|c| Holding::new(now, c));
+                let rx = &self.p.views.rx_stats[source.slot];
+                let by_polls = source.by_polls.load(Relaxed);
+                let bulk = by_polls.then(|| Bulk::new(now, rx.frames.load(Relaxed), rx.tcp.load(Relaxed)));
                 self.polled[source.slot] =
-                    Some(Polled { source: Arc::clone(&source), polls_per_turn, silent: 0 });
+                    Some(Polled { source: Arc::clone(&source), polls_per_turn, silent: 0, holding, bulk });
                 if let Ok(mut dispatch) = self.p.dispatch.lock() {
                     dispatch.succeeded(source.slot);
                 }
@@ -259,12 +299,20 @@ impl Loop {
         }
     }
 
+    /// Softirqs of this CPU count against the budget while a source is polled.
+    fn meter(&self) {
+        if let Some(cpu) = self.p.views.cpu_stats.get(self.p.cpu) {
+            cpu.metered.store(u32::from(self.p.gauge.polling.load(Relaxed) > 0), Relaxed);
+        }
+    }
+
     fn release(&mut self, slot: usize, why: &'static str) {
         let Some(polled) = self.polled[slot].take() else { return };
         takeover::give_back(&polled.source, &self.p.views, &mut self.access);
         let now = clock::now();
         polled.source.releases.fetch_add(1, Relaxed);
         self.p.gauge.polling.fetch_sub(1, Relaxed);
+        self.meter();
         if let (Some(switch), Ok(mut dispatch)) = (self.policy.released(now, slot), self.p.dispatch.lock()) {
             dispatch.released(&polled.source, switch);
         }
@@ -274,13 +322,18 @@ impl Loop {
         }
     }
 
+    /// Other programs may run between two charges.
+    fn preempted(&self) -> bool {
+        self.p.yielding || self.lender.is_lent()
+    }
+
     /// Charges what this thread did since the last charge; sleeps are not charged.
     ///
     /// A SCHED_FIFO thread has the CPU from one charge to the next, so the cheap clock serves; what it misses (the
     /// way into a sleep and out of it) is settled by the thread's CPU clock at each wake. A SCHED_OTHER thread may
     /// be preempted in between, so it asks the CPU clock each time.
     fn spent(&mut self, now: Nanos) -> Nanos {
-        let spent = if self.p.yielding {
+        let spent = if self.preempted() {
             let cpu = clock::thread_cpu();
             cpu.saturating_sub(std::mem::replace(&mut self.cpu_until, cpu))
         } else {
@@ -295,7 +348,7 @@ impl Loop {
     fn settle(&mut self) {
         let now = clock::now();
         let cpu = clock::thread_cpu();
-        let missed = if self.p.yielding {
+        let missed = if self.preempted() {
             cpu.saturating_sub(self.cpu_until)
         } else {
             cpu.saturating_sub(self.cpu_until).saturating_sub(self.charged)
@@ -315,7 +368,10 @@ impl Loop {
             rx.frames.load(Relaxed),
             rx.to_full.load(Relaxed),
             rx.shed.load(Relaxed),
+            rx.by_class[2].load(Relaxed),
         );
+        let elsewhere = || views.cpu_stats.get(self.p.cpu).map_or(0, |c| c.elsewhere.load(Relaxed));
+        let refused = elsewhere();
         let end = match polled.source.handle.lock() {
             Ok(mut handle) => match handle.set_budget(packets / polled.polls_per_turn) {
                 Ok(()) => handle.turn(),
@@ -336,7 +392,7 @@ impl Loop {
             let spent = self.spent(now);
             self.policy.refused(now, slot, spent);
             if stale {
-                self.release(slot, "stale_source: its turns poll nothing");
+                self.release(slot, STALE);
             } else {
                 // SCHED_FIFO must sleep here, else the owner of the NAPI may never run (drivers.md T4).
                 std::thread::sleep(REFUSED_NAP);
@@ -352,14 +408,30 @@ impl Loop {
         } else if polls >= 2 {
             polled.polls_per_turn = 2;
         }
+        let leaks = polled.holding.as_mut().filter(|h| h.due(now)).is_some_and(|h| {
+            takeover::counters(&polled.source, &views).is_some_and(|seen| h.leaks(now, seen))
+        });
+        let bulk =
+            polled.bulk.as_mut().is_some_and(|b| b.is(now, rx.frames.load(Relaxed), rx.tcp.load(Relaxed)));
         let turn = Turned {
             packets: work.saturating_sub(shed),
             frames: rx.frames.load(Relaxed).wrapping_sub(before.2) as u32,
             to_full: rx.to_full.load(Relaxed).wrapping_sub(before.3) as u32,
+            protected: rx.by_class[2].load(Relaxed).wrapping_sub(before.5) as u32,
+            refused: elsewhere().wrapping_sub(refused) as u32,
             spent: self.spent(now),
             drained: work < packets,
         };
         self.policy.turned(now, slot, turn);
+        if bulk {
+            self.release(slot, BULK);
+            if let Ok(mut dispatch) = self.p.dispatch.lock() {
+                dispatch.was_bulk(slot, now);
+            }
+        } else if leaks {
+            self.release(slot, "the driver keeps its interrupts on");
+            self.p.report(Report::Leaks { source });
+        }
         if self.p.yielding {
             // SAFETY: plain system call without arguments.
             unsafe { libc::sched_yield() };
@@ -379,6 +451,7 @@ impl Loop {
                 if self.policy.is_inhibited(consumer) {
                     self.inhibit(consumer);
                 } else {
+                    self.late_since = None;
                     self.lift(consumer);
                 }
             }
@@ -418,6 +491,13 @@ impl Loop {
     fn sleep(&mut self, now: Nanos, until: Nanos, on: WakeOn) {
         let spent = self.spent(now);
         self.policy.charge(now, spent);
+        if on.on_time {
+            // Looks do not wait for programs.
+            self.lender.end();
+        } else if on.idle && on.level && self.lend(now) {
+            return;
+        }
+        self.lender.runs(now, until);
         let views = Arc::clone(&self.p.views);
         let idle = on.idle;
         let bits = if on.level { wake::LEVEL } else { 0 } | if idle { wake::IDLE } else { 0 };
@@ -438,13 +518,16 @@ impl Loop {
         if idle {
             views.guard[0].pollers_waiting_idle.fetch_sub(1, Relaxed);
         }
+        let slept_from = now;
         let now = clock::now();
         if reasons & wake::IDLE != 0 && self.policy.cpu_idle(now) {
             self.lift_enabled();
         }
         if on.level && !self.p.level_wakes.load(Relaxed) {
-            self.late_pauses = if reasons == 0 && !drained { self.late_pauses + 1 } else { 0 };
-            if self.late_pauses == LATE_PAUSES {
+            if reasons != 0 || drained {
+                self.late_since = None;
+            } else if now.saturating_sub(*self.late_since.get_or_insert(slept_from)) >= LATE_PAUSE {
+                self.late_since = None;
                 self.p.report(Report::Contended { cpu: self.p.cpu });
             }
         }
@@ -458,6 +541,27 @@ impl Loop {
         self.settle();
     }
 
+    /// Instead of a pause: SCHED_IDLE comes to run when the readers have read what they had. False if other programs
+    /// compete, so that it would not.
+    fn lend(&mut self, now: Nanos) -> bool {
+        if self.p.yielding || self.p.level_wakes.load(Relaxed) {
+            self.lender.end();
+            return false;
+        }
+        if !self.lender.is_lent() {
+            self.settle();
+            if !self.lender.lend(now) {
+                return false;
+            }
+        }
+        // SAFETY: plain system call without arguments.
+        unsafe { libc::sched_yield() };
+        if self.policy.cpu_idle(clock::now()) {
+            self.lift_enabled();
+        }
+        true
+    }
+
     fn any_at_low(&self) -> bool {
         (0..self.consumers_known).any(|c| {
             self.policy.is_inhibited(c)
@@ -467,6 +571,8 @@ impl Loop {
     }
 
     fn publish(&self) {
+        let bound = &self.p.views.poller_ctls[self.p.index].protected_ns;
+        bound.store(self.policy.protected_ns(), Relaxed);
         if let Ok(mut counts) = self.p.gauge.counts.try_lock() {
             *counts = self.policy.counts();
         }
@@ -478,6 +584,7 @@ pub fn mode_name(views: &Views, slot: usize) -> &'static str {
     match views.source_ctls[slot].mode.load(Relaxed) {
         mode::POLL => "poll",
         mode::THREAD => "thread",
+        mode::SHED => "shed",
         mode::INTERRUPT => "interrupt",
         _ => "none",
     }

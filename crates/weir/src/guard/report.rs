@@ -11,8 +11,9 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, SystemTime};
 
 use kern::guard::SOURCES;
-use kern::journal::{Fate, Outcome};
+use kern::journal::Outcome;
 use policy::Nanos;
+use policy::classes::Class;
 
 use super::clock;
 use super::control::Control;
@@ -20,6 +21,7 @@ use super::interface::Interface;
 use super::poller::mode_name;
 use crate::error::failed;
 use crate::options::StatusTo;
+use crate::out::{ColorWhen, Paint, Weight};
 use crate::status::{Change, Consumer, Cpu, Interface as IfStatus, Poller, SCHEMA, Source, Status};
 
 /// Changes kept for the next status; older ones are dropped and counted by `mode_switches` alone.
@@ -47,7 +49,10 @@ impl Log {
     pub fn line(&mut self, kind: &str, subject: &str, text: &str) {
         let now = clock::now();
         if self.last.len() >= SUBJECTS_MAX {
-            self.last.clear();
+            self.last.retain(|_, (at, _)| now.saturating_sub(*at) < LINE_EVERY);
+        }
+        if self.last.len() >= SUBJECTS_MAX {
+            return;
         }
         let entry = self.last.entry((kind.to_owned(), subject.to_owned())).or_insert((0, 0));
         if entry.0 != 0 && now.saturating_sub(entry.0) < LINE_EVERY {
@@ -60,8 +65,9 @@ impl Log {
         };
         *entry = (now, 0);
         let line = format!("{kind:<9} {subject}  {text}{more}");
+        let weight = if matches!(kind, "warning" | "refused") { Weight::Warning } else { Weight::Info };
         if !self.quiet || kind == "warning" {
-            crate::out::talk(&line);
+            crate::out::tell(weight, &line);
         }
         if self.lines.len() >= CHANGES_MAX {
             self.lines.pop_front();
@@ -88,10 +94,9 @@ impl Log {
         if self.quiet && outcome.settled() {
             return;
         }
-        crate::out::talk(&match &outcome.fate {
-            Fate::Restored { .. } => format!("restored  {}  {}", outcome.target, outcome.setting),
-            other => format!("{other:?}  {}  {}", outcome.target, outcome.setting),
-        });
+        let weight = if outcome.settled() { Weight::Info } else { Weight::Error };
+        let plain = Paint::stdout(ColorWhen::Never);
+        crate::out::tell(weight, crate::undo::line(outcome, false, plain).trim_end());
     }
 
     /// The last line of a guard.
@@ -107,7 +112,7 @@ impl Log {
 #[derive(Default)]
 struct Totals {
     time: Nanos,
-    packets: BTreeMap<usize, [u64; 5]>,
+    packets: BTreeMap<usize, [u64; 9]>,
     overflows: BTreeMap<usize, [u64; 2]>,
     cpu: BTreeMap<usize, [u64; 2]>,
 }
@@ -130,6 +135,12 @@ impl Maker {
             time: rfc3339(SystemTime::now()),
             interval_s: if first { 0.0 } else { interval as f64 / 1e9 },
             mode_switches: control.mode_switches,
+            missing: control
+                .missing()
+                .into_iter()
+                .map(|(subject, why)| format!("{subject}: {why}"))
+                .collect(),
+            protect: control.opts.protect.clone(),
             changes,
             events,
             ..Status::default()
@@ -138,6 +149,13 @@ impl Maker {
             let mut row = IfStatus {
                 name: interface.wanted.clone(),
                 state: interface.state.name().to_owned(),
+                xdp: interface.rx.as_ref().map_or_else(String::new, |rx| {
+                    match (rx.attached(), interface.is_marking()) {
+                        (true, true) => "attached, until packets have marked its handles".to_owned(),
+                        (true, false) => format!("attached, {}", interface.rx_when.1),
+                        (false, _) => format!("waits, {}", interface.rx_when.1),
+                    }
+                }),
                 ..IfStatus::default()
             };
             let (mut shed, mut marked, mut packets) = (0, 0, 0);
@@ -150,6 +168,10 @@ impl Maker {
                     stat.polls.load(Relaxed).saturating_sub(stat.own_polls.load(Relaxed)),
                     rx.shed.load(Relaxed),
                     rx.marked.load(Relaxed),
+                    rx.by_class[0].load(Relaxed),
+                    rx.by_class[1].load(Relaxed),
+                    rx.by_class[2].load(Relaxed),
+                    rx.over_bound.load(Relaxed),
                 ];
                 let before = self.last.packets.insert(source.slot, now).unwrap_or_default();
                 let delta: Vec<u64> = now.iter().zip(before).map(|(n, b)| n.saturating_sub(b)).collect();
@@ -158,6 +180,10 @@ impl Maker {
                 marked += delta[4];
                 shed_total += now[3];
                 marked_total += now[4];
+                let class = |normal, bulk, protected| {
+                    let names = [Class::Normal, Class::Bulk, Class::Protected];
+                    names.iter().map(|c| c.name().to_owned()).zip([normal, bulk, protected]).collect()
+                };
                 let mode = mode_name(views, source.slot);
                 row.sources.push(Source {
                     name: source.name.clone(),
@@ -173,6 +199,8 @@ impl Maker {
                     napi_id: source.napi_id.load(Relaxed),
                     mode_switches: source.switches(),
                     refused_turns: source.refused.load(Relaxed),
+                    classes: class(delta[5], delta[6], delta[7]),
+                    over_bound: delta[8],
                 });
             }
             row.offered = Some(packets);
@@ -189,7 +217,10 @@ impl Maker {
             status.consumers.push(Consumer {
                 process: if consumer.process.is_empty() { "?".to_owned() } else { consumer.process.clone() },
                 pid: consumer.pid,
-                socket: format!("udp {}", consumer.port),
+                socket: match consumer.filter {
+                    Some((queue, _)) => format!("nfqueue {queue}"),
+                    None => format!("udp {}", consumer.port),
+                },
                 level: consumer.alone.then(|| f64::from(stat.level.load(Relaxed)) / 1000.0),
                 lost: Some(now[0].saturating_sub(before[0])),
                 shed: Some(now[1].saturating_sub(before[1])),
@@ -219,6 +250,7 @@ impl Maker {
                 turns: counts.turns,
                 packets: counts.packets,
                 heartbeats: counts.heartbeats,
+                looks: counts.looks,
                 naps: counts.naps,
                 budget_sleeps: counts.budget_sleeps,
                 feedback_sleeps: counts.feedback_sleeps,

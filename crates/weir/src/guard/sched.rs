@@ -42,6 +42,15 @@ pub fn go_idle() {
     unsafe { libc::sched_setscheduler(0, libc::SCHED_IDLE, &raw const param) };
 }
 
+/// Makes thread `tid` of this process SCHED_FIFO 1 (true) or SCHED_IDLE; a thread that is gone or a refusal changes
+/// nothing.
+pub fn set_fifo(tid: u32, fifo: bool) {
+    let param = libc::sched_param { sched_priority: i32::from(fifo) };
+    let policy = if fifo { libc::SCHED_FIFO } else { libc::SCHED_IDLE };
+    // SAFETY: plain system call; the kernel checks the thread id.
+    unsafe { libc::sched_setscheduler(tid as i32, policy, &raw const param) };
+}
+
 /// Binds the calling thread to one CPU.
 pub fn pin(cpu: usize) -> io::Result<()> {
     // SAFETY: all-zero is the empty set.
@@ -58,7 +67,7 @@ pub fn pin(cpu: usize) -> io::Result<()> {
     }
 }
 
-/// Thread id of the caller as the kernel's initial namespace numbers it, if weir runs there.
+/// Thread id of the caller, as its own PID namespace numbers it.
 pub fn tid() -> u32 {
     // SAFETY: plain system call without arguments.
     unsafe { libc::gettid() as u32 }

@@ -6,19 +6,24 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail};
 use kern::guard::{Handle, Views, mode};
 use kern::settings::Access;
+use policy::holding::Counters;
 
-use super::sched;
 use super::source::Source;
+use super::{clock, sched};
 
 /// Longest wait for a packet that marks the handle.
 const MARK_PATIENCE: Duration = Duration::from_millis(10);
 /// Frames that may be rewritten per takeover in vain; each is lost to its consumer and counted as `marked`.
 const MARKS_MAX: u16 = 4;
-/// Tries of the first turn: the NAPI may belong to a softirq that is about to end.
-const PROOF_TRIES: u32 = 40;
+/// Tries of the first turn: the NAPI may belong to a softirq that is about to end. It ends after at most 64 packets,
+/// which on the slowest machine takes some milliseconds.
+const PROOF_TRIES: u32 = 200;
 const PROOF_NAP: Duration = Duration::from_micros(50);
 
-/// Takes the source over for the calling thread on `cpu`; the number of driver calls per turn to begin with.
+/// Takes the source over for the calling thread, poller number `poller` on `cpu`; the number of driver calls per turn to begin with.
+///
+/// A handle that knows its id already needs no XDP program: then none is attached here, which takes milliseconds. That
+/// is the control loop's to do, once the source is polled.
 ///
 /// # Errors
 /// If the handle cannot learn its id, a setting is refused, or no turn polls: then everything is as before.
@@ -27,7 +32,21 @@ pub fn take(
     views: &Views,
     access: &mut Access,
     quota: u32,
-    cpu: usize,
+    (poller, cpu): (usize, usize),
+) -> anyhow::Result<u32> {
+    let taken = poll(source, views, access, quota, (poller, cpu));
+    if taken.is_err() {
+        source.release_rx(clock::now());
+    }
+    taken
+}
+
+fn poll(
+    source: &Source,
+    views: &Views,
+    access: &mut Access,
+    quota: u32,
+    (poller, cpu): (usize, usize),
 ) -> anyhow::Result<u32> {
     let ctl = &views.source_ctls[source.slot];
     let stat = &views.source_stats[source.slot];
@@ -37,8 +56,9 @@ pub fn take(
     let polls_per_turn = 2;
     handle.arm(quota / polls_per_turn).context("preferred busy polling is refused")?;
     ctl.cpu.store(cpu as u32, Relaxed);
+    ctl.poller.store(poller as u32, Relaxed);
     ctl.poller_tid.store(sched::tid(), Relaxed);
-    if let Err(e) = change(source, access, true) {
+    if let Err(e) = change(source, access) {
         put_back(source, access);
         return Err(e);
     }
@@ -66,58 +86,92 @@ pub fn give_back(source: &Source, views: &Views, access: &mut Access) {
     }
 }
 
-fn change(source: &Source, access: &mut Access, to_poll: bool) -> anyhow::Result<()> {
+fn change(source: &Source, access: &mut Access) -> anyhow::Result<()> {
     let plan = source.plan.lock().map_err(|_| anyhow::anyhow!("its plan is broken"))?;
-    for planned in plan.iter() {
-        let value = if to_poll { &planned.new } else { &planned.old };
-        access.write(&planned.setting, value)?;
+    // Held while writing: another source of the device must not be polled before its settings are in force.
+    let mut polled = source.hold.0.lock().map_err(|_| anyhow::anyhow!("its device is broken"))?;
+    source.held.store(true, Relaxed);
+    *polled += 1;
+    for planned in plan.iter().filter(|p| *polled == 1 || !p.of_device()) {
+        access.write(&planned.setting, &planned.new)?;
     }
     Ok(())
 }
 
-/// Writes the old values back, newest change first.
+/// Writes the old values back, newest change first; those of the device after its last source.
 pub fn put_back(source: &Source, access: &mut Access) {
-    let Ok(plan) = source.plan.lock() else { return };
-    for planned in plan.iter().rev() {
+    let (Ok(plan), Ok(mut polled)) = (source.plan.lock(), source.hold.0.lock()) else { return };
+    if !source.held.swap(false, Relaxed) {
+        return;
+    }
+    *polled = polled.saturating_sub(1);
+    for planned in plan.iter().rev().filter(|p| *polled == 0 || !p.of_device()) {
         // A setting that is gone with its NAPI needs no restoring; anything else is found and told by undo at exit.
         let _ = access.write(&planned.setting, &planned.old);
     }
 }
 
-/// Waits until a rewritten frame has told the handle its NAPI id, then closes the handle's intake.
-fn mark(source: &Source, views: &Views, handle: &Handle) -> anyhow::Result<()> {
-    let expected = source.napi_id.load(Relaxed);
-    if handle.napi_id()?.is_some() {
-        source.marked.store(true, Relaxed);
-        return Ok(());
+/// Counters by which the driver is judged; `None` if its interrupt cannot be counted.
+pub fn counters(source: &Source, views: &Views) -> Option<Counters> {
+    let interrupts = kern::irq::count(source.irq?).ok()?;
+    let stat = &views.source_stats[source.slot];
+    let (packets, own) = (stat.packets.load(Relaxed), stat.own_packets.load(Relaxed));
+    Some(Counters { interrupts, packets, foreign: packets.saturating_sub(own) })
+}
+
+/// True once the handle knows its NAPI id; then its intake is closed.
+///
+/// # Errors
+/// If the id is another one than the kernel lists for the queue.
+pub fn marked(source: &Source, views: &Views, handle: &Handle) -> anyhow::Result<bool> {
+    let Some(id) = handle.napi_id()? else { return Ok(false) };
+    if source.marked.load(Relaxed) {
+        return Ok(true);
     }
-    let ctl = &views.source_ctls[source.slot];
-    let marked = views.rx_stats[source.slot].marked.load(Relaxed);
-    ctl.mark_port.store(handle.port(), Relaxed);
-    let start = Instant::now();
-    let mut allowed = 0;
-    let id = loop {
-        if allowed < MARKS_MAX
-            && views.rx_stats[source.slot].marked.load(Relaxed) == marked + u64::from(allowed)
-        {
-            allowed += 1;
-            ctl.marks.store((marked as u16).wrapping_add(allowed), Relaxed);
-        }
-        if let Some(id) = handle.napi_id()? {
-            break id;
-        }
-        if start.elapsed() > MARK_PATIENCE {
-            ctl.marks.store(0, Relaxed);
-            bail!("no packet told its NAPI id within {} ms", MARK_PATIENCE.as_millis());
-        }
-        std::thread::sleep(PROOF_NAP);
-    };
-    ctl.marks.store(0, Relaxed);
+    views.source_ctls[source.slot].marks.store(0, Relaxed);
     handle.seal()?;
+    let expected = source.napi_id.load(Relaxed);
     if expected != 0 && id != expected {
         bail!("the packet came through NAPI {id}, not {expected}: its queue is read by another source");
     }
-    source.napi_id.store(id, Relaxed);
+    if expected == 0 {
+        // The control loop prepares the source before it can be taken over.
+        views.source_stats[source.slot].napi_id.store(id, Relaxed);
+    }
     source.marked.store(true, Relaxed);
+    Ok(true)
+}
+
+/// Asks for one frame to mark the handle; the first `spare` frames that somebody would miss are let go. Returns at once.
+pub fn ask(source: &Source, views: &Views, handle: &Handle, spare: u32) {
+    let (ctl, stat) = (&views.source_ctls[source.slot], &views.rx_stats[source.slot]);
+    ctl.mark_port.store(handle.port(), Relaxed);
+    ctl.spare.store(stat.spared.load(Relaxed).wrapping_add(spare), Relaxed);
+    ctl.marks.store((stat.marked.load(Relaxed) as u16).wrapping_add(1), Relaxed);
+}
+
+/// Waits until a rewritten frame has told the handle its NAPI id, then closes the handle's intake.
+fn mark(source: &Source, views: &Views, handle: &Handle) -> anyhow::Result<()> {
+    if marked(source, views, handle)? {
+        return Ok(());
+    }
+    source.hold_rx().context("its XDP program")?;
+    let stat = &views.rx_stats[source.slot];
+    let start = Instant::now();
+    let mut asked = 0;
+    let mut seen = None;
+    while !marked(source, views, handle)? {
+        let now = stat.marked.load(Relaxed);
+        if asked < MARKS_MAX && seen != Some(now) {
+            asked += 1;
+            seen = Some(now);
+            ask(source, views, handle, 0);
+        }
+        if start.elapsed() > MARK_PATIENCE {
+            views.source_ctls[source.slot].marks.store(0, Relaxed);
+            bail!("no packet told its NAPI id within {} ms", MARK_PATIENCE.as_millis());
+        }
+        std::thread::sleep(PROOF_NAP);
+    }
     Ok(())
 }

@@ -55,6 +55,32 @@ fn defaults() {
     assert!(!opts.dry_run && !opts.quiet && opts.ablate.is_empty() && opts.sched == Sched::Auto);
 }
 
+/// The file that is installed: as it is, and with every option in force.
+#[test]
+fn the_installed_file_shows_every_default() {
+    let text = include_str!("../../../../packaging/weir.toml");
+    let options = |line: &&str| line.starts_with('#') && !line.starts_with("# ") && line.len() > 1;
+    let shown: Vec<&str> = text.lines().filter(options).map(|line| &line[1..]).collect();
+    // Rules for classes are refused by this version.
+    for key in crate::config::KEYS.into_iter().filter(|key| *key != "protect") {
+        let lines = shown.iter().filter(|line| line.starts_with(&format!("{key} = "))).count();
+        assert_eq!(lines, 1, "{key} in packaging/weir.toml");
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let default = merged("eth0").unwrap();
+    let installed = merged(&format!("eth0 {}", config(&dir, text))).unwrap();
+    let uncommented = merged(&config(&dir, &shown.join("\n"))).unwrap();
+    // These two have no default of their own.
+    assert_eq!((uncommented.cpu, uncommented.status), (Some(set("0")), Some(StatusTo::Stdout)));
+    assert_eq!((&installed.cpu, &installed.status), (&None, &None));
+    let uncommented = merged(&config(&dir, &shown.join("\n"))).unwrap();
+    for opts in [installed, uncommented] {
+        assert_eq!((opts.interfaces, opts.reserve, opts.quota), (vec!["eth0".into()], RESERVE, QUOTA));
+        assert_eq!((opts.high, opts.low, opts.timeout), (default.high, default.low, default.timeout));
+        assert_eq!((opts.period, opts.mode), (default.period, default.mode));
+    }
+}
+
 #[test]
 fn command_line_wins_over_the_file() {
     let dir = tempfile::tempdir().unwrap();
@@ -110,12 +136,36 @@ fn water_marks_in_the_wrong_order() {
 }
 
 #[test]
-fn what_this_build_cannot_do_is_refused() {
-    assert!(error("eth0 --protect ssh").starts_with("--protect ssh: this build has no classes"));
-    assert!(error("eth0 --mode shed").starts_with("--mode shed: this build cannot shed yet"));
+fn mode_shed_takes_nothing_over() {
+    let opts = merged("eth0 --mode shed").unwrap();
+    assert!(opts.mode == Mode::Shed && !opts.mode.takes_over());
+}
+
+#[test]
+fn rules_add_to_the_default_and_none_empties_it() {
+    let default = merged("eth0").unwrap();
+    assert_eq!(default.protect, policy::classes::DEFAULT);
+    let more = merged("eth0 --protect ntp,src/10.0.0.0/8 --protect ssh").unwrap();
+    assert_eq!(more.protect[12..], ["ntp", "src/10.0.0.0/8", "ssh"]);
+    assert_eq!(more.classes.len(), default.classes.len() + 3, "ssh is there already, ntp has two matches");
+    let only = merged("eth0 --protect none,tcp/22").unwrap();
+    assert_eq!((only.protect, only.classes.len()), (vec!["tcp/22".to_owned()], 2));
+    assert!(merged("eth0 --protect none").unwrap().classes.is_empty());
     let dir = tempfile::tempdir().unwrap();
-    let err = error(&format!("eth0 {}", config(&dir, "protect = [\"ssh\"]")));
-    assert!(err.contains(":1:12: protect \"ssh\": this build has no classes"), "{err}");
+    let file = config(&dir, "protect = [\"none\", \"src 10.0.0.0/8\"]");
+    assert_eq!(merged(&format!("eth0 {file}")).unwrap().protect, ["src 10.0.0.0/8"]);
+    assert_eq!(merged(&format!("eth0 --protect none {file}")).unwrap().protect, Vec::<String>::new());
+}
+
+#[test]
+fn wrong_rules_have_a_place_and_a_fix() {
+    assert_eq!(error("eth0 --protect shh"), "--protect shh: unknown rule; did you mean ssh?");
+    let dir = tempfile::tempdir().unwrap();
+    let err = error(&format!("eth0 {}", config(&dir, "protect = [\"arp\", \"shh\"]")));
+    assert!(err.contains("guard.toml:1:19: protect \"shh\": unknown rule; did you mean ssh?\n"), "{err}");
+    let many: Vec<String> = (1..=64).map(|n| format!("udp/{n}")).collect();
+    let err = error(&format!("eth0 --protect {}", many.join(",")));
+    assert!(err.starts_with("--protect udp/2") && err.contains("the table of 64 matches is full"), "{err}");
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! A guard's answer as text.
 
 use super::Status;
-use crate::out::{Paint, grouped, shown, wrap};
+use crate::out::{Paint, grouped, sentence, shown, wrap};
 
 const NOT_MEASURED: &str = "n/a";
 
@@ -10,16 +10,19 @@ pub fn text(status: &Status, paint: Paint) -> String {
     let seconds = if status.interval_s > 0.0 { status.interval_s } else { 1.0 };
     let (pid, time, settings) = (status.pid, shown(&status.time), status.settings_changed);
     let mut text = format!("guard pid {pid}   {time}   {settings} settings changed while it runs\n");
+    for line in &status.missing {
+        text += &format!("{} {}\n", paint.red("missing"), wrap(&sentence(line), 8));
+    }
     sources(&mut text, status, seconds, paint);
     cpus(&mut text, status, paint);
     pollers(&mut text, status);
     consumers(&mut text, status, seconds, paint);
     ledgers(&mut text, status, seconds);
     for change in &status.changes {
-        let (kind, source, why) = (shown(&change.kind), shown(&change.source), shown(&change.why));
-        text += &format!("{kind:<10}{source}  {why}\n");
+        let (kind, source, why) = (shown(&change.kind), shown(&change.source), sentence(&change.why));
+        text += &format!("{}\n", wrap(&format!("{kind} {source} {why}"), 2));
     }
-    status.events.iter().for_each(|event| text += &format!("{}\n", shown(event)));
+    status.events.iter().for_each(|event| text += &format!("{}\n", wrap(&sentence(event), 2)));
     text
 }
 
@@ -55,7 +58,17 @@ fn sources(text: &mut String, status: &Status, seconds: f64, paint: Paint) {
             let name = shown(&source.name);
             *text += &format!("{name:<20}{:>4}  {mode}{packets:>10}{turns:>11}{foreign:>10}\n", source.cpu);
             if !source.reason.is_empty() {
-                *text += &format!("  {}\n", shown(&source.reason));
+                *text += &format!("  {}\n", wrap(&sentence(&source.reason), 2));
+            }
+            if source.classes.values().any(|n| *n > 0) {
+                let class =
+                    |(name, n): (&String, &u64)| format!("{} {}", rate(Some(*n), seconds), shown(name));
+                let classes: Vec<String> = source.classes.iter().map(class).collect();
+                let over = match source.over_bound {
+                    0 => String::new(),
+                    n => format!("; {} over the bound of protected", rate(Some(n), seconds)),
+                };
+                *text += &format!("  k/s by class: {}{over}\n", classes.join(", "));
             }
         }
     }
@@ -151,6 +164,8 @@ mod tests {
                     cpu: 1,
                     mode: "poll".into(),
                     reason: "turns were full".into(),
+                    classes: BTreeMap::from([("normal".into(), 81_000), ("protected".into(), 200)]),
+                    over_bound: 7,
                     ..Source::default()
                 },
             ],
@@ -186,6 +201,7 @@ mod tests {
         for part in [
             "eth0/0                 0  interrupt       <0.1        n/a       n/a",
             "  turns were full",
+            "  k/s by class: 81.0 normal, 0.2 protected; <0.1 over the bound of protected",
             "1            n/a     n/a    49.2       n/a     n/a        20          n/a",
             "rsyslogd 1204     udp 514          76      n/a      n/a      n/a     <0.1",
             "1            other    1     9 153 602",

@@ -10,6 +10,8 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a failed step is a failed test, in helpers too")]
 
 pub mod dump;
+pub mod faults;
+pub mod foreign;
 pub mod procs;
 pub mod quiet;
 pub mod world;

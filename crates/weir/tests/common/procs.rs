@@ -60,11 +60,16 @@ pub struct Sink {
 impl Sink {
     /// Starts one and waits until it listens.
     pub fn start(world: &World, bind: SocketAddrV4) -> Sink {
+        Sink::start_in(&world.host, world.loops, bind)
+    }
+
+    /// The same in another namespace; `loops` of work per datagram.
+    pub fn start_in(ns: &Namespace, loops: u64, bind: SocketAddrV4) -> Sink {
         let mut command = Command::new(lab::locate("udp-sink", None).unwrap());
         command.args(["--cpu", &HOST_CPU.to_string(), "--control-cpu", &WIRE_CPU.to_string()]);
-        command.args(["--work-loops", &world.loops.to_string(), "--rcvbuf", "524288"]);
+        command.args(["--work-loops", &loops.to_string(), "--rcvbuf", "524288"]);
         command.args(["--bind", &bind.to_string()]).stdin(Stdio::piped()).stdout(Stdio::piped());
-        let mut child = world.host.run(|| Ok(command.spawn())).unwrap().unwrap();
+        let mut child = ns.run(|| Ok(command.spawn())).unwrap().unwrap();
         let (sender, lines) = channel();
         let out = BufReader::new(child.stdout.take().unwrap());
         std::thread::spawn(move || out.lines().map_while(Result::ok).try_for_each(|l| sender.send(l)));
@@ -170,6 +175,41 @@ pub struct Refused {
     pub lines: Vec<String>,
 }
 
+/// How a program is started, other than by a root that may do everything.
+#[derive(Clone, Default)]
+pub struct Manner {
+    /// Words before the program, such as `setpriv --bounding-set ...`.
+    pub prefix: Vec<String>,
+    /// More environment.
+    pub env: Vec<(String, String)>,
+    /// Done between fork and exec: plain system calls only.
+    pub before: Option<fn() -> std::io::Result<()>>,
+    /// The program, if not the one that was built.
+    pub program: Option<PathBuf>,
+}
+
+impl Manner {
+    /// `weir` in this manner.
+    pub fn command(&self) -> Command {
+        use std::os::unix::process::CommandExt;
+        let weir = self.program.clone().unwrap_or_else(|| env!("CARGO_BIN_EXE_weir").into());
+        let mut command = match self.prefix.split_first() {
+            Some((first, rest)) => {
+                let mut command = Command::new(first);
+                command.args(rest).arg(weir);
+                command
+            }
+            None => Command::new(weir),
+        };
+        command.envs(self.env.clone()).stdin(Stdio::null());
+        if let Some(before) = self.before {
+            // SAFETY: by its contract it makes plain system calls only.
+            unsafe { command.pre_exec(before) };
+        }
+        command
+    }
+}
+
 impl Guard {
     /// Starts `weir guard ARGS` inside the host and waits until it is in force; it may run on both CPUs.
     pub fn start(world: &World, args: &[&str]) -> Guard {
@@ -178,13 +218,18 @@ impl Guard {
 
     /// The same with all threads on `cpus`, except for those that bind themselves.
     pub fn try_start(world: &World, args: &[&str], cpus: &[usize]) -> Result<Guard, Refused> {
+        Guard::start_as(world, args, cpus, &Manner::default())
+    }
+
+    /// The same in another manner.
+    pub fn start_as(world: &World, args: &[&str], cpus: &[usize], manner: &Manner) -> Result<Guard, Refused> {
         static SERIAL: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
         let serial = SERIAL.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         let status = world.dir.path().join(format!("status-{serial}"));
         let dirs = world.dirs();
-        let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
+        let mut command = manner.command();
         command.arg("guard").args(args).args(&dirs).arg("--status").arg(&status);
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
         let spawn = || {
             bind_to(cpus);
             Ok(command.spawn())

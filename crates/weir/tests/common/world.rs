@@ -13,7 +13,7 @@ use kern::wire::netns::Namespace;
 use kern::wire::source::{Load, Payload, Phase, Running, Target, Wire};
 use kern::wire::{counters, ethtool, link, tasks};
 
-use super::procs::{Guard, Sink};
+use super::procs::{Guard, Manner, Sink};
 use super::{HOST_CPU, WIRE_CPU, dump};
 
 /// A flood, packets/s: several times what the host can read.
@@ -215,6 +215,7 @@ impl World {
             targets: to.iter().map(target).collect(),
             schedule: schedule.to_vec(),
             hop: None,
+            rare: None,
         };
         // Targets are devices of the wire too: two ports of one input share its device.
         for (target, (n, _)) in to.iter().enumerate() {
@@ -247,6 +248,29 @@ impl World {
         Trickle { stop, sent, thread: Some(thread) }
     }
 
+    /// A socket of the host at `port` of input `n`.
+    pub fn server(&self, n: u8, port: u16) -> UdpSocket {
+        self.inside(move || UdpSocket::bind((address(n), port))).unwrap()
+    }
+
+    /// A socket of the wire that talks to `port` of input `n`.
+    pub fn client(&self, n: u8, port: u16) -> UdpSocket {
+        let socket = self.wire_side.run(|| Ok(UdpSocket::bind((peer(n), 0)))).unwrap().unwrap();
+        socket.connect((address(n), port)).unwrap();
+        socket
+    }
+
+    /// Makes the wire ask for the hardware address of input `n` again.
+    pub fn forget_neighbour(&self, n: u8) {
+        self.wire_side.run(|| Ok(sh(&format!("ip neigh del {} dev {}", address(n), near(n))))).unwrap();
+    }
+
+    /// True if the wire has the hardware address of input `n`.
+    pub fn knows_neighbour(&self, n: u8) -> bool {
+        let show = || Ok(sh(&format!("ip neigh show {} dev {}", address(n), near(n))));
+        self.wire_side.run(show).unwrap().contains("lladdr")
+    }
+
     /// The flush timeout of the NAPI of input `n` now.
     pub fn flush(&self, n: u8) -> Duration {
         let list = move || kern::napi::list(kern::netns::index_of(&far(n)).unwrap()).unwrap();
@@ -263,13 +287,18 @@ impl World {
         Sink::start(self, SocketAddrV4::new(address(n), port))
     }
 
-    /// A guard of the host CPU over all inputs, in force.
+    /// A guard of the host CPU over all inputs, in force; its other threads may run on both CPUs.
     pub fn guard(&self, options: &[&str]) -> Guard {
+        self.guard_on(&[WIRE_CPU, HOST_CPU], options)
+    }
+
+    /// The same with all its threads on `cpus`.
+    pub fn guard_on(&self, cpus: &[usize], options: &[&str]) -> Guard {
         let names = self.interfaces();
         let mut args: Vec<&str> = names.iter().map(String::as_str).collect();
         args.extend(["--cpu", "1"]);
         args.extend(options);
-        Guard::start(self, &args)
+        Guard::try_start(self, &args, cpus).unwrap_or_else(|r| panic!("not in force: {r:?}"))
     }
 
     /// Arguments that put a guard's files into this world's directory.
@@ -291,8 +320,13 @@ impl World {
 
     /// `weir ARGS` inside the host: exit code, standard output, standard error.
     pub fn weir(&self, args: &[&str]) -> (i32, String, String) {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
-        command.args(args).stdin(std::process::Stdio::null());
+        self.weir_as(args, &Manner::default())
+    }
+
+    /// The same in another manner.
+    pub fn weir_as(&self, args: &[&str], manner: &Manner) -> (i32, String, String) {
+        let mut command = manner.command();
+        command.args(args);
         let output = self.inside(move || command.output()).unwrap();
         let text = |b: Vec<u8>| String::from_utf8_lossy(&b).into_owned();
         (output.status.code().unwrap_or(-1), text(output.stdout), text(output.stderr))

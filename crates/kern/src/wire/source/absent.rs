@@ -2,10 +2,11 @@
 
 use std::convert::Infallible;
 use std::marker::PhantomData;
+use std::time::Duration;
 
 use super::super::netns::Namespace;
 use super::super::{Error, Result};
-use super::{Class, Edges, Load, Meter, Sent};
+use super::{Class, Edges, Load, Meter, Sent, SinkCounts};
 
 /// Never exists in this build.
 #[derive(Debug)]
@@ -18,6 +19,10 @@ pub struct Running<'a>(Infallible, PhantomData<&'a Wire>);
 /// Never exists in this build.
 #[derive(Debug)]
 pub struct Attached(#[allow(dead_code, reason = "uninhabited")] Infallible);
+
+/// Never exists in this build.
+#[derive(Debug)]
+pub struct Watching(#[allow(dead_code, reason = "uninhabited")] Infallible);
 
 macro_rules! absent {
     ($($name:ident($($arg:ident: $ty:ty),*) -> $answer:ty;)*) => {
@@ -55,6 +60,12 @@ impl Wire {
         limit_drops() -> Result<u64>;
         attach_replies(ns: &Namespace, index: u32) -> Result<Attached>;
         replies() -> Result<u64>;
+        watch_output(near: (&Namespace, u32), far: (&Namespace, u32)) -> Result<Watching>;
+        output_waits() -> Result<(Duration, Duration)>;
+        attach_rules(ns: &Namespace, index: u32, rules: u32) -> Result<Attached>;
+        rules_for(time: Duration) -> Result<u32>;
+        attach_sink(ns: &Namespace, index: u32) -> Result<Attached>;
+        sink() -> Result<SinkCounts>;
         prime(ns: &Namespace, cpu: usize, target: u32, frame: Vec<u8>) -> Result<()>;
         start(ns: &Namespace, cpu: usize, load: &Load) -> Result<Running<'_>>;
     }

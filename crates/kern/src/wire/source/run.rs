@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use libbpf_rs::{Link, MapCore, MapFlags, Object, ObjectBuilder};
 use nix::sched::{CloneFlags, setns};
 
-use super::{CLASSES, Class, Edges, Error, Load, Meter, PHASES, RawState, Result, Sent, TARGETS};
+use super::{CLASSES, Class, Edges, Error, Load, Meter, PHASES, RawState, Result, Sent, SinkCounts, TARGETS};
 use crate::wire::netns::Namespace;
 use crate::wire::{Context, tasks};
 
@@ -26,6 +26,14 @@ pub struct Wire {
     programs: BTreeMap<String, RawFd>,
     maps: BTreeMap<String, RawFd>,
     _meters: Vec<Link>,
+}
+
+const OUTPUT: [&str; 2] = ["output_sent", "output_taken"];
+
+/// Programs on tracepoints; detached when dropped.
+#[derive(Debug)]
+pub struct Watching {
+    _links: Vec<Link>,
 }
 
 /// A program on an interface; detached when dropped.
@@ -222,6 +230,93 @@ impl Wire {
         Ok(cpus.unwrap_or_default().iter().map(|bytes| word(bytes, 0)).sum())
     }
 
+    /// Watches how long packets wait between the interface `near` and the one `far` that takes them, until the answer is
+    /// dropped. It costs a little time for each packet.
+    ///
+    /// # Errors
+    /// If the kernel has no such tracepoints.
+    pub fn watch_output(&self, near: (&Namespace, u32), far: (&Namespace, u32)) -> Result<Watching> {
+        let words = [near.0.inode(), near.1, far.0.inode(), far.1].map(u32::to_ne_bytes).concat();
+        self.set("meter_output", 0, &[words, vec![0; 32]].concat())?;
+        let mut links = Vec::new();
+        for program in self.object.progs_mut().filter(|p| OUTPUT.iter().any(|m| p.name() == *m)) {
+            let name = program.name().to_os_string();
+            links.push(program.attach().map_err(|e| Error::Bpf(format!("meter {name:?}: {e}")))?);
+        }
+        Ok(Watching { _links: links })
+    }
+
+    /// What [`Wire::watch_output`] has seen: time in waits longer than 2 ms, and the longest wait.
+    ///
+    /// # Errors
+    /// Of the map.
+    pub fn output_waits(&self) -> Result<(Duration, Duration)> {
+        let value = self.map("meter_output", |m| m.lookup(&0u32.to_ne_bytes(), MapFlags::ANY))?;
+        let value = value.unwrap_or_default();
+        Ok((Duration::from_nanos(word(&value, 32)), Duration::from_nanos(word(&value, 40))))
+    }
+
+    /// Attaches a rule set of `rules` rules to interface `index` of `ns`: work for each packet that comes in there.
+    ///
+    /// # Errors
+    /// If the kernel has no tcx (before 6.6).
+    pub fn attach_rules(&self, ns: &Namespace, index: u32, rules: u32) -> Result<Attached> {
+        self.set("wire_rules", 0, &rules.to_ne_bytes())?;
+        self.link("wire_rule_set", ns, index, libbpf_sys::BPF_TCX_INGRESS)
+    }
+
+    /// Rules that take `time` on the calling thread's CPU; the fastest of many runs counts.
+    ///
+    /// # Errors
+    /// If the kernel cannot run the program for a test.
+    pub fn rules_for(&self, time: Duration) -> Result<u32> {
+        const RULES: u32 = 2000;
+        self.set("wire_rules", 0, &RULES.to_ne_bytes())?;
+        let program = self.program("wire_rule_set")?;
+        let frame = [0u8; 64];
+        let mut fastest = u32::MAX;
+        for _ in 0..100 {
+            let mut opts = libbpf_sys::bpf_test_run_opts {
+                sz: size_of::<libbpf_sys::bpf_test_run_opts>() as u64,
+                data_in: frame.as_ptr().cast(),
+                data_size_in: frame.len() as u32,
+                repeat: 20,
+                ..Default::default()
+            };
+            // SAFETY: the options are a live struct of the size they say; data_in is live and has the stated size.
+            let rc = unsafe { libbpf_sys::bpf_prog_test_run_opts(program, &raw mut opts) };
+            errno(rc).what(|| "BPF_PROG_TEST_RUN of the rule set".into())?;
+            fastest = fastest.min(opts.duration.max(1));
+        }
+        Ok((time.as_nanos() as u64 * u64::from(RULES) / u64::from(fastest)).min(1 << 20) as u32)
+    }
+
+    /// Attaches the counter of forwarded packets to interface `index` of `ns`, the far end of a router's output.
+    ///
+    /// # Errors
+    /// If another program is there.
+    pub fn attach_sink(&self, ns: &Namespace, index: u32) -> Result<Attached> {
+        self.link("wire_sink_in", ns, index, libbpf_sys::BPF_XDP)
+    }
+
+    /// What [`Wire::attach_sink`]'s program has counted since the programs were loaded.
+    ///
+    /// # Errors
+    /// Of the map.
+    pub fn sink(&self) -> Result<SinkCounts> {
+        let cpus = self.map("wire_sink", |m| m.lookup_percpu(&0u32.to_ne_bytes(), MapFlags::ANY))?;
+        let mut sum = SinkCounts::default();
+        for bytes in cpus.unwrap_or_default() {
+            sum.packets += word(&bytes, 0);
+            sum.other += word(&bytes, 8);
+            sum.bad += word(&bytes, 16);
+            for (i, count) in sum.buckets.iter_mut().enumerate() {
+                *count += word(&bytes, 24 + i * 8);
+            }
+        }
+        Ok(sum)
+    }
+
     fn link(
         &self,
         program: &str,
@@ -255,7 +350,14 @@ impl Wire {
         let one = super::Phase { duration: Duration::from_millis(1), rate: Some(1000.0) };
         let targets =
             vec![super::Target { frame, payload: super::Payload::Dns, flows: 1 }; target as usize + 1];
-        let load = Load { phases: vec![one], burst: 1, targets, schedule: vec![target as u8], hop: None };
+        let load = Load {
+            phases: vec![one],
+            burst: 1,
+            targets,
+            schedule: vec![target as u8],
+            hop: None,
+            rare: None,
+        };
         self.start(ns, cpu, &load)?.wait().map(drop)
     }
 

@@ -1,0 +1,30 @@
+/* SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0 */
+/*
+ * The kernel's structs, as far as programs here read them; the loader puts in the offsets of the running kernel (CO-RE).
+ */
+#ifndef WEIR_KERNEL_H
+#define WEIR_KERNEL_H
+
+struct ns_common {
+	unsigned int inum;
+} __attribute__((preserve_access_index));
+
+struct net {
+	struct ns_common ns;
+} __attribute__((preserve_access_index));
+
+typedef struct {
+	struct net *net;
+} possible_net_t;
+
+struct net_device {
+	int ifindex;
+	possible_net_t nd_net;
+} __attribute__((preserve_access_index));
+
+struct napi_struct {
+	struct net_device *dev;
+	unsigned int napi_id;
+} __attribute__((preserve_access_index));
+
+#endif

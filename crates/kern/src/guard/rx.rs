@@ -1,0 +1,150 @@
+//! The XDP program of one interface: loaded once, attached while it is needed.
+
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::Duration;
+
+use libbpf_rs::libbpf_sys;
+
+use super::Error;
+
+#[derive(Default)]
+struct State {
+    link: Option<OwnedFd>,
+    users: u32,
+    /// Clock of the last release, ns.
+    idle_since: u64,
+    closed: bool,
+}
+
+/// A loaded program. Dropping it detaches it.
+pub struct Rx {
+    program: OwnedFd,
+    ifindex: u32,
+    state: Mutex<State>,
+    /// Apart, because attaching takes milliseconds and the threads that ask cannot wait.
+    attached: AtomicBool,
+}
+
+impl Rx {
+    pub(super) fn new(program: OwnedFd) -> Rx {
+        Rx { program, ifindex: 0, state: Mutex::default(), attached: AtomicBool::new(false) }
+    }
+
+    /// The program as that of an interface.
+    #[must_use]
+    pub fn of(self, ifindex: u32) -> Rx {
+        Rx { ifindex, ..self }
+    }
+
+    /// Runs it `repeat` times over a frame of at least 14 bytes, without a device (BPF_PROG_TEST_RUN): its action,
+    /// and what one run took on average.
+    ///
+    /// # Errors
+    /// If the kernel refuses the frame.
+    pub fn run(&self, frame: &[u8], repeat: u32) -> Result<(u32, Duration), Error> {
+        let mut opts = libbpf_sys::bpf_test_run_opts {
+            sz: size_of::<libbpf_sys::bpf_test_run_opts>() as libbpf_sys::size_t,
+            data_in: frame.as_ptr().cast(),
+            data_size_in: frame.len() as u32,
+            repeat: repeat as i32,
+            ..Default::default()
+        };
+        // SAFETY: `opts` and the frame it points to live through the call; nothing is written but to `opts`.
+        let rc = unsafe { libbpf_sys::bpf_prog_test_run_opts(self.program.as_raw_fd(), &raw mut opts) };
+        if rc < 0 {
+            let source = io::Error::from_raw_os_error(-rc);
+            return Err(Error::Bpf { what: "a run of the XDP program".into(), source });
+        }
+        Ok((opts.retval, Duration::from_nanos(u64::from(opts.duration))))
+    }
+
+    /// Attaches it for one more user. The driver runs it where it can, the kernel's generic hook otherwise.
+    ///
+    /// # Errors
+    /// `EBUSY` if a program of another owner is there: that one is left alone.
+    pub fn hold(&self) -> io::Result<()> {
+        let mut state = self.state.lock().map_err(|_| io::Error::other("a thread broke it"))?;
+        if state.closed {
+            return Err(io::Error::other("its interface is set up anew"));
+        }
+        if state.link.is_none() {
+            state.link = Some(self.attach()?);
+            self.attached.store(true, Relaxed);
+        }
+        state.users += 1;
+        Ok(())
+    }
+
+    /// One user less, at `now` (0: it is not worth keeping); the program stays attached until [`Self::detach_idle`].
+    pub fn release(&self, now: u64) {
+        if let Ok(mut state) = self.state.lock() {
+            state.users = state.users.saturating_sub(1);
+            state.idle_since = now;
+        }
+    }
+
+    /// Detaches it if it has had no user since `before`; true if it did.
+    pub fn detach_idle(&self, before: u64) -> bool {
+        let Ok(mut state) = self.state.lock() else { return false };
+        let idle = state.users == 0 && state.link.is_some() && state.idle_since < before;
+        if idle {
+            state.link = None;
+            self.attached.store(false, Relaxed);
+        }
+        idle
+    }
+
+    /// Detaches it for good, whoever uses it.
+    pub fn close(&self) {
+        if let Ok(mut state) = self.state.lock() {
+            (state.link, state.closed) = (None, true);
+            self.attached.store(false, Relaxed);
+        }
+    }
+
+    /// Index of its interface.
+    #[must_use]
+    pub fn ifindex(&self) -> u32 {
+        self.ifindex
+    }
+
+    /// Whether it is attached now; never waits.
+    #[must_use]
+    pub fn attached(&self) -> bool {
+        self.attached.load(Relaxed)
+    }
+
+    /// A driver may refuse what the generic hook takes: a long MTU, too few queues, LRO.
+    fn attach(&self) -> io::Result<OwnedFd> {
+        const XDP_FLAGS_SKB_MODE: u32 = 2;
+        self.link(0).or_else(|refused| match refused.raw_os_error() {
+            Some(libc::EBUSY | libc::EPERM) => Err(refused),
+            _ => self.link(XDP_FLAGS_SKB_MODE).map_err(|_| refused),
+        })
+    }
+
+    fn link(&self, flags: u32) -> io::Result<OwnedFd> {
+        let opts = libbpf_sys::bpf_link_create_opts {
+            sz: size_of::<libbpf_sys::bpf_link_create_opts>() as libbpf_sys::size_t,
+            flags,
+            ..Default::default()
+        };
+        // SAFETY: plain system call; `opts` lives through it.
+        let fd = unsafe {
+            libbpf_sys::bpf_link_create(
+                self.program.as_raw_fd(),
+                self.ifindex as i32,
+                libbpf_sys::BPF_XDP,
+                &raw const opts,
+            )
+        };
+        if fd < 0 {
+            return Err(io::Error::from_raw_os_error(-fd));
+        }
+        // SAFETY: the descriptor is new and owned by nobody else.
+        Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+    }
+}

@@ -1,0 +1,276 @@
+//! Reads everything, again and again, and keeps what is expensive and seldom changes.
+
+use super::{Device, Queue, Raw, Socket, Task, device, monotonic_ns, sockets, stack, tasks};
+use crate::{
+    discover::{self, Interface, Role},
+    error::Result,
+    irq,
+    link::Link,
+    proc::{self, Holder},
+    settings::Access,
+    wire,
+};
+use netlink_socket2::NetlinkSocket;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
+
+/// What is looked up anew only so often, ns.
+const SLOW_NS: u64 = 5_000_000_000;
+/// Most interfaces whose driver is asked.
+const MAX_DRIVERS: usize = 64;
+/// Most sockets whose process is looked for.
+const MAX_HELD: usize = 512;
+/// Longest search for the processes of sockets, per reading.
+const SEARCH: Duration = Duration::from_millis(100);
+/// How often the process of one socket is looked for.
+const TRIES: u8 = 3;
+/// Most processes that are read if all are wanted.
+const MAX_TASKS: usize = 8192;
+
+/// What is read beside the counters.
+#[derive(Clone, Debug, Default)]
+pub struct Want {
+    /// Interfaces whose driver and queues are looked at; none named: all that receive, at most 64.
+    pub devices: Vec<String>,
+    /// Times and windows of TCP connections.
+    pub tcp: bool,
+    /// All processes, not only those that receive.
+    pub all_tasks: bool,
+}
+
+/// Kernel threads that work on packets, and weir itself, by name.
+fn works_on_packets(name: &str) -> bool {
+    name.starts_with("ksoftirqd/")
+        || name.starts_with("napi/")
+        || name.starts_with("cpumap/")
+        || name == "weir"
+}
+
+/// See the module. It belongs to the network namespace it was opened in: use it from threads of that one.
+pub struct Reader {
+    want: Want,
+    host: String,
+    sock: NetlinkSocket,
+    access: std::result::Result<Access, String>,
+    slow_ns: u64,
+    /// Interfaces as found, by index, with the state of the link they were found in.
+    interfaces: BTreeMap<u32, (Link, Interface)>,
+    /// Processes of sockets by inode, and how often they were looked for.
+    holders: BTreeMap<u64, (u8, Option<Holder>)>,
+    workers: Vec<u32>,
+}
+
+impl Reader {
+    /// Opens it in the caller's namespace.
+    pub fn open(want: Want) -> Reader {
+        Reader {
+            want,
+            host: stack::read("/proc/sys/kernel/hostname").unwrap_or_default().trim().to_owned(),
+            sock: NetlinkSocket::new(),
+            access: Access::for_current_netns().map_err(|e| e.to_string()),
+            slow_ns: 0,
+            interfaces: BTreeMap::new(),
+            holders: BTreeMap::new(),
+            workers: Vec::new(),
+        }
+    }
+
+    /// Name of this machine.
+    pub fn host(&self) -> &str {
+        &self.host
+    }
+
+    /// One reading. Fails only if the kernel shows no interfaces or no counters at all.
+    pub fn read(&mut self) -> Result<Raw> {
+        let mut raw = Raw { begin_ns: monotonic_ns(), ..Raw::default() };
+        let slow = self.slow_ns == 0 || raw.begin_ns.saturating_sub(self.slow_ns) > SLOW_NS;
+        if slow {
+            self.slow_ns = raw.begin_ns;
+            self.workers = self.find_workers();
+        }
+        // What belongs together in the ledger stands together here, in the order that packets take.
+        let listed = device::list(&mut self.sock)?;
+        let mut asked = 0;
+        for item in listed {
+            raw.devices.push(self.device(item, slow, &mut asked, &mut raw.skipped));
+        }
+        raw.softnet = proc::softnet().unwrap_or_default();
+        raw.stack = stack::counters()?;
+        raw.filters = proc::filter_queues();
+        raw.sockets = sockets::all(&mut self.sock, self.want.tcp, &mut raw.missing);
+        raw.qdiscs = device::qdiscs(&mut self.sock).unwrap_or_default();
+        raw.unresolved = device::unresolved(&mut self.sock).unwrap_or_default();
+        raw.end_ns = monotonic_ns();
+        raw.cpus = stack::cpus();
+        raw.limits = stack::limits();
+        if let Err(why) = &self.access {
+            raw.missing.push(format!("queues and interrupts: {why}"));
+        }
+        self.find_holders(&mut raw);
+        raw.tasks = self.tasks(&mut raw.skipped, &raw.holders, &raw.devices);
+        Ok(raw)
+    }
+
+    fn device(
+        &mut self,
+        item: device::Listed,
+        slow: bool,
+        asked: &mut usize,
+        skipped: &mut BTreeMap<&'static str, u64>,
+    ) -> Device {
+        let device::Listed { link, txqlen, counters } = item;
+        let index = link.ifindex;
+        let known = self.interfaces.get(&index).filter(|(before, _)| !slow && *before == link);
+        if known.is_none()
+            && let Ok(access) = &mut self.access
+        {
+            match discover::look(access, index) {
+                Ok(found) => _ = self.interfaces.insert(index, (link.clone(), found)),
+                Err(_) => {
+                    self.interfaces.remove(&index);
+                    *skipped.entry("interfaces").or_default() += 1;
+                }
+            }
+        }
+        let found = self.interfaces.get(&index).map(|(_, found)| found);
+        let role = found.map_or(if link.loopback { Role::Loopback } else { Role::Source }, |f| f.role);
+        let wanted = match self.want.devices.as_slice() {
+            [] => role == Role::Source,
+            names => names.contains(&link.name),
+        } && *asked < MAX_DRIVERS;
+        let (mut queues, mut driver) = Default::default();
+        if wanted {
+            *asked += 1;
+            // Drivers without statistics answer with an error.
+            driver = wire::ethtool::statistics(&link.name).unwrap_or_default();
+            queues = found.map(queues_of).unwrap_or_default();
+        }
+        let kind = found.map(|f| f.kind.clone()).or(link.kind.clone()).unwrap_or_default();
+        let napi = match (kind.as_str(), found) {
+            ("veth", Some(f)) => f.gro || f.xdp.is_some(),
+            (_, _) => role == Role::Source,
+        };
+        Device {
+            ifindex: index,
+            kind,
+            role,
+            up: link.up,
+            napi,
+            xdp: link.xdp.is_some(),
+            ring: found.and_then(|f| f.ring),
+            txqlen,
+            queues,
+            counters,
+            driver,
+            name: link.name,
+        }
+    }
+
+    /// Looks for the processes of sockets that are of interest; each a few times only, because those of other
+    /// users and other namespaces are never found.
+    fn find_holders(&mut self, raw: &mut Raw) {
+        let known = sockets::by_inode(&raw.sockets);
+        self.holders.retain(|inode, (_, holder)| {
+            let lives = holder.as_ref().is_none_or(|h| proc::start_time(h.pid).is_some());
+            known.contains_key(inode) && lives
+        });
+        let wanted = interesting(&raw.sockets);
+        let tried = |inode: &u64| self.holders.get(inode).is_some_and(|(n, h)| h.is_some() || *n >= TRIES);
+        let search: Vec<u64> = wanted.into_iter().filter(|inode| !tried(inode)).take(MAX_HELD).collect();
+        if !search.is_empty() {
+            let mut found = proc::socket_holders(&search, SEARCH);
+            for inode in search {
+                let entry = self.holders.entry(inode).or_default();
+                *entry = (entry.0 + 1, found.remove(&inode));
+            }
+        }
+        let unknown = self.holders.values().filter(|(_, h)| h.is_none()).count();
+        if unknown > 0 && !nix::unistd::geteuid().is_root() {
+            raw.missing.push(format!("processes of {unknown} sockets of other users: needs root"));
+        }
+        let held = self.holders.iter().filter_map(|(inode, (_, h))| Some((*inode, h.clone()?)));
+        raw.holders = held.collect();
+    }
+
+    fn find_workers(&self) -> Vec<u32> {
+        let named = |pid: &u32| proc::name(*pid).is_some_and(|n| works_on_packets(&n));
+        tasks::pids(MAX_TASKS).into_iter().filter(named).collect()
+    }
+
+    fn tasks(
+        &self,
+        skipped: &mut BTreeMap<&'static str, u64>,
+        holders: &BTreeMap<u64, Holder>,
+        devices: &[Device],
+    ) -> Vec<Task> {
+        let threads = devices.iter().flat_map(|d| &d.queues).filter_map(|q| q.thread);
+        let mut pids: BTreeSet<u32> = holders.values().map(|h| h.pid).collect();
+        pids.extend(self.workers.iter().copied().chain(threads));
+        if self.want.all_tasks {
+            pids.extend(tasks::pids(MAX_TASKS));
+        }
+        let all = pids.len();
+        let found: Vec<Task> = pids.into_iter().filter_map(tasks::task).collect();
+        *skipped.entry("processes").or_default() += (all - found.len()) as u64;
+        found
+    }
+}
+
+fn queues_of(found: &Interface) -> Vec<Queue> {
+    let queue = |s: &discover::Source| Queue {
+        queue: s.queue,
+        name: s.name.clone(),
+        napi_id: s.napi_id,
+        irq: s.irq,
+        interrupts: s.irq.and_then(|i| irq::count(i).ok()),
+        cpus: s.irq_cpus.clone().unwrap_or_default(),
+        thread: s.thread,
+        rps: s.rps.clone(),
+    };
+    found.sources.iter().map(queue).collect()
+}
+
+/// Inodes of sockets that lose or hold something, and of those that could: the worst first.
+fn interesting(sockets: &[Socket]) -> Vec<u64> {
+    let mut list: Vec<(u64, u64, u64)> = sockets
+        .iter()
+        .filter(|s| s.inode != 0 && (s.kind != super::Kind::Tcp || s.waiting > 0))
+        .map(|s| (s.drops.unwrap_or(0), s.waiting, s.inode))
+        .collect();
+    list.sort_unstable_by(|a, b| b.cmp(a));
+    list.into_iter().map(|(_, _, inode)| inode).take(MAX_HELD).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::UdpSocket;
+
+    #[test]
+    fn own_socket_with_its_process() {
+        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let local = socket.local_addr().unwrap();
+        let mut reader = Reader::open(Want::default());
+        let raw = reader.read().unwrap();
+        let one = raw.sockets.iter().find(|s| s.local == local).unwrap();
+        assert_eq!(raw.holders[&one.inode].pid, std::process::id());
+        assert!(raw.tasks.iter().any(|t| t.pid == std::process::id()));
+        assert!(raw.end_ns > raw.begin_ns && !raw.cpus.is_empty() && !raw.softnet.is_empty());
+        let inode = one.inode;
+        drop(socket);
+        assert!(!reader.read().unwrap().holders.contains_key(&inode));
+    }
+
+    #[test]
+    fn the_worst_come_first() {
+        let udp = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let mut list = sockets::all(&mut NetlinkSocket::new(), false, &mut Vec::new());
+        list.retain(|s| s.local == udp.local_addr().unwrap());
+        let mut worse = list[0].clone();
+        (worse.drops, worse.inode) = (Some(9), 1);
+        list.push(worse);
+        assert_eq!(interesting(&list)[0], 1);
+    }
+}

@@ -1,0 +1,301 @@
+//! Sockets that receive, through `sock_diag`: what waits in each, its limit, and what it has lost.
+
+use super::netlink::{Dump, bytes, each, word};
+use crate::{
+    error::Result,
+    proc::{self, MAX_SOCKETS},
+};
+use netlink_bindings::{
+    inet_diag::{Msg, TcpInfo},
+    utils::find_attr,
+};
+use netlink_socket2::NetlinkSocket;
+use std::{
+    collections::BTreeMap,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
+};
+
+const NETLINK_SOCK_DIAG: u16 = 4;
+const SOCK_DIAG_BY_FAMILY: u16 = 20;
+const AF_XDP: u8 = 44;
+/// `TCP_ESTABLISHED`, `TCP_CLOSE_WAIT`, `TCP_LISTEN` as bits.
+const ESTABLISHED: u32 = 1 << 1 | 1 << 8;
+const LISTEN: u32 = 1 << 10;
+/// Attributes of `inet_diag`, and the bits that ask for them.
+const TCP_INFO: u16 = 2;
+const SKMEMINFO: u16 = 7;
+/// Attributes of `packet_diag`, and the bits that ask for them.
+const PACKET_RING: u16 = 2;
+const PACKET_MEMINFO: u16 = 6;
+const PACKET_SHOW: u32 = 0x1 | 0x4 | 0x10;
+/// Attributes of `xdp_diag`, and the bits that ask for them.
+const XDP_RING: u16 = 3;
+const XDP_STATS: u16 = 9;
+const XDP_SHOW: u32 = 0x1 | 0x2 | 0x10;
+
+/// What kind of queue a socket is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Kind {
+    /// UDP receive buffer, bytes.
+    Udp,
+    /// Receive buffer of a TCP connection, bytes.
+    Tcp,
+    /// Accept queue of a TCP listener, connections.
+    Accept,
+    /// Capture (`AF_PACKET`), bytes; a mapped ring does not show what waits in it.
+    Capture,
+    /// `AF_XDP`; its ring does not show what waits in it.
+    Xdp,
+}
+
+/// A TCP connection as seen by its receiver.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tcp {
+    /// Round-trip time as measured by the receiver, us; 0: not measured.
+    pub receiver_rtt_us: u32,
+    /// Round-trip time of the sender's half, us.
+    pub rtt_us: u32,
+    /// Window that is offered to the peer, bytes; 0 before 6.2.
+    pub window: u32,
+    /// Bytes received.
+    pub received: u64,
+    /// Segments received.
+    pub segments: u32,
+    /// Segments that came out of order.
+    pub out_of_order: u32,
+}
+
+/// One socket.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Socket {
+    /// What kind of queue it is.
+    pub kind: Kind,
+    /// Address it is bound to; unspecified where it has none.
+    pub local: SocketAddr,
+    /// Peer, if it has one.
+    pub remote: Option<SocketAddr>,
+    /// Inode, which also stands in the descriptors of its owner; 0: nobody's yet.
+    pub inode: u64,
+    /// User id of its owner.
+    pub uid: u32,
+    /// What waits in it, in the unit of its kind, with overhead.
+    pub waiting: u64,
+    /// How much may wait; 0: not known.
+    pub limit: u64,
+    /// Bytes in its backlog, while its owner holds the lock.
+    pub backlog: u64,
+    /// Packets it has lost since it was made; `None`: the kernel does not tell for this kind.
+    pub drops: Option<u64>,
+    /// Only of connections, and only if asked for.
+    pub tcp: Option<Tcp>,
+}
+
+impl Socket {
+    fn new(kind: Kind, inode: u64) -> Socket {
+        let local = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0);
+        let nothing = (0, 0, 0);
+        let (waiting, limit, backlog) = nothing;
+        Socket { kind, local, remote: None, inode, uid: 0, waiting, limit, backlog, drops: None, tcp: None }
+    }
+}
+
+/// Numbers of `SK_MEMINFO_*`.
+struct Memory {
+    rmem: u32,
+    rcvbuf: u32,
+    backlog: u32,
+    drops: Option<u32>,
+}
+
+fn memory(attr: &[u8]) -> Option<Memory> {
+    let at = |index: usize| word(attr, index * 4);
+    // Drops are there since 4.7.
+    Some(Memory { rmem: at(0)?, rcvbuf: at(1)?, backlog: at(7)?, drops: at(8) })
+}
+
+/// All of them; what is refused adds a line to `missing`. `tcp`: the connections with their times.
+pub(super) fn all(sock: &mut NetlinkSocket, tcp: bool, missing: &mut Vec<String>) -> Vec<Socket> {
+    let mut list = Vec::new();
+    let families = [libc::AF_INET as u8, libc::AF_INET6 as u8];
+    for family in families {
+        if let Err(e) = inet(sock, family, libc::IPPROTO_UDP as u8, u32::MAX, false, &mut list) {
+            missing.push(format!("limits of UDP sockets: {e}; needs the kernel's udp_diag"));
+            plain_udp(family, &mut list);
+        }
+        for states in [LISTEN, ESTABLISHED] {
+            let with = tcp && states == ESTABLISHED;
+            if let Err(e) = inet(sock, family, libc::IPPROTO_TCP as u8, states, with, &mut list) {
+                missing.push(format!("TCP sockets: {e}; needs the kernel's tcp_diag"));
+            }
+        }
+    }
+    // Kernels without the modules for these have no such sockets in use, or do not show them.
+    let _ = special(sock, libc::AF_PACKET as u8, PACKET_SHOW, packet, &mut list);
+    let _ = special(sock, AF_XDP, XDP_SHOW, xdp, &mut list);
+    list
+}
+
+fn inet(
+    sock: &mut NetlinkSocket,
+    family: u8,
+    protocol: u8,
+    states: u32,
+    info: bool,
+    list: &mut Vec<Socket>,
+) -> Result<()> {
+    let ext = 1u8 << (SKMEMINFO - 1) | if info { 1 << (TCP_INFO - 1) } else { 0 };
+    let mut payload = vec![family, protocol, ext, 0];
+    payload.extend(states.to_ne_bytes());
+    payload.extend([0; 48]);
+    let dump = Dump { protonum: NETLINK_SOCK_DIAG, kind: SOCK_DIAG_BY_FAMILY, payload };
+    each(sock, &dump, "sock_diag", |reply| {
+        list.extend(inet_socket(reply, protocol));
+        list.len() < MAX_SOCKETS
+    })
+}
+
+fn inet_socket(reply: &[u8], protocol: u8) -> Option<Socket> {
+    let (head, attrs) = reply.split_at_checked(Msg::len())?;
+    let msg = Msg::new_from_slice(head)?;
+    let listens = msg.state == 10;
+    let kind = match (i32::from(protocol), listens) {
+        (libc::IPPROTO_UDP, _) => Kind::Udp,
+        (_, true) => Kind::Accept,
+        (_, false) => Kind::Tcp,
+    };
+    let ip = |bytes: [u8; 16]| -> IpAddr {
+        let [a, b, c, d, ..] = bytes;
+        match i32::from(msg.family) {
+            libc::AF_INET => Ipv4Addr::new(a, b, c, d).into(),
+            _ => Ipv6Addr::from(bytes).into(),
+        }
+    };
+    let mut socket = Socket::new(kind, msg.inode.into());
+    socket.local = SocketAddr::new(ip(msg.sockid.src), msg.sockid.sport());
+    let port = msg.sockid.dport();
+    socket.remote = (port != 0).then(|| SocketAddr::new(ip(msg.sockid.dst), port));
+    socket.uid = msg.uid;
+    if let Some(memory) = find_attr(attrs, SKMEMINFO).and_then(memory) {
+        (socket.waiting, socket.limit) = (memory.rmem.into(), memory.rcvbuf.into());
+        socket.backlog = memory.backlog.into();
+        socket.drops = memory.drops.map(u64::from);
+    }
+    if kind == Kind::Accept {
+        // For listeners these are the accept queue and its limit.
+        (socket.waiting, socket.limit) = (msg.rqueue.into(), msg.wqueue.into());
+    }
+    socket.tcp = find_attr(attrs, TCP_INFO).map(|attr| {
+        let info = TcpInfo::new_from_zeroed(attr);
+        Tcp {
+            receiver_rtt_us: info.rcv_rtt,
+            rtt_us: info.rtt,
+            window: info.rcv_wnd,
+            received: info.bytes_received,
+            segments: info.segs_in,
+            out_of_order: info.rcv_ooopack,
+        }
+    });
+    Some(socket)
+}
+
+/// UDP sockets of a kernel without `udp_diag`: their limits are not known.
+fn plain_udp(family: u8, list: &mut Vec<Socket>) {
+    let v4 = i32::from(family) == libc::AF_INET;
+    let sockets = proc::udp_sockets(None).unwrap_or_default();
+    list.extend(sockets.into_iter().filter(|s| s.local.is_ipv4() == v4).map(|s| Socket {
+        local: s.local,
+        remote: s.remote,
+        uid: s.uid,
+        waiting: s.rx_queue,
+        drops: Some(s.drops),
+        ..Socket::new(Kind::Udp, s.inode)
+    }));
+}
+
+/// Families whose request and reply begin alike: family, type, 16 bits, inode, cookie.
+fn special(
+    sock: &mut NetlinkSocket,
+    family: u8,
+    show: u32,
+    parse: fn(u64, &[u8]) -> Socket,
+    list: &mut Vec<Socket>,
+) -> Result<()> {
+    let mut payload = vec![family, 0, 0, 0, 0, 0, 0, 0];
+    payload.extend(show.to_ne_bytes());
+    payload.extend([0; 8]);
+    let dump = Dump { protonum: NETLINK_SOCK_DIAG, kind: SOCK_DIAG_BY_FAMILY, payload };
+    each(sock, &dump, "sock_diag", |reply| {
+        if let (Some(inode), Some(attrs)) = (word(reply, 4), reply.get(16..)) {
+            list.push(parse(inode.into(), attrs));
+        }
+        list.len() < MAX_SOCKETS
+    })
+}
+
+fn packet(inode: u64, attrs: &[u8]) -> Socket {
+    let mut socket = Socket::new(Kind::Capture, inode);
+    // Block size times blocks.
+    let ring = find_attr(attrs, PACKET_RING).and_then(|r| Some((word(r, 0)?, word(r, 4)?)));
+    match (ring, find_attr(attrs, PACKET_MEMINFO).and_then(memory)) {
+        (Some((size, blocks)), _) if blocks > 0 => socket.limit = u64::from(size) * u64::from(blocks),
+        (_, Some(memory)) => {
+            (socket.waiting, socket.limit) = (memory.rmem.into(), memory.rcvbuf.into());
+            socket.drops = memory.drops.map(u64::from);
+        }
+        _ => {}
+    }
+    socket
+}
+
+fn xdp(inode: u64, attrs: &[u8]) -> Socket {
+    let mut socket = Socket::new(Kind::Xdp, inode);
+    socket.limit = find_attr(attrs, XDP_RING).and_then(|r| word(r, 0)).unwrap_or(0).into();
+    // n_rx_dropped, n_rx_invalid, n_rx_full: dropped in all, oversized, ring of the program full.
+    let stats = find_attr(attrs, XDP_STATS);
+    let at = |i: usize| bytes(stats?, i * 8).map(u64::from_ne_bytes);
+    socket.drops = at(0).zip(at(2)).map(|(dropped, full)| dropped + full);
+    socket
+}
+
+/// By inode, those that belong to somebody.
+pub(super) fn by_inode(sockets: &[Socket]) -> BTreeMap<u64, &Socket> {
+    sockets.iter().filter(|s| s.inode != 0).map(|s| (s.inode, s)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::{TcpListener, TcpStream, UdpSocket};
+
+    #[test]
+    fn own_sockets_are_found() {
+        let udp = UdpSocket::bind("127.0.0.1:0").unwrap();
+        udp.send_to(&[0; 100], udp.local_addr().unwrap()).unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let _client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let mut missing = Vec::new();
+        let list = all(&mut NetlinkSocket::new(), true, &mut missing);
+        let find = |kind, address: SocketAddr| {
+            list.iter().find(|s| s.kind == kind && s.local == address).unwrap().clone()
+        };
+        let one = find(Kind::Udp, udp.local_addr().unwrap());
+        assert!(one.waiting >= 100 && one.limit > one.waiting && one.drops == Some(0), "{one:?}");
+        let queue = find(Kind::Accept, listener.local_addr().unwrap());
+        assert_eq!((queue.waiting, queue.drops), (1, Some(0)), "{queue:?}");
+        assert!(queue.limit >= 1);
+        let connection = list.iter().find(|s| s.remote == Some(listener.local_addr().unwrap())).unwrap();
+        assert!(connection.kind == Kind::Tcp && connection.tcp.is_some());
+        assert!(by_inode(&list).contains_key(&one.inode));
+        assert!(missing.is_empty(), "{missing:?}");
+    }
+
+    #[test]
+    fn short_replies_are_left_out() {
+        assert!(inet_socket(&[0; 71], libc::IPPROTO_TCP as u8).is_none());
+        let bare = inet_socket(&[0; 72], libc::IPPROTO_TCP as u8).unwrap();
+        assert_eq!((bare.limit, bare.drops), (0, None));
+        assert!(memory(&[0; 28]).is_none() && memory(&[0; 32]).unwrap().drops.is_none());
+        assert_eq!(packet(7, &[]).drops, None);
+        assert_eq!(xdp(7, &[1, 2, 3]).limit, 0);
+    }
+}

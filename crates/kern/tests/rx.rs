@@ -1,0 +1,165 @@
+//! The XDP program run over frames without a device: it finds the class that the same header finds on the host, and
+//! never sheds a protected frame.
+#![cfg(not(no_bpf))]
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a failed step is a failed test, in helpers too")]
+
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Duration, Instant};
+
+use kern::guard::{Gauges, Rx, mode};
+use policy::classes::{Class, Rule, Table, flag};
+use testkit::frames::{Random, frame};
+
+const XDP_DROP: u32 = 1;
+const XDP_PASS: u32 = 2;
+/// Port of the consumer that is full.
+const PORT: u16 = 9000;
+
+/// Programs with source 0 polled and, if `full`, one consumer on every port that is full and shed for.
+fn polled(table: &Table, full: bool) -> (Gauges, Rx) {
+    let gauges = Gauges::load(2, 0).unwrap();
+    gauges.set_rules(table).unwrap();
+    let views = &gauges.views;
+    views.source_ctls[0].mode.store(mode::POLL, Relaxed);
+    if full {
+        views.consumer_ctls[0].inhibited.store(1, Relaxed);
+        views.consumer_ctls[0].shed.store(1, Relaxed);
+        views.guard[0].inhibited.store(1, Relaxed);
+        (0..=u16::MAX).for_each(|port| gauges.set_port(port, Some(0)).unwrap());
+    }
+    let rx = gauges.load_rx(0, 1).unwrap();
+    (gauges, rx)
+}
+
+fn table(more: &[&str]) -> Table {
+    let mut rules = Rule::defaults();
+    rules.extend(more.iter().map(|r| Rule::parse(r, Class::Protected).unwrap()));
+    Table::new(&rules).unwrap()
+}
+
+fn counts(gauges: &Gauges) -> [u64; 8] {
+    let s = &gauges.views.rx_stats[0];
+    let [normal, bulk, protected] = [0, 1, 2].map(|c| s.by_class[c].load(Relaxed));
+    let [over, shed, to_full, frames, shed_normal] =
+        [&s.over_bound, &s.shed, &s.to_full, &s.frames, &s.shed_class[0]].map(|c| c.load(Relaxed));
+    [normal, bulk, protected, over, shed, to_full, frames, shed_normal]
+}
+
+#[test]
+fn no_protected_frame_is_shed_and_both_compilers_agree_root() {
+    if !testkit::root_or_skip("no_protected_frame_is_shed_and_both_compilers_agree_root") {
+        return;
+    }
+    let soak = std::env::var_os("WEIR_SOAK").is_some();
+    let (frames, limit) = if soak { (1_000_000, Duration::MAX) } else { (1_000_000, Duration::from_secs(5)) };
+    let mut random = Random::new(0x9e37_79b9_7f4a_7c15);
+    let started = Instant::now();
+    let (mut total, mut protected, mut shed) = (0u64, 0u64, 0u64);
+    for rules in [&[][..], &["src 10.0.0.0/8", "dst fe80::/10", "dscp/cs6", "vlan/5"]] {
+        let table = table(rules);
+        let (gauges, rx) = polled(&table, true);
+        let mut before = counts(&gauges);
+        for _ in 0..frames / 2 {
+            if started.elapsed() > limit / 2 && rules.is_empty() || started.elapsed() > limit {
+                break;
+            }
+            let frame = frame(&mut random, PORT);
+            let (verdict, view) = table.look(&frame);
+            let (action, _) = rx.run(&frame, 1).unwrap();
+            let after = counts(&gauges);
+            let seen: Vec<u64> = after.iter().zip(before).map(|(a, b)| a - b).collect();
+            before = after;
+            let over = seen[3] == 1;
+            // ICMP has a bound of its own: what is over it is normal.
+            let class = if over { Class::Normal } else { verdict.class };
+            let whole_udp = view.protocol() == 17
+                && view.flags() & (flag::PORTS | flag::FRAGMENT) == flag::PORTS
+                && class != Class::Protected;
+            let expected = if whole_udp { XDP_DROP } else { XDP_PASS };
+            let context = format!("{verdict:?} {view:?} {seen:?} {frame:02x?}");
+            assert_eq!(action, expected, "{context}");
+            assert!(
+                !over || verdict.class == Class::Protected && matches!(view.protocol(), 1 | 58),
+                "{context}"
+            );
+            assert_eq!(seen[class as usize], 1, "{context}");
+            assert_eq!((seen[6], seen[0] + seen[1] + seen[2]), (1, 1), "{context}");
+            assert_eq!((seen[4], seen[5], seen[7]), (u64::from(whole_udp), u64::from(whole_udp), seen[4]));
+            (total, protected, shed) =
+                (total + 1, protected + u64::from(class == Class::Protected), shed + seen[4]);
+        }
+    }
+    println!("{total} frames in {:.1?}: {protected} protected, {shed} shed", started.elapsed());
+    assert!(protected * 10 > total && shed * 50 > total, "the frames show nothing");
+}
+
+#[test]
+fn interrupt_mode_reads_and_counts_nothing_root() {
+    if !testkit::root_or_skip("interrupt_mode_reads_and_counts_nothing_root") {
+        return;
+    }
+    let (gauges, rx) = polled(&table(&[]), true);
+    gauges.views.source_ctls[0].mode.store(mode::INTERRUPT, Relaxed);
+    let mut random = Random::new(7);
+    for _ in 0..1000 {
+        assert_eq!(rx.run(&frame(&mut random, PORT), 1).unwrap().0, XDP_PASS);
+    }
+    assert_eq!(counts(&gauges), [0; 8]);
+}
+
+#[test]
+fn a_flood_dressed_as_protected_keeps_to_its_bound_root() {
+    if !testkit::root_or_skip("a_flood_dressed_as_protected_keeps_to_its_bound_root") {
+        return;
+    }
+    let (gauges, rx) = polled(&table(&["ntp"]), true);
+    // 1000 protected packets per second; one rule gets half of them. 100 ms of credit are saved up.
+    gauges.views.poller_ctls[0].protected_ns.store(1_000_000, Relaxed);
+    let udp = |source: u16, target: u16| {
+        let address = |port| std::net::SocketAddrV4::new(std::net::Ipv4Addr::new(10, 0, 0, 1), port);
+        testkit::packet::Udp::new(address(source), address(target)).frame()
+    };
+    let (dressed, other) = (udp(53, PORT), udp(123, PORT));
+    let started = Instant::now();
+    let (mut runs, mut lost) = (0u64, 0u64);
+    while started.elapsed() < Duration::from_millis(400) {
+        rx.run(&dressed, 1000).unwrap();
+        runs += 1000;
+        lost += u64::from(rx.run(&other, 1).unwrap().0 == XDP_DROP);
+    }
+    let elapsed = started.elapsed().as_secs_f64();
+    let [.., over, shed, _, frames, _] = counts(&gauges);
+    let passed = (runs + lost - shed) as f64;
+    println!(
+        "{runs} frames in {elapsed:.2} s: {passed} passed, {lost} of another rule shed, {over} over the bound"
+    );
+    assert_eq!(over, shed);
+    assert!(frames > runs && runs as f64 > 4.0 * passed, "no flood");
+    // Half the bound, and the credit of 100 ms that was saved up at the beginning.
+    assert!(passed <= 500.0 * (elapsed + 0.1) + 2.0, "{passed}");
+    assert!(passed >= 450.0 * elapsed, "{passed}");
+    assert_eq!(lost, 0, "another rule's frame was shed");
+}
+
+#[test]
+fn what_a_frame_costs_root() {
+    if !testkit::root_or_skip("what_a_frame_costs_root") {
+        return;
+    }
+    let udp = |source: u16, target: u16| {
+        let address = |port| std::net::SocketAddrV4::new(std::net::Ipv4Addr::new(198, 18, 0, 1), port);
+        testkit::packet::Udp::new(address(source), address(target)).frame()
+    };
+    let (flood, reply) = (udp(10_000, PORT), udp(53, PORT));
+    let (gauges, rx) = polled(&table(&[]), true);
+    // The least of several spans: whatever else ran in the others.
+    let cost = |frame: &[u8]| (0..20).map(|_| rx.run(frame, 20_000).unwrap().1).min().unwrap().as_nanos();
+    let (shed, protected) = (cost(&flood), cost(&reply));
+    gauges.views.guard[0].inhibited.store(0, Relaxed);
+    let normal = cost(&flood);
+    gauges.views.source_ctls[0].mode.store(mode::INTERRUPT, Relaxed);
+    let interrupt = cost(&flood);
+    println!("ns per frame: shed {shed}, protected {protected}, normal {normal}, interrupt mode {interrupt}");
+    assert!(shed < 2000 && protected < 2000 && normal < 2000, "a frame costs microseconds");
+    assert!(interrupt <= normal, "interrupt mode looks at frames");
+}

@@ -1,0 +1,190 @@
+//! `mlfrr`: what hosts that are drawn from a seed can take, measured; and what `weir predict` said of them before.
+//!
+//! The search follows RFC 9971 (MLRsearch): goal loss ratio [`GOAL_LOSS`], goal exceed ratio 0.5 (the majority of the
+//! trials at a rate decides), goal width 5 %. A machine whose CPUs are taken away for milliseconds loses packets at any
+//! rate, so the goal is not zero; what passes at 0.1 % is in the points.
+
+use std::io::Read;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use kern::wire::source::Phase;
+use results::{Document, Id, Point};
+use serde_json::Value;
+
+use crate::consumer::Setup;
+use crate::options::Options;
+use crate::plan::{Progress, Runner, result_of};
+use crate::program::Leashed;
+use crate::search::{self, Goal};
+use crate::trial::{Scene, burst};
+use crate::workload::Workload;
+use crate::{Error, Result};
+
+/// Share of a trial's packets that may be lost.
+pub const GOAL_LOSS: f64 = 0.01;
+/// Workloads of a run, and of a quick one.
+pub const COUNT: usize = 24;
+/// See [`COUNT`].
+pub const COUNT_QUICK: usize = 5;
+/// Trials of one search, as an estimate for the progress.
+const SEARCH_TRIALS: u64 = 24;
+/// How long a host is watched before it is predicted.
+const WATCH: Duration = Duration::from_secs(9);
+/// The load goes on for so long after the watching, which starts a little later than the load.
+const MARGIN: Duration = Duration::from_millis(600);
+/// Steps of the host's own traffic.
+const STEPS: u32 = 24;
+/// Its least rate over its highest.
+const FROM: f64 = 0.15;
+/// The prediction is there so long after its time at the latest.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// A workload with what was measured and what was predicted.
+#[derive(Debug, Clone)]
+pub struct Compared {
+    /// The workload.
+    pub workload: Workload,
+    /// Largest rate that meets the goal, packets/s; `None` if none does.
+    pub measured: Option<f64>,
+    /// The trials, by rate.
+    pub points: Vec<Point>,
+    /// The answer of `weir predict --json`, if it gave one.
+    pub predicted: Option<Value>,
+    /// Why it gave none.
+    pub why: Option<String>,
+    /// Highest rate at which the host was watched, packets/s.
+    pub watched_pps: f64,
+}
+
+/// The experiment: the workloads of the seed, measured.
+///
+/// # Errors
+/// As [`crate::run`].
+pub(crate) fn run(options: &Options, progress: &mut dyn FnMut(Progress)) -> Result<Document> {
+    let mut runner = Runner::new(options, progress)?;
+    let mut document = runner.document("mlfrr")?;
+    document.parameters.insert("goal_loss".into(), GOAL_LOSS.into());
+    let (done, cut_short) = each(&mut runner, false)?;
+    for one in done {
+        let mut result = result_of(&one.workload.arm(one.workload.guarded), options.reserve);
+        result.points = one.points;
+        document.arms.push(result);
+    }
+    runner.finish(&mut document, &[Id::Ledger], cut_short);
+    document.verdict.retain(|v| v.id == Id::Ledger.name());
+    Ok(document)
+}
+
+/// Measures the workloads of the seed, and has `weir predict` watch each at a part of its rate. An interrupt ends it with
+/// what is done.
+///
+/// # Errors
+/// As [`crate::run`], and without the program weir.
+pub fn compare(options: &Options, progress: &mut dyn FnMut(Progress)) -> Result<Vec<Compared>> {
+    let mut runner = Runner::new(options, progress)?;
+    if runner.bench.weir.is_none() {
+        return Err(Error::Missing("the program weir is not beside this one; build it".into()));
+    }
+    Ok(each(&mut runner, true)?.0)
+}
+
+fn each(runner: &mut Runner<'_>, predict: bool) -> Result<(Vec<Compared>, bool)> {
+    let count = if runner.options.quick { COUNT_QUICK } else { COUNT };
+    let workloads = Workload::draw(runner.options.seed, count);
+    runner.total = SEARCH_TRIALS * workloads.len() as u64;
+    // Rounds of the sink in a millisecond, measured once, so that all do work of the same measure.
+    let mut sink = Setup::locate(crate::Kind::Sink, runner.options.programs.as_deref(), None)?;
+    sink.calibrate(runner.bench.cpus.host, Duration::from_millis(1))?;
+    let mut done = Vec::new();
+    for workload in workloads {
+        match one(runner, &workload, sink.loops, predict) {
+            Ok(one) => done.push(one),
+            Err(Error::Interrupted) if !done.is_empty() => return Ok((done, true)),
+            Err(e) => return Err(e),
+        }
+    }
+    Ok((done, false))
+}
+
+fn one(runner: &mut Runner<'_>, workload: &Workload, per_ms: u64, predict: bool) -> Result<Compared> {
+    let end = runner.done() + SEARCH_TRIALS;
+    let directory = runner.options.programs.clone();
+    let mut setup = Setup::locate(workload.kind(), directory.as_deref(), Some(workload.rcvbuf))?;
+    setup.loops = match workload.forward {
+        true => u64::from(runner.bench.wire.rules_for(workload.work)?),
+        false => per_ms * workload.work.as_nanos() as u64 / 1_000_000,
+    };
+    (setup.payload, setup.sockets) = (workload.payload, workload.sockets);
+    runner.bench.consumer = setup;
+    let (trials, window) = if runner.options.quick { (3, 300) } else { (3, 400) };
+    let goal = Goal { loss: GOAL_LOSS, trials, window: Duration::from_millis(window), hogs: workload.hogs };
+    let (points, measured) = search::mlfrr(runner, &workload.arm(workload.guarded), &goal)?;
+    // The estimate gives way to what it took.
+    runner.total = (runner.total + runner.done()).saturating_sub(end);
+    let mut answer = Compared {
+        workload: workload.clone(),
+        measured,
+        points,
+        predicted: None,
+        why: None,
+        watched_pps: measured.unwrap_or(0.0) * workload.load,
+    };
+    if predict && answer.watched_pps > 0.0 {
+        runner.say(&format!("{}: watched", workload.name));
+        match ask(runner, workload, answer.watched_pps) {
+            Ok(predicted) => answer.predicted = Some(predicted),
+            Err(Error::Program { what, .. }) => answer.why = Some(what),
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(answer)
+}
+
+/// The host's own traffic, in steps up to `most` packets/s, and what `weir predict` makes of it.
+fn ask(runner: &Runner<'_>, workload: &Workload, most: f64) -> Result<Value> {
+    let bench = &runner.bench;
+    let arm = workload.arm(false);
+    let scene = Scene { hogs: workload.hogs, ..Scene::default() };
+    bench.stage(&arm, &scene, |rig, _cast, _| {
+        let step = (WATCH + MARGIN) / STEPS;
+        let rate = |n: u32| most * (FROM + (1.0 - FROM) * f64::from(n) / f64::from(STEPS - 1));
+        // Every third step in turn, so that a machine that drifts does not look like a cost.
+        let order = (0..3).flat_map(|from| (from..STEPS).step_by(3));
+        let phases = order.map(|n| Phase { duration: step, rate: Some(rate(n)) }).collect();
+        let load = bench.load(rig, phases, burst(Some(most)));
+        let weir = bench.weir.as_deref().ok_or_else(|| Error::program("weir", "is not there"))?;
+        let mut command = Command::new(weir);
+        command.args(["predict", &rig.inputs[0].far.name, "--json", "--for"]);
+        command.arg(format!("{}ms", WATCH.as_millis()));
+        if workload.guarded {
+            command.arg("--guarded");
+        }
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let running = bench.wire.start(&rig.wire_side, bench.cpus.wire, &load)?;
+        let mut leashed = Leashed::start("weir predict", command, &rig.host, bench.cpus.host)?;
+        let end = Instant::now() + WATCH + PATIENCE;
+        while matches!(leashed.child.try_wait(), Ok(None)) && Instant::now() < end {
+            bench.interrupt.sleep(Duration::from_millis(20))?;
+        }
+        running.stop()?;
+        running.wait()?;
+        leashed.stop(Duration::ZERO);
+        let (out, err) = (said(leashed.child.stdout.take()), said(leashed.child.stderr.take()));
+        serde_json::from_str(&out).map_err(|_| {
+            Error::program(
+                "weir predict",
+                err.lines().last().unwrap_or("gave no answer").trim_start_matches("error: "),
+            )
+        })
+    })
+}
+
+/// All that a program that has ended wrote; what is not text is no answer.
+fn said(from: Option<impl Read>) -> String {
+    let mut text = String::new();
+    if let Some(mut from) = from {
+        let _ = from.read_to_string(&mut text);
+    }
+    text
+}

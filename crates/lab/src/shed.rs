@@ -1,0 +1,206 @@
+//! The experiment `shed-cost` (P5): what a packet costs that is shed, with classes and levels on, against the same
+//! device with a bare XDP_DROP.
+
+use std::time::Duration;
+
+use kern::wire::source::{Class, Phase};
+use results::{Document, Id, Mark, Panel, Role, Scale, Verdict, stats};
+
+use crate::arm::{self, Arm, Host};
+use crate::consumer::{Kind, Report};
+use crate::options::Options;
+use crate::plan::{self, Progress, Runner, result_of};
+use crate::probe::Probe;
+use crate::rig::Wiring;
+use crate::trial::{Bench, Scene, Shares, burst};
+use crate::{Error, Result};
+
+/// Cost of a shed packet / cost of a bare drop.
+const RATIO_MAX: f64 = 3.0;
+/// See [`RATIO_MAX`].
+const RATIO_AIM: f64 = 1.5;
+/// Offered rates in packets/s; the last is all that the wire gives.
+const RATES: [Option<f64>; 3] = [Some(1e6), Some(4e6), None];
+/// The arm that sheds, and the bare drop.
+pub const SHED: &str = "shed";
+const DROP: &str = "xdp-drop-all";
+/// Before it the guard may still be taking over.
+const WARM_UP: Duration = Duration::from_millis(400);
+const TAIL: Duration = Duration::from_millis(50);
+
+/// What one trial gave.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Cost {
+    /// CPU time per packet that was polled, ns.
+    pub ns: f64,
+    /// Share of the polled packets that XDP dropped.
+    pub dropped: f64,
+    /// Packets polled per second.
+    pub polled_pps: f64,
+    /// Share of the host CPU that it took.
+    pub cpu: f64,
+}
+
+/// A bare drop, and weir with its classes in front of a program that has stopped reading.
+fn arms(options: &Options) -> Vec<Arm> {
+    let drop = Arm {
+        name: DROP.into(),
+        role: Role::Stock,
+        note: Some("XDP drops every packet, polled by the kernel".into()),
+        wiring: Wiring::Timer,
+        host: Host::Drop,
+        slow_output: false,
+    };
+    std::iter::once(drop).chain(weir(options)).collect()
+}
+
+/// weir with a protected flow, so that it looks at what it sheds.
+pub fn weir(options: &Options) -> Option<Arm> {
+    let mut weir = arm::all(options.reserve).into_iter().find(|a| a.role == Role::Weir)?;
+    weir.name = SHED.into();
+    weir.note = Some("weir with classes and levels; the program it sheds for has stopped reading".into());
+    if let Host::Guard(own) = &mut weir.host {
+        own.extend(options.guard.iter().cloned());
+    }
+    Some(weir)
+}
+
+/// Runs the experiment.
+///
+/// # Errors
+/// If nothing could be measured.
+pub fn run(options: &Options, progress: &mut dyn FnMut(Progress)) -> Result<Document> {
+    if options.consumer != Kind::Sink {
+        return Err(Error::Usage("shed-cost: only udp-sink can be stopped".into()));
+    }
+    let mut runner = Runner::new(options, progress)?;
+    if runner.bench.weir.is_none() {
+        return Err(Error::Missing("arm shed needs the program weir beside this one; build it".into()));
+    }
+    let arms = arms(options);
+    runner.total = u64::from(options.repeat()) * (arms.len() * RATES.len()) as u64;
+    let mut taken = vec![vec![Vec::<Cost>::new(); RATES.len()]; arms.len()];
+    for round in 0..u64::from(options.repeat()) {
+        for (r, rate) in RATES.iter().enumerate() {
+            for a in crate::livelock::order(arms.len(), options.seed, round << 8 | r as u64) {
+                let at = rate.map_or("the wire's maximum".into(), |rate| format!("{:.0} k/s", rate / 1000.0));
+                runner.say(&format!("{} at {at}", arms[a].name));
+                taken[a][r].push(one(&runner.bench, &arms[a], *rate, options.window())?);
+                runner.step();
+            }
+        }
+    }
+    let mut document = runner.document("shed-cost")?;
+    document.arms = arms.iter().map(|arm| result_of(arm, options.reserve)).collect();
+    let names: Vec<String> =
+        RATES.iter().map(|r| r.map_or("max".into(), |r| format!("{:.0} k/s", r / 1000.0))).collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    let show = |title: &str, unit: &str, digits, value: fn(&Cost) -> f64| {
+        let mut panel = Panel {
+            title: title.into(),
+            x: Scale::named("offered", &names),
+            y: Scale::of(unit, digits, false),
+            ..Panel::default()
+        };
+        for (arm, taken) in arms.iter().zip(&taken) {
+            for (r, costs) in taken.iter().enumerate() {
+                panel.add(&arm.name, Mark::of(r as f64, &costs.iter().map(value).collect::<Vec<f64>>()));
+            }
+        }
+        panel
+    };
+    document.panels = vec![
+        show("CPU time per packet", "ns", 1, |c| c.ns),
+        show("dropped by XDP, share of what was polled", "%", 2, |c| 100.0 * c.dropped),
+        show("polled", "k/s", 0, |c| c.polled_pps / 1000.0),
+        show("share of the host CPU", "%", 1, |c| 100.0 * c.cpu),
+    ];
+    runner.finish(&mut document, &[], false);
+    document.verdict.retain(|v| v.id != Id::Ledger.name());
+    document.verdict.extend(verdict(&document.panels));
+    Ok(document)
+}
+
+/// The worst rate's ratio, and whether what was shed was all there was.
+fn verdict(panels: &[Panel]) -> Vec<Verdict> {
+    let rates = (0..RATES.len()).map(|r| r as f64);
+    let ratio =
+        |r: f64| Some(panels.first()?.at(SHED, r)? / panels.first()?.at(DROP, r).filter(|d| *d > 0.0)?);
+    let ratios: Vec<f64> = rates.clone().filter_map(ratio).collect();
+    let worst = stats::spread(&ratios).map(|s| s.max);
+    let shed: Vec<f64> = rates.filter_map(|r| panels.get(1)?.at(SHED, r)).collect();
+    let least = stats::spread(&shed).map(|s| s.min);
+    let p5 = plan::claim("P5", "CPU time per shed packet / bare XDP_DROP, worst rate", worst, RATIO_MAX);
+    let note = least.map(|least| format!("at least {least:.2} % of what was polled is shed"));
+    vec![Verdict { aim: Some(RATIO_AIM), digits: 2, note, ..p5 }]
+}
+
+/// CPU time per polled packet of one trial.
+///
+/// # Errors
+/// As a trial's.
+pub fn one(bench: &Bench, arm: &Arm, rate: Option<f64>, window: Duration) -> Result<Cost> {
+    let guarded = matches!(arm.host, Host::Guard(_));
+    bench.stage(arm, &Scene::default(), |rig, cast, _| {
+        rig.reach(true)?;
+        // A bare drop takes the probe's answers too.
+        let probe = guarded.then(|| Probe::start(bench, rig, &["--tcp", "--arp"])).transpose()?;
+        let pid = nix::unistd::Pid::from_raw(cast.consumers[0].ids()[0] as i32);
+        let signal = |what| nix::sys::signal::kill(pid, what).map_err(|e| Error::program("udp-sink", e));
+        if guarded {
+            // Its socket is full from then on.
+            signal(nix::sys::signal::Signal::SIGSTOP)?;
+        }
+        let phase = |duration| Phase { duration, rate };
+        let target = bench.consumer.kind.target(&rig.inputs[0], 1);
+        let load = rig.load(vec![phase(WARM_UP), phase(window), phase(TAIL)], burst(rate), target);
+        let running = bench.wire.start(&rig.wire_side, bench.cpus.wire, &load)?;
+        bench.interrupt.sleep(WARM_UP)?;
+        let dropped = || rig.dropped();
+        let (from, before) = (bench.edge(rig, cast)?, dropped()?);
+        bench.interrupt.sleep(window)?;
+        let (to, after) = (bench.edge(rig, cast)?, dropped()?);
+        running.wait()?;
+        drop(probe);
+        if guarded {
+            signal(nix::sys::signal::Signal::SIGCONT)?;
+        }
+        let meter = to.meter().since(from.meter());
+        let seconds = from.until(&to).as_secs_f64();
+        let shares = Shares::new(&from, &to, &Report { window_ns: 1, ..Report::default() }, 0);
+        let (cpu, packets) = match guarded {
+            true => (shares.cpu.weir, meter.packets_by[Class::Guard as usize]),
+            false => (shares.cpu.softirq, meter.packets),
+        };
+        let packets = packets.max(1) as f64;
+        Ok(Cost {
+            ns: cpu * seconds * 1e9 / packets,
+            dropped: after.saturating_sub(before) as f64 / meter.packets.max(1) as f64,
+            polled_pps: packets / seconds,
+            cpu,
+        })
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_worst_rate_is_judged() {
+        let panel = |values: [(f64, f64); 3]| {
+            let mut panel = Panel::default();
+            for (r, (drop, shed)) in values.into_iter().enumerate() {
+                panel.add(DROP, Mark::of(r as f64, &[drop]));
+                panel.add(SHED, Mark::of(r as f64, &[shed]));
+            }
+            panel
+        };
+        let shares = panel([(100.0, 99.0), (100.0, 98.0), (100.0, 97.5)]);
+        let p5 = &verdict(&[panel([(50.0, 60.0), (50.0, 140.0), (50.0, 90.0)]), shares.clone()])[0];
+        assert!(p5.holds && p5.value == Some(2.8), "{p5:?}");
+        assert!(p5.note.as_deref().is_some_and(|n| n.contains("97.50")), "{p5:?}");
+        assert!(!verdict(&[panel([(50.0, 60.0), (50.0, 160.0), (50.0, 90.0)]), shares])[0].holds);
+        assert!(!verdict(&[])[0].holds, "nothing measured");
+    }
+}

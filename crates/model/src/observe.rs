@@ -1,0 +1,249 @@
+//! From windows of counters of a running host to a path with its costs.
+//!
+//! A window is a stretch of the host's own traffic. Rates that differ from window to window tell what is fixed from what is
+//! per packet; if they do not differ, only a lower bound is known, and the estimate says so.
+
+use crate::line::{Estimate, Line, jackknife};
+use crate::path::{Path, Rate};
+use serde::Serialize;
+
+/// What happened in one stretch of time on the CPU that receives. Shares are of that CPU.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
+pub struct Window {
+    /// Packets/s that the source handed up.
+    pub rate: f64,
+    /// Part of them, 0 to 1, that was lost anywhere in the host.
+    pub lost: f64,
+    /// All work on the CPU but that of the rivals and of niced programs.
+    pub busy: f64,
+    /// Softirq and interrupts.
+    pub softirq: f64,
+    /// CPU time of the programs that read, with the softirq that interrupted it.
+    pub program: f64,
+    /// What rivals and niced programs took, which would otherwise have been idle.
+    pub others: f64,
+}
+
+/// Fewest windows.
+pub const WINDOWS: usize = 4;
+/// Fewest packets/s in the busiest window: less drowns in the resolution of the kernel's clocks.
+pub const RATE: f64 = 1000.0;
+/// How much the highest rate must exceed the lowest to tell fixed costs from those per packet.
+pub const SPREAD: f64 = 1.3;
+/// Beyond this share of others, idle time says too little of the work of packets: the parts are measured one by one.
+pub const OTHERS: f64 = 0.02;
+/// Windows that lost more are left out: what is lost costs less than what is read.
+pub const LOST: f64 = 0.02;
+
+/// Why there is no estimate.
+#[derive(Debug, Clone, Copy, PartialEq, thiserror::Error)]
+pub enum TooLittle {
+    /// Not enough windows without loss.
+    #[error("{0} of {1} windows without loss are too few")]
+    Windows(usize, usize),
+    /// Hardly a packet.
+    #[error("{0:.0} packets/s are too few")]
+    Packets(f64),
+    /// The packets cost nothing that can be seen.
+    #[error("its packets cost no CPU time that can be seen")]
+    Cost,
+}
+
+/// Costs of a path, from windows.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Costs {
+    /// Softirq and interrupts.
+    pub receive: Line,
+    /// The program, without the softirq that interrupted it.
+    pub program: Line,
+    /// False if the rates were too alike to tell fixed from per packet: then all counts as per packet.
+    pub varied: bool,
+}
+
+/// Windows that tell something: those without loss.
+fn usable(windows: &[Window]) -> Vec<Window> {
+    windows.iter().filter(|w| w.lost <= LOST && w.rate > 0.0).copied().collect()
+}
+
+fn spread(windows: &[Window]) -> f64 {
+    let low = windows.iter().map(|w| w.rate).fold(f64::INFINITY, f64::min);
+    windows.iter().map(|w| w.rate).fold(0.0, f64::max) / low
+}
+
+/// Costs from these windows; `crowded` if the CPU's idle time says little because somebody takes it.
+fn costs(windows: &[Window], crowded: bool) -> Option<Costs> {
+    let varied = spread(windows) >= SPREAD;
+    let line = |share: &dyn Fn(&Window) -> f64| -> Option<Line> {
+        let points: Vec<(f64, f64)> = windows.iter().map(|w| (w.rate, share(w))).collect();
+        if varied {
+            return Line::fit(&points);
+        }
+        let (packets, time) = points.iter().fold((0.0, 0.0), |sum, p| (sum.0 + p.0, sum.1 + p.1));
+        Some(Line { fixed: 0.0, per_packet: time / packets })
+    };
+    // Softirq interrupts the program for its part of the time that the program runs.
+    let own = |w: &Window| w.program * (1.0 - w.softirq).max(0.0);
+    let (receive, program) = (line(&|w| w.softirq)?, line(&own)?);
+    if crowded {
+        return Some(Costs { receive, program, varied });
+    }
+    // The whole is known best, because idle time is measured and softirq time sampled; the parts tell how it divides.
+    let whole = line(&|w| w.busy)?;
+    let divide = |whole: f64, receive: f64, program: f64| {
+        let part = if receive + program > 0.0 { receive / (receive + program) } else { 1.0 };
+        (whole * part, whole * (1.0 - part))
+    };
+    let fixed = divide(whole.fixed, receive.fixed, program.fixed);
+    let per_packet = divide(whole.per_packet, receive.per_packet, program.per_packet);
+    Some(Costs {
+        receive: Line { fixed: fixed.0, per_packet: per_packet.0 },
+        program: Line { fixed: fixed.1, per_packet: per_packet.1 },
+        varied,
+    })
+}
+
+/// A path with costs from observation, and what it can do.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Fitted {
+    /// With the costs.
+    pub path: Path,
+    /// Its MLFRR and what limits it.
+    pub rate: Rate,
+    /// The MLFRR with its interval.
+    pub mlfrr: Estimate,
+    /// The livelock point with its interval, if there is one.
+    pub livelock: Option<Estimate>,
+    /// The costs.
+    pub costs: Costs,
+    /// Windows that were used.
+    pub windows: usize,
+}
+
+/// Puts the costs that `windows` tell into `path` (whose own costs do not matter) and estimates what `ask` makes of it: the
+/// identity for now, a change for a what-if.
+///
+/// `error` is the relative error of the model itself, from comparison with measured rates.
+///
+/// # Errors
+/// If the windows tell too little.
+pub fn fit(
+    windows: &[Window],
+    path: &Path,
+    ask: &dyn Fn(Path) -> Path,
+    error: f64,
+) -> Result<Fitted, TooLittle> {
+    let used = usable(windows);
+    if used.len() < WINDOWS {
+        return Err(TooLittle::Windows(used.len(), windows.len()));
+    }
+    let most = used.iter().map(|w| w.rate).fold(0.0, f64::max);
+    if most < RATE {
+        return Err(TooLittle::Packets(most));
+    }
+    let others = used.iter().map(|w| w.others).sum::<f64>() / used.len() as f64;
+    let crowded = others > OTHERS || path.rivals.iter().any(|r| r.demand >= 1.0);
+    let with = |left_out: Option<usize>| -> Option<(Path, Costs)> {
+        let rest: Vec<Window> =
+            used.iter().enumerate().filter(|(i, _)| Some(*i) != left_out).map(|(_, w)| *w).collect();
+        let costs = costs(&rest, crowded)?;
+        let costed = Path { receive: costs.receive, program: costs.program, ..path.clone() };
+        Some((ask(costed), costs))
+    };
+    let finite = |value: f64| value.is_finite().then_some(value);
+    let (asked, costs) = with(None).ok_or(TooLittle::Cost)?;
+    let mlfrr = jackknife(used.len(), |i| finite(with(i)?.0.rate().mlfrr)).ok_or(TooLittle::Cost)?;
+    let livelock = jackknife(used.len(), |i| finite(with(i)?.0.livelock()?));
+    // Costs that are fixed in truth were taken for costs per packet: the rate is at least so high.
+    let open = |e: Estimate| if costs.varied { e } else { Estimate { high: None, ..e } };
+    Ok(Fitted {
+        rate: asked.rate(),
+        mlfrr: open(mlfrr.widened(error)),
+        livelock: livelock.map(|e| open(e.widened(error))),
+        path: asked,
+        costs,
+        windows: used.len(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::path::{Class, Limit};
+    use crate::share::{Rival, weight};
+    use crate::whatif::{Change, Facts};
+
+    const FACTS: Facts = Facts { charge: None, packet: 60.0, per_byte: 0.0, link_bits: None };
+
+    fn blank() -> Path {
+        Path::of(Line::default(), Line::default())
+    }
+
+    /// A host with 0.12 fixed and 0.4 us of softirq, 0.1 fixed and 1.7 us of program, as the lab's is.
+    fn window(rate: f64) -> Window {
+        let softirq = 0.12 + 0.4e-6 * rate;
+        let own = 0.1 + 1.7e-6 * rate;
+        Window { rate, busy: softirq + own, softirq, program: own / (1.0 - softirq), ..Window::default() }
+    }
+
+    fn rates(rates: &[f64]) -> Vec<Window> {
+        rates.iter().map(|r| window(*r)).collect()
+    }
+
+    #[test]
+    fn costs_of_a_varied_load_are_found() {
+        let fitted = fit(&rates(&[20e3, 50e3, 80e3, 110e3, 140e3]), &blank(), &|p| p, 0.0).unwrap();
+        assert!((fitted.mlfrr.value / (0.78 / 2.1e-6) - 1.0).abs() < 1e-3, "{:?}", fitted.mlfrr);
+        assert!((fitted.costs.receive.per_packet / 0.4e-6 - 1.0).abs() < 1e-3);
+        assert!((fitted.costs.program.per_packet / 1.7e-6 - 1.0).abs() < 1e-3);
+        assert_eq!(fitted.rate.limit, Limit::Cpu);
+        assert_eq!(fitted.path.class(), Class::Livelock);
+        assert!((fitted.livelock.unwrap().value / (0.88 / 0.4e-6) - 1.0).abs() < 1e-3);
+    }
+
+    #[test]
+    fn a_constant_load_gives_a_lower_bound_only() {
+        let windows = rates(&[100e3, 101e3, 99e3, 100e3, 100.5e3]);
+        let fitted = fit(&windows, &blank(), &|p| p, 0.05).unwrap();
+        let truth = 0.78 / 2.1e-6;
+        assert!(!fitted.costs.varied && fitted.mlfrr.high.is_none());
+        assert!(fitted.mlfrr.value < truth && fitted.mlfrr.covers(truth));
+    }
+
+    #[test]
+    fn windows_that_lose_are_left_out() {
+        let mut windows = rates(&[20e3, 50e3, 80e3, 110e3]);
+        windows.push(Window { lost: 0.3, busy: 1.0, ..window(500e3) });
+        assert_eq!(fit(&windows, &blank(), &|p| p, 0.0).unwrap().windows, 4);
+        windows.remove(0);
+        assert_eq!(fit(&windows, &blank(), &|p| p, 0.0), Err(TooLittle::Windows(3, 4)));
+        assert_eq!(fit(&rates(&[1.0; 5]), &blank(), &|p| p, 0.0), Err(TooLittle::Packets(1.0)));
+    }
+
+    #[test]
+    fn beside_a_rival_the_parts_are_measured_one_by_one() {
+        let path = Path { rivals: vec![Rival { weight: weight(0), demand: 1.0 }], ..blank() };
+        let windows: Vec<Window> =
+            [20e3, 50e3, 80e3, 110e3].map(|r| Window { busy: 1.0, ..window(r) }).into_iter().collect();
+        let fitted = fit(&windows, &path, &|p| p, 0.0).unwrap();
+        // 0.1 + 1.7 R = (1 - 0.12 - 0.4 R) / 2.
+        assert!((fitted.mlfrr.value / (0.34 / 1.9e-6) - 1.0).abs() < 1e-3, "{:?}", fitted.mlfrr);
+    }
+
+    #[test]
+    fn beside_niced_programs_idle_time_is_not_believed() {
+        let mut windows = rates(&[20e3, 50e3, 80e3, 110e3, 140e3]);
+        windows.iter_mut().for_each(|w| (w.others, w.busy) = (0.3, 0.05));
+        let fitted = fit(&windows, &blank(), &|p| p, 0.0).unwrap();
+        assert!((fitted.mlfrr.value / (0.78 / 2.1e-6) - 1.0).abs() < 1e-3, "{:?}", fitted.mlfrr);
+    }
+
+    #[test]
+    fn a_what_if_has_an_interval_of_its_own() {
+        let mut windows = rates(&[20e3, 50e3, 80e3, 110e3, 140e3]);
+        windows[2].busy += 0.02;
+        let guarded = |path: Path| Change::Guarded.apply(&path, &FACTS);
+        let fitted = fit(&windows, &blank(), &guarded, 0.0).unwrap();
+        assert!(fitted.mlfrr.value > 1.2 * fit(&windows, &blank(), &|p| p, 0.0).unwrap().mlfrr.value);
+        assert!(fitted.mlfrr.low < fitted.mlfrr.value && fitted.livelock.is_none());
+    }
+}

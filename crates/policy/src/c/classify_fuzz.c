@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0
+/*
+ * Coverage-guided fuzzing of classify.h, see scripts/fuzz.sh: any table of rules, also one that no user can write, over
+ * any frame. The frame lies at the end of a block of its own, so that one byte read too far is found.
+ */
+#include <stdlib.h>
+#include <string.h>
+#include "classify.h"
+
+#define CHECK(truth) do { if (!(truth)) __builtin_trap(); } while (0)
+
+int LLVMFuzzerTestOneInput(const weir_u8 *input, __SIZE_TYPE__ size)
+{
+	static struct weir_rules rules;
+	struct weir_view view, again;
+	__SIZE_TYPE__ table, length;
+	weir_u32 verdict, rule;
+	weir_u8 *frame;
+
+	if (size < 2)
+		return 0;
+	/* The first two bytes say how much of the input is table. */
+	table = (input[0] | input[1] << 8) % sizeof(rules);
+	input += 2;
+	size -= 2;
+	if (table > size)
+		table = size;
+	memset(&rules, 0, sizeof(rules));
+	memcpy(&rules, input, table);
+	length = size - table;
+	frame = malloc(length ? length : 1);
+	CHECK(frame);
+	memcpy(frame, input + table, length);
+
+	weir_parse(frame, frame + length, rules.addresses, &view);
+	CHECK(view.l3 <= length && view.l4 <= length && view.lane < WEIR_LANE_WIDE);
+	CHECK(!(view.key[2] & WEIR_F_PORTS) || view.l4 + 8 <= length);
+	CHECK(!(view.key[2] & WEIR_F_LATER) || view.key[2] & WEIR_F_FRAGMENT);
+	CHECK(!(view.key[2] & WEIR_F_V4) || !(view.key[2] & WEIR_F_V6));
+	verdict = weir_classify(&rules, &view);
+	rule = WEIR_VERDICT_RULE(verdict);
+	CHECK(verdict == WEIR_NORMAL || rule < WEIR_RULES);
+	if (verdict != WEIR_NORMAL)
+		CHECK(weir_matches(&rules.rule[rule], &view));
+
+	/* The class does not hang on what follows the headers, nor on what the last frame left behind. */
+	memset(&again, 0xff, sizeof(again));
+	weir_parse(frame, frame + length, rules.addresses, &again);
+	CHECK(!memcmp(&view, &again, sizeof(view)) && weir_classify(&rules, &again) == verdict);
+	free(frame);
+	return 0;
+}

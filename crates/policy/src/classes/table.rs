@@ -1,0 +1,275 @@
+//! The Rust side of `src/c/classify.h`.
+
+use crate::Nanos;
+
+/// Most matches of one table; a rule takes one to four.
+pub const RULES_MAX: usize = 64;
+const LANES: usize = 6;
+pub(super) const LANE_LINK: usize = 0;
+pub(super) const LANE_TCP: usize = 1;
+pub(super) const LANE_UDP: usize = 2;
+pub(super) const LANE_ICMP: usize = 3;
+pub(super) const LANE_OTHER: usize = 4;
+pub(super) const LANE_WIDE: usize = 5;
+pub(super) const SIDE_SOURCE: u8 = 1;
+pub(super) const SIDE_TARGET: u8 = 2;
+
+/// Flags of a [`View`].
+pub mod flag {
+    /// IPv4.
+    pub const V4: u32 = 1;
+    /// IPv6.
+    pub const V6: u32 = 2;
+    /// Its ports are known.
+    pub const PORTS: u32 = 4;
+    /// A fragment, the first one or a later one.
+    pub const FRAGMENT: u32 = 8;
+    /// A later fragment: it has no transport header.
+    pub const LATER: u32 = 16;
+    /// TCP, and not a bare SYN.
+    pub const ESTABLISHED: u32 = 32;
+    /// Neighbour discovery that did not pass a router.
+    pub const ND: u32 = 64;
+    /// Has a VLAN tag that is not a mere priority.
+    pub const TAGGED: u32 = 128;
+}
+
+/// What a frame is worth while not all of them can be handled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(u8)]
+pub enum Class {
+    /// Without a rule.
+    Normal = 0,
+    /// Goes first.
+    Bulk = 1,
+    /// Is never shed, within its bound.
+    Protected = 2,
+}
+
+impl Class {
+    /// For the status.
+    pub fn name(self) -> &'static str {
+        match self {
+            Class::Normal => "normal",
+            Class::Bulk => "bulk",
+            Class::Protected => "protected",
+        }
+    }
+}
+
+/// `struct weir_rule`: one mask and value over three words of the frame, and at most one prefix.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub(super) struct Match {
+    pub value: [u32; 3],
+    pub mask: [u32; 3],
+    pub address: [u32; 4],
+    pub prefix: [u32; 4],
+    pub class: u8,
+    pub side: u8,
+    pub bounded: u8,
+    pub pad: [u8; 5],
+}
+
+/// `struct weir_rules`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[repr(C, align(64))]
+struct Raw {
+    first: [u8; LANES + 1],
+    addresses: u8,
+    source_bits: [u64; 2],
+    target_bits: [u64; 2],
+    pad: [u64; 3],
+    rule: [Match; RULES_MAX],
+}
+
+const _: () = assert!(size_of::<Match>() == 64);
+const _: () = assert!(size_of::<Raw>() == 64 + 64 * RULES_MAX);
+
+/// A frame as rules see it; numbers in host order.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct View {
+    key: [u32; 3],
+    lane: u32,
+    l3: u32,
+    l4: u32,
+    source: [u32; 4],
+    target: [u32; 4],
+}
+
+impl View {
+    /// EtherType behind the VLAN tags.
+    pub fn ethertype(&self) -> u16 {
+        (self.key[0] >> 16) as u16
+    }
+
+    /// IP protocol behind the extension headers; 0 if unknown.
+    pub fn protocol(&self) -> u8 {
+        (self.key[0] >> 8) as u8
+    }
+
+    /// Differentiated services code point.
+    pub fn dscp(&self) -> u8 {
+        self.key[0] as u8
+    }
+
+    /// Source and target port, if known.
+    pub fn ports(&self) -> Option<(u16, u16)> {
+        (self.flags() & flag::PORTS != 0).then_some(((self.key[1] >> 16) as u16, self.key[1] as u16))
+    }
+
+    /// Bits of [`flag`].
+    pub fn flags(&self) -> u32 {
+        self.key[2] & 0xffff
+    }
+
+    /// VLAN id of the outermost tag that names one, 0 if none does.
+    pub fn vlan(&self) -> u16 {
+        (self.key[2] >> 16) as u16
+    }
+
+    /// Offsets of the IP and the transport header, 0 for one that is not there.
+    pub fn offsets(&self) -> (usize, usize) {
+        (self.l3 as usize, self.l4 as usize)
+    }
+}
+
+/// The class of a frame and the match that decided: its index in the table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Verdict {
+    /// Class.
+    pub class: Class,
+    /// `None` for [`Class::Normal`].
+    pub rule: Option<usize>,
+}
+
+impl Verdict {
+    /// Decodes what the header returns.
+    pub fn from_raw(raw: u32) -> Self {
+        let class = match raw & 0xff {
+            1 => Class::Bulk,
+            2 => Class::Protected,
+            _ => Class::Normal,
+        };
+        Self { class, rule: (raw >> 8).checked_sub(1).map(|r| r as usize) }
+    }
+}
+
+/// The rules need more than [`RULES_MAX`] matches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Full {
+    /// Index of the first rule that found no room.
+    pub rule: usize,
+    /// Matches that all rules up to it would need.
+    pub needed: usize,
+}
+
+/// The rules as the packet path reads them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Table(Box<Raw>);
+
+unsafe extern "C" {
+    fn weir_host_classify(rules: *const Raw, data: *const u8, length: usize, view: *mut View) -> u32;
+    fn weir_host_within(at: *mut u64, now: u64, cost: u64, burst: u64) -> u32;
+}
+
+impl Table {
+    /// The table of `rules`; a match that is there already takes no room.
+    ///
+    /// # Errors
+    /// [`Full`] if there is no room for one of them.
+    pub fn new(rules: &[super::Rule]) -> Result<Self, Full> {
+        let mut lanes: [Vec<Match>; LANES] = Default::default();
+        let mut needed = 0;
+        for (index, rule) in rules.iter().enumerate() {
+            for (lane, found) in rule.matches() {
+                if lanes[*lane].contains(found) {
+                    continue;
+                }
+                lanes[*lane].push(*found);
+                needed += 1;
+            }
+            if needed > RULES_MAX {
+                return Err(Full { rule: index, needed });
+            }
+        }
+        let mut raw = Box::new(Raw {
+            first: [0; LANES + 1],
+            addresses: 0,
+            source_bits: [0; 2],
+            target_bits: [0; 2],
+            pad: [0; 3],
+            rule: [Match::default(); RULES_MAX],
+        });
+        let mut next = 0;
+        for (lane, matches) in lanes.iter_mut().enumerate() {
+            // The first match decides, so the most valuable class comes first.
+            matches.sort_by_key(|m| std::cmp::Reverse(m.class));
+            raw.first[lane] = next as u8;
+            for found in matches.iter() {
+                raw.rule[next] = *found;
+                next += 1;
+                raw.addresses |= u8::from(found.side != 0);
+                if lane == LANE_TCP || lane == LANE_UDP {
+                    let (source, target) = (found.mask[1] >> 16, found.mask[1] & 0xffff);
+                    let port = |shift: u32| 1u64 << ((found.value[1] >> shift) & 63);
+                    // A match without a port would be missed by the fast way: then every port is looked at.
+                    raw.source_bits[lane - LANE_TCP] |= if source == 0xffff {
+                        port(16)
+                    } else if target == 0 {
+                        u64::MAX
+                    } else {
+                        0
+                    };
+                    raw.target_bits[lane - LANE_TCP] |= if target == 0xffff { port(0) } else { 0 };
+                }
+            }
+        }
+        raw.first[LANES] = next as u8;
+        Ok(Self(raw))
+    }
+
+    /// The class of a frame that begins with its Ethernet header.
+    pub fn classify(&self, frame: &[u8]) -> Verdict {
+        self.look(frame).0
+    }
+
+    /// The class of a frame, and what the rules saw of it.
+    pub fn look(&self, frame: &[u8]) -> (Verdict, View) {
+        let mut view = View::default();
+        // SAFETY: all pointers are valid for the call: Raw and View have the layout of the header's structs (sizes are
+        // asserted on both sides), the frame is read within its length, and only the view is written.
+        let raw =
+            unsafe { weir_host_classify(&raw const *self.0, frame.as_ptr(), frame.len(), &raw mut view) };
+        (Verdict::from_raw(raw), view)
+    }
+
+    /// Matches in use.
+    pub fn len(&self) -> usize {
+        usize::from(self.0.first[LANES])
+    }
+
+    /// True if every frame is normal.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The table as BPF reads it, `struct weir_rules`.
+    pub fn as_bytes(&self) -> &[u8] {
+        // SAFETY: Raw has no padding: its fields add up to its size, which is asserted above.
+        unsafe { std::slice::from_raw_parts((&raw const *self.0).cast(), size_of::<Raw>()) }
+    }
+}
+
+/// The header's token bucket, for tests of what it lets through.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Bucket(u64);
+
+impl Bucket {
+    /// True if a packet at `now` is within a bound of one packet per `cost` ns with `burst` ns saved up.
+    pub fn within(&mut self, now: Nanos, cost: Nanos, burst: Nanos) -> bool {
+        // SAFETY: the one pointer is valid for the call.
+        unsafe { weir_host_within(&raw mut self.0, now, cost, burst) != 0 }
+    }
+}

@@ -1,0 +1,273 @@
+//! The look: turns of a source that stands in a pause, in order to find protected packets among those that are shed
+//! (MR-34, MR-37).
+//!
+//! A pause costs nothing because the NIC drops, and the NIC knows no classes. So a source that carries protected packets
+//! is looked at during a pause too: its ring is drained, what is for full consumers is shed before a buffer is allocated
+//! for it, and what is protected passes. Between two looks the ring is left alone for as long as it can hold what arrives.
+//!
+//! Nobody knows beforehand which sources carry protected packets. So a source is looked at for [`FIRST`] when classes
+//! are first told of its frames, and afterwards the heartbeats of a pause, which are due anyway, look at [`LOOK_PACKETS`].
+//!
+//! # Properties
+//! - A source without a protected packet in the last [`MEMORY`] is not looked at: the look costs nothing then.
+//! - Looks take at most half the budget, over any whole number of periods, plus one turn.
+//! - A nap between two looks is at least [`NAP_MIN`] and at most [`NAPS`] naps of an empty ring, and no longer than half the
+//!   ring lasts at the rate seen.
+
+use crate::budget::Budget;
+use crate::poller::SOURCES_MAX;
+use crate::{MILLISECOND, Nanos, Permille};
+
+/// How long one protected packet keeps the look going. Keepalives come once a second, and not to the millisecond.
+pub const MEMORY: Nanos = 1500 * MILLISECOND;
+/// The look at a source that has just come to be polled: fifty packets a second are found if they are regular, at a rate
+/// that the look can follow. Programs wait for it, so it is short.
+pub const FIRST: Nanos = 20 * MILLISECOND;
+/// Packets of one turn of a look: what is shed does not fill a consumer, so only the time of the turn counts.
+pub const LOOK_PACKETS: u32 = 128;
+/// Longest nap between two looks, in naps of an empty ring: each wake interrupts the programs that read.
+pub const NAPS: Nanos = 4;
+/// Shortest nap between two looks, ns: a shorter one costs more than it saves.
+pub const NAP_MIN: Nanos = 10_000;
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Source {
+    /// The look goes on until then.
+    until: Nanos,
+    /// Earliest time of the next one.
+    next: Nanos,
+    nap: Nanos,
+    /// Frames since the ring was empty for the last time.
+    burst: u32,
+    /// Classes are told of its frames.
+    classed: bool,
+    /// A protected packet was found, not long ago.
+    found: bool,
+}
+
+/// The looks of one CPU's poller.
+#[derive(Clone, Debug)]
+pub struct Look {
+    sources: [Source; SOURCES_MAX],
+    budget: Budget,
+    nap_max: Nanos,
+    ring: u32,
+    first: Nanos,
+}
+
+impl Look {
+    /// Looks take at most half of `share` of every `period`; a ring of `ring` packets is left alone for at most
+    /// [`NAPS`] times `nap` ns. `first`: how long a source is looked at that has just come, [`FIRST`], or 0 if nothing is protected.
+    pub fn new(period: Nanos, share: Permille, nap: Nanos, ring: u32, first: Nanos, now: Nanos) -> Self {
+        Self {
+            sources: [Source::default(); SOURCES_MAX],
+            budget: Budget::new(period, half(share), now),
+            nap_max: nap,
+            ring,
+            first,
+        }
+    }
+
+    /// Takes new options.
+    pub fn set(&mut self, period: Nanos, share: Permille, nap: Nanos, ring: u32, first: Nanos) {
+        self.budget.set(period, half(share));
+        (self.nap_max, self.ring, self.first) = (nap, ring, first);
+    }
+
+    /// A turn of `source` that ended at `now` saw `frames` with their classes, `protected` packets among them.
+    pub fn saw(&mut self, now: Nanos, source: usize, frames: u32, protected: u32) {
+        let Some(state) = self.sources.get_mut(source).filter(|_| frames > 0) else { return };
+        let first = !std::mem::replace(&mut state.classed, true);
+        if protected > 0 {
+            (state.until, state.found) = (now.saturating_add(MEMORY), true);
+        } else if first {
+            state.until = now.saturating_add(self.first);
+        }
+    }
+
+    /// True if protected packets come through `source`.
+    pub fn finds(&self, now: Nanos, source: usize) -> bool {
+        self.sources.get(source).is_some_and(|s| s.found && now < s.until)
+    }
+
+    /// True if a heartbeat of `source` during a pause tells classes, and sheds what is for full consumers.
+    pub fn is_classed(&self, source: usize) -> bool {
+        self.sources.get(source).is_some_and(|s| s.classed)
+    }
+
+    /// A turn of a source in a pause ended at `now`; it found `frames`, and the ring empty at its end if `drained`.
+    pub fn looked(&mut self, now: Nanos, source: usize, frames: u32, spent: Nanos, drained: bool) {
+        self.budget.charge(now, spent);
+        let (most, ring) = ((self.nap_max * NAPS).max(NAP_MIN), self.ring);
+        let Some(state) = self.sources.get_mut(source) else { return };
+        state.burst = state.burst.saturating_add(frames);
+        if !drained {
+            state.next = now;
+            return;
+        }
+        // What one nap lets in must fit into the ring, also when it comes in a burst.
+        let nap = match std::mem::take(&mut state.burst) {
+            burst if burst > ring / 2 => state.nap / 2,
+            burst if burst < ring / 4 => state.nap + state.nap / 8,
+            _ => state.nap,
+        };
+        state.nap = nap.clamp(NAP_MIN, most);
+        state.next = now.saturating_add(state.nap);
+    }
+
+    /// The earliest time from `now` on of a look at `source`, which stands in a pause; `None` if there is nothing to
+    /// look for.
+    pub fn due(&mut self, now: Nanos, source: usize) -> Option<Nanos> {
+        let state = self.sources.get(source).filter(|s| now < s.until)?;
+        let next = state.next.max(now);
+        Some(self.budget.resume_at(now).map_or(next, |resume| next.max(resume)))
+    }
+
+    /// The source is no longer polled, or anew.
+    pub fn forget(&mut self, source: usize) {
+        if let Some(state) = self.sources.get_mut(source) {
+            *state = Source::default();
+        }
+    }
+
+    /// Nothing else wants the CPU: the account is cleared, as that of the budget.
+    pub fn idle(&mut self, now: Nanos) {
+        self.budget.idle(now);
+    }
+}
+
+fn half(share: Permille) -> Permille {
+    share.min(1000) / 2
+}
+
+/// Time that each protected packet may take of the bound of protected packets, which is half the budget.
+///
+/// The cost of a packet is learnt from turns that handed up enough of them.
+#[derive(Clone, Copy, Debug)]
+pub struct Bound {
+    /// 1/16 ns.
+    cost: u64,
+}
+
+/// Cost of a packet before one was measured, ns.
+const COST_FIRST: u64 = 1000;
+/// Range of a cost that is believed, ns.
+const COST_RANGE: (u64, u64) = (100, 20_000);
+/// A turn with fewer packets is mostly the cost of the turn itself.
+const COST_PACKETS: u32 = 8;
+
+impl Default for Bound {
+    fn default() -> Self {
+        Self { cost: COST_FIRST * 16 }
+    }
+}
+
+impl Bound {
+    /// A turn handed up `packets` in `spent` ns.
+    pub fn turned(&mut self, packets: u32, spent: Nanos) {
+        if packets >= COST_PACKETS {
+            let seen = (spent / u64::from(packets)).clamp(COST_RANGE.0, COST_RANGE.1) * 16;
+            self.cost = (self.cost * 15 + seen) / 16;
+        }
+    }
+
+    /// Nanoseconds per protected packet at which they take half of `share` of the CPU; at least 1.
+    pub fn per_packet(&self, share: Permille) -> Nanos {
+        (self.cost * 1000 / 16 / u64::from(half(share)).max(1)).max(1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const NAP: Nanos = 50_000;
+
+    #[test]
+    fn nothing_protected_no_look() {
+        let mut look = Look::new(MILLISECOND, 800, NAP, 256, FIRST, 0);
+        assert_eq!(look.due(5, 3), None);
+        look.saw(10, 3, 0, 0);
+        assert_eq!(look.due(11, 3), None, "no frame told its class");
+        assert!(!look.is_classed(3));
+        look.saw(12, 3, 5, 0);
+        assert!(look.is_classed(3));
+        assert_eq!(look.due(13, 3), Some(13), "the first look");
+        look.saw(14, 3, 5, 0);
+        assert_eq!(look.due(12 + FIRST, 3), None, "nothing was found");
+        let late = 12 + FIRST + 1;
+        look.saw(late, 3, 5, 0);
+        assert_eq!(look.due(late + 1, 3), None, "the first one is over");
+        look.saw(20, 3, 1, 1);
+        assert_eq!(look.due(21, 3), Some(21));
+        assert_eq!(look.due(21, 4), None, "another source");
+        assert_eq!(look.due(20 + MEMORY, 3), None, "forgotten");
+        look.saw(30, 3, 1, 1);
+        look.forget(3);
+        assert_eq!(look.due(31, 3), None);
+        look.saw(40, 99, 1, 1);
+        assert_eq!(look.due(41, 99), None, "no such source");
+    }
+
+    #[test]
+    fn bound_is_half_the_share() {
+        let mut bound = Bound::default();
+        assert_eq!(bound.per_packet(800), 2500);
+        for _ in 0..200 {
+            bound.turned(32, 16_000);
+            bound.turned(2, 16_000);
+        }
+        let per = bound.per_packet(800);
+        assert!((1250..1290).contains(&per), "{per}");
+        assert!(bound.per_packet(0) > 0 && bound.per_packet(1) > 0);
+    }
+
+    proptest! {
+        /// A poller that asks before each look spends at most half the budget on looks, and an idle CPU lends.
+        #[test]
+        fn looks_take_at_most_half(share in 50u16..1000, turn in 2_000u64..20_000, arrivals in 1u32..3000, period in 1u64..10) {
+            let period = period * MILLISECOND;
+            let mut look = Look::new(period, share, NAP, 256, FIRST, 0);
+            look.saw(0, 0, 1, 1);
+            let (mut now, mut spent, mut last) = (0, 0, 0);
+            let end = (20 * period).min(MEMORY - 1);
+            while now < end {
+                match look.due(now, 0) {
+                    Some(at) if at <= now => {
+                        now += turn;
+                        spent += turn;
+                        let came = ((now - last) * u64::from(arrivals) / 1_000_000) as u32;
+                        last = now;
+                        look.looked(now, 0, came.min(LOOK_PACKETS), turn, came < LOOK_PACKETS);
+                    }
+                    Some(at) => now = at,
+                    None => break,
+                }
+            }
+            let periods = end / period + 1;
+            let allowed = periods * period * u64::from(share / 2) / 1000;
+            prop_assert!(spent <= allowed + 2 * turn, "{spent} of {allowed}");
+        }
+
+        /// The nap settles where the ring is between a quarter and a half full, if a nap within its range can do so.
+        #[test]
+        fn nap_follows_the_rate(rate in 100_000u64..20_000_000) {
+            let mut look = Look::new(MILLISECOND, 1000, NAP, 256, FIRST, 0);
+            let mut now = 0;
+            for _ in 0..200 {
+                look.saw(now, 0, 1, 1);
+                look.idle(now);
+                let at = look.due(now, 0).unwrap();
+                let came = ((at - now) * rate / 1_000_000_000) as u32;
+                now = at + 1000;
+                look.looked(now, 0, came, 1000, true);
+            }
+            let nap = look.sources[0].nap;
+            let held = nap * rate / 1_000_000_000;
+            prop_assert!((NAP_MIN..=NAPS * NAP).contains(&nap));
+            prop_assert!(held <= 256 / 2 + 16 || nap == NAP_MIN, "{held} in {nap}");
+            prop_assert!(held >= 256 / 8 || nap == NAPS * NAP, "{held} in {nap}");
+        }
+    }
+}

@@ -1,0 +1,304 @@
+//! Why packets are lost here: one report from what the host shows, first cause first.
+//!
+//! Each loss of an interval is put to the rules of its place, the most special first, and the first rule whose
+//! conditions hold gives the finding. What several losses have as their common cause is one finding. No rule knows
+//! more than the [`Snapshot`]: no experiment, no port, no name.
+
+mod output;
+mod receiver;
+mod stack;
+mod wire;
+
+use crate::model::{Consumer, Cpu, Interface, Kind, Place, Process, Snapshot};
+use serde::{Deserialize, Serialize};
+
+/// Value of [`Report::schema`].
+pub const SCHEMA: &str = "weir.explain/1";
+/// Losses below this many packets, or this share of what was offered, are told but are no finding.
+const LOSS_MIN: u64 = 10;
+const SHARE_MIN: f64 = 1e-4;
+
+/// One report.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Report {
+    /// Always [`SCHEMA`].
+    pub schema: String,
+    /// Name of the host.
+    pub host: String,
+    /// Seconds that were looked at.
+    pub seconds: f64,
+    /// Packets that arrived.
+    pub offered: u64,
+    /// Packets that were lost.
+    pub lost: u64,
+    /// Packets that the ledger cannot place, and how well it can know.
+    pub unaccounted: i64,
+    /// See [`Report::unaccounted`].
+    pub skew: u64,
+    /// What loses packets, or is about to limit a connection; the first cause first. Empty: nothing is wrong.
+    pub findings: Vec<Finding>,
+    /// What looks like trouble and is none.
+    pub harmless: Vec<String>,
+    /// What is nearest to its limit.
+    pub closest: Vec<String>,
+    /// Rules that were tried.
+    pub rules: usize,
+    /// What was not measured.
+    pub missing: Vec<String>,
+}
+
+/// One finding.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Finding {
+    /// The rule's short name, which is its section in docs/explain.md too.
+    pub rule: String,
+    /// Stage that loses.
+    pub place: Place,
+    /// What is wrong, in one line.
+    pub title: String,
+    /// Packets lost by it.
+    pub lost: u64,
+    /// Names and numbers that say so.
+    pub evidence: Vec<(String, String)>,
+    /// Commands, the smallest change first; a line that is not a command begins with `#`.
+    pub change: Vec<String>,
+    /// What they should do to the numbers.
+    pub effect: String,
+    /// Requirement, kernel source.
+    pub source: String,
+    /// Other losses that have the same cause.
+    pub also: Vec<String>,
+}
+
+/// A loss that wants a cause.
+#[derive(Clone, Debug)]
+pub(crate) struct Loss<'a> {
+    place: Place,
+    /// The ledger's word: `ring`, `backlog`, `socket`, ...
+    what: String,
+    packets: u64,
+    interface: Option<&'a Interface>,
+    consumer: Option<&'a Consumer>,
+}
+
+/// What a rule sees.
+pub(crate) struct Case<'a> {
+    pub s: &'a Snapshot,
+    pub loss: &'a Loss<'a>,
+}
+
+/// What a rule that holds says; the rest of the finding is the rule's and the loss's.
+pub(crate) struct Cause {
+    /// Losses of the same rule with the same key are one finding.
+    pub key: String,
+    pub title: String,
+    pub evidence: Vec<(String, String)>,
+    pub change: Vec<String>,
+    pub effect: String,
+}
+
+/// One rule.
+pub(crate) struct Rule {
+    pub name: &'static str,
+    /// Losses that it can explain, by the ledger's words.
+    pub of: &'static [&'static str],
+    pub source: &'static str,
+    pub test: fn(&Case<'_>) -> Option<Cause>,
+}
+
+/// All rules; of one place the most special first.
+fn rules() -> impl Iterator<Item = &'static Rule> {
+    wire::RULES.iter().chain(&stack::RULES).chain(&receiver::RULES).chain(&output::RULES)
+}
+
+impl Case<'_> {
+    pub fn per_second(&self, packets: u64) -> String {
+        let rate = packets as f64 / self.s.interval_s.max(1e-9);
+        if rate >= 1e3 { format!("{:.1} k/s", rate / 1e3) } else { format!("{rate:.0} /s") }
+    }
+
+    /// The process behind the consumer.
+    pub fn process(&self) -> Option<&Process> {
+        let pid = self.loss.consumer?.pid;
+        self.s.processes.iter().find(|p| p.pid == pid && pid != 0)
+    }
+
+    pub fn cpu(&self, number: u32) -> Option<&Cpu> {
+        self.s.cpus.iter().find(|c| c.cpu == number)
+    }
+
+    pub fn consumer_name(&self) -> String {
+        self.loss.consumer.map_or("a socket".into(), name)
+    }
+
+    pub fn interface_name(&self) -> String {
+        self.loss.interface.map_or("the interface".into(), |i| i.name.clone())
+    }
+
+    /// Interfaces by which most packets come.
+    pub fn busiest_interface(&self) -> String {
+        let busiest = self.s.interfaces.iter().max_by_key(|i| i.offered);
+        busiest.map_or("IF".into(), |i| i.name.clone())
+    }
+
+    pub fn limit(&self, name: &str, index: usize) -> Option<u64> {
+        self.s.limits.get(name)?.get(index).copied()
+    }
+}
+
+/// Time of a CPU that went into packets before any program: interrupts, softirqs, their threads.
+pub(crate) fn packet_share(cpu: &Cpu) -> f64 {
+    cpu.irq + cpu.softirq + cpu.threads
+}
+
+pub(crate) fn percent(share: f64) -> String {
+    format!("{:.0} %", share * 100.0)
+}
+
+pub(crate) fn name(c: &Consumer) -> String {
+    if c.pid == 0 { c.socket.clone() } else { format!("{} {} ({})", c.process, c.pid, c.socket) }
+}
+
+/// The report on one window. `s` is the whole window, from its first reading to its last.
+#[must_use]
+pub fn explain(s: &Snapshot) -> Report {
+    let losses = losses(s);
+    let enough = |loss: &Loss<'_>| {
+        loss.packets >= LOSS_MIN && loss.packets as f64 >= SHARE_MIN * s.ledger.offered as f64
+    };
+    let (big, small): (Vec<&Loss<'_>>, Vec<&Loss<'_>>) = losses.iter().partition(|loss| enough(loss));
+    let mut findings: Vec<(String, Finding)> = Vec::new();
+    for loss in big {
+        let case = Case { s, loss };
+        let of_place = rules().filter(|r| r.of.contains(&loss.what.as_str()));
+        let Some((rule, cause)) = of_place.filter_map(|r| Some((r, (r.test)(&case)?))).next() else {
+            continue;
+        };
+        add(&mut findings, &case, rule, cause);
+    }
+    findings.sort_by_key(|(_, f)| (noise(f), std::cmp::Reverse(f.lost)));
+    let mut harmless = harmless(s);
+    for loss in small {
+        let of = loss.consumer.map_or(String::new(), |c| format!(" of {}", name(c)));
+        harmless.push(format!("{} lost, {}{of}: too few to be a finding", loss.packets, loss.what));
+    }
+    Report {
+        schema: SCHEMA.into(),
+        host: s.host.clone(),
+        seconds: s.interval_s,
+        offered: s.ledger.offered,
+        lost: losses.iter().map(|l| l.packets).sum(),
+        unaccounted: s.ledger.unaccounted,
+        skew: s.ledger.skew,
+        findings: findings.into_iter().map(|(_, f)| f).chain(output::windows(s)).collect(),
+        harmless,
+        closest: closest(s),
+        // The one about windows needs no loss.
+        rules: rules().count() + 1,
+        missing: s.missing.clone(),
+    }
+}
+
+/// Packets that nobody wanted are told after those that a program misses.
+fn noise(f: &Finding) -> bool {
+    f.rule == "no-port"
+}
+
+fn add(findings: &mut Vec<(String, Finding)>, case: &Case<'_>, rule: &Rule, cause: Cause) {
+    let key = format!("{} {}", rule.name, cause.key);
+    if let Some((_, known)) = findings.iter_mut().find(|(k, _)| *k == key) {
+        known.lost += case.loss.packets;
+        let of = case.loss.consumer.map_or(case.interface_name(), name);
+        known.also.push(format!("{} lost at {of}", case.per_second(case.loss.packets)));
+        return;
+    }
+    let finding = Finding {
+        rule: rule.name.into(),
+        place: case.loss.place,
+        title: cause.title,
+        lost: case.loss.packets,
+        evidence: cause.evidence,
+        change: cause.change,
+        effect: cause.effect,
+        source: format!("{}; docs/explain.md#{}", rule.source, rule.name),
+        also: Vec::new(),
+    };
+    findings.push((key, finding));
+}
+
+fn losses(s: &Snapshot) -> Vec<Loss<'_>> {
+    let mut all = Vec::new();
+    let mut push = |place, what: &str, packets: u64, interface, consumer| {
+        if packets > 0 {
+            all.push(Loss { place, what: what.to_owned(), packets, interface, consumer });
+        }
+    };
+    for interface in &s.interfaces {
+        for stage in &interface.stages {
+            for (what, n) in &stage.drops {
+                push(stage.place, what, *n, Some(interface), None);
+            }
+        }
+    }
+    for stage in s.path.iter().filter(|stage| matches!(stage.place, Place::Backlog | Place::Stack)) {
+        for (what, n) in stage.drops.iter().filter(|(what, _)| *what != "filter" && *what != "ignored") {
+            push(stage.place, what, *n, None, None);
+        }
+    }
+    push(Place::Stack, "vanished", stack::vanished(s), None, None);
+    push(Place::Stack, "neighbour", stack::unsent(s), None, None);
+    let at = |place: &str| s.ledger.drops.get(place).copied().unwrap_or(0);
+    let counted = at("socket") + at("socket memory");
+    let udp = s.consumers.iter().filter(|c| c.kind == Kind::Udp);
+    let named: u64 = udp.filter_map(|c| c.lost).sum();
+    // A wrong checksum may be found only when the program reads: then the socket counts it as its drop too.
+    let broken = at("checksum") > 0 && counted * 2 < named && named <= counted + at("checksum");
+    for consumer in s.consumers.iter().filter(|c| !broken || c.kind != Kind::Udp) {
+        let lost = consumer.lost.unwrap_or(0);
+        push(Place::Consumer, crate::consumers::word(consumer.kind), lost, None, Some(consumer));
+    }
+    // Memory that is short is counted for all sockets together where the socket has gone, or does not tell.
+    push(Place::Consumer, "gone socket", counted.saturating_sub(named), None, None);
+    let thrown = ["TcpExt.TCPRcvQDrop", "TcpExt.RcvPruned", "TcpExt.OfoPruned"].iter();
+    push(Place::Consumer, "tcp memory", thrown.filter_map(|name| s.stack.get(*name)).sum(), None, None);
+    all
+}
+
+/// What people search for, and need not.
+fn harmless(s: &Snapshot) -> Vec<String> {
+    let mut list = Vec::new();
+    let squeezed: u64 = s.cpus.iter().map(|c| c.squeezed).sum();
+    let backlog: u64 = s.cpus.iter().map(|c| c.backlog_drops).sum();
+    if squeezed > 0 && backlog == 0 {
+        list.push(format!(
+            "time_squeeze rose by {squeezed}: softirq used its budget and went on; no packet was lost by it (net_rx_action, net/core/dev.c)"
+        ));
+    }
+    if let Some(n) = s.ledger.drops.get("ignored").filter(|n| **n > 0) {
+        list.push(format!(
+            "rx_dropped: {n} packets of protocols or VLANs that nobody here wants (__netif_receive_skb_core, net/core/dev.c)"
+        ));
+    }
+    list
+}
+
+/// The fullest CPU and the fullest queue.
+fn closest(s: &Snapshot) -> Vec<String> {
+    let mut list = Vec::new();
+    if let Some(cpu) = s.cpus.iter().min_by(|a, b| a.idle.total_cmp(&b.idle)) {
+        list.push(format!("CPU {}, {} busy", cpu.cpu, percent(1.0 - cpu.idle)));
+    }
+    let fullest = s.consumers.iter().filter(|c| c.level.is_some()).max_by(|a, b| {
+        let level = |c: &Consumer| c.level.unwrap_or(0.0);
+        level(a).total_cmp(&level(b))
+    });
+    if let Some(c) = fullest {
+        list.push(format!("{}, {} full", name(c), percent(c.level.unwrap_or(0.0))));
+    }
+    list
+}
+
+#[cfg(test)]
+mod tests;

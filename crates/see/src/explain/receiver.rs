@@ -1,0 +1,349 @@
+//! Losses at full consumers: who did not read, and why.
+
+use super::{Case, Cause, Rule, name, packet_share, percent};
+use crate::model::{Kind, Process};
+
+pub(super) static RULES: [Rule; 11] = [
+    Rule { name: "stopped", of: READERS, source: "WU-14; TASK_STOPPED, proc_pid_stat(5)", test: stopped },
+    Rule {
+        name: "memory",
+        of: &["udp", "gone socket"],
+        source: "WU-16; udp_mem, __sk_mem_raise_allocated, net/core/sock.c",
+        test: memory,
+    },
+    Rule {
+        name: "tcp-memory",
+        of: &["tcp memory"],
+        source: "WU-16; tcp_mem, tcp_prune_queue, net/ipv4/tcp_input.c",
+        test: tcp_memory,
+    },
+    Rule {
+        name: "starved-by-softirq",
+        of: READERS,
+        source: "WU-17, MR-06; handle_softirqs, kernel/softirq.c",
+        test: starved_by_softirq,
+    },
+    Rule {
+        name: "starved-by-priority",
+        of: READERS,
+        source: "WU-18 (EEVDF since 6.6); sched_prio_to_weight, kernel/sched/core.c",
+        test: starved_by_priority,
+    },
+    Rule { name: "program-full", of: READERS, source: "WU-13, R_s > R_d; WU-14", test: program_full },
+    Rule {
+        name: "accept-idle",
+        of: &["tcp"],
+        source: "WU-14 for accept queues; tcp_conn_request, net/ipv4/tcp_input.c",
+        test: accept_idle,
+    },
+    Rule {
+        name: "accept-small",
+        of: &["tcp"],
+        source: "WU-15 for accept queues; inet_csk_listen_start, net/ipv4/inet_connection_sock.c",
+        test: accept_small,
+    },
+    Rule { name: "asleep", of: READERS, source: "WU-14; WU-13, R_d near 0", test: asleep },
+    Rule {
+        name: "filter-small",
+        of: &["filter"],
+        source: "WU-15; nfqnl_enqueue_packet, net/netfilter/nfnetlink_queue.c",
+        test: filter_small,
+    },
+    Rule {
+        name: "buffer-small",
+        of: &["udp", "capture", "xdp", "gone socket"],
+        source: "WU-15; __udp_enqueue_schedule_skb, net/ipv4/udp.c",
+        test: buffer_small,
+    },
+];
+
+const READERS: &[&str] = &["udp", "tcp", "filter", "capture", "xdp"];
+
+/// Share of a CPU that packets take from which its programs starve.
+const STARVED: f64 = 0.5;
+/// Share of time that a program waits for a CPU, ready to run, from which that is the cause.
+const WAITS: f64 = 0.2;
+/// Share of one CPU from which a program cannot read faster.
+const FULL: f64 = 0.8;
+/// Share below which it does next to nothing.
+const IDLE: f64 = 0.1;
+/// Level from which a queue stands full.
+const STANDS: f64 = 0.8;
+
+fn row(name: &str, value: impl Into<String>) -> (String, String) {
+    (name.to_owned(), value.into())
+}
+
+fn lost(case: &Case<'_>) -> (String, String) {
+    row("lost", format!("{} at {}", case.per_second(case.loss.packets), case.consumer_name()))
+}
+
+fn level(case: &Case<'_>) -> (String, String) {
+    let text = case.loss.consumer.map_or(String::new(), |c| {
+        let unit = match c.kind {
+            Kind::Accept => "connections",
+            Kind::Filter => "packets",
+            _ => "bytes",
+        };
+        format!("{} of {} {unit} at the end", c.waiting, c.limit)
+    });
+    row("queue", text)
+}
+
+fn runs(p: &Process) -> (String, String) {
+    row(
+        &p.name,
+        format!(
+            "ran {} of the time, ready but waiting for CPU {} {}, state {}, nice {}",
+            percent(p.runs),
+            p.cpu,
+            percent(p.waits),
+            p.state,
+            p.nice
+        ),
+    )
+}
+
+fn cause(
+    key: u32,
+    title: String,
+    evidence: Vec<(String, String)>,
+    change: Vec<String>,
+    effect: &str,
+) -> Option<Cause> {
+    Some(Cause { key: key.to_string(), title, evidence, change, effect: effect.into() })
+}
+
+fn stopped(case: &Case<'_>) -> Option<Cause> {
+    let p = case.process().filter(|p| p.state.starts_with(['T', 't']))?;
+    cause(
+        p.pid,
+        format!("{} {} is stopped: it reads nothing", p.name, p.pid),
+        vec![lost(case), runs(p), level(case)],
+        vec![format!("sudo kill -CONT {}", p.pid)],
+        "it reads again; what waits in its queue is not lost",
+    )
+}
+
+fn memory(case: &Case<'_>) -> Option<Cause> {
+    let errors = case.s.ledger.drops.get("socket memory").copied().unwrap_or(0);
+    if errors * 2 < case.loss.packets {
+        return None;
+    }
+    let limits = case.s.limits.get("net.ipv4.udp_mem").cloned().unwrap_or_default();
+    let used = case.s.gauges.get("sockstat.UDP.mem").copied().unwrap_or(0);
+    let (pressure, most) = (limits.get(1).copied().unwrap_or(0), limits.get(2).copied().unwrap_or(0));
+    Some(Cause {
+        key: String::new(),
+        title: "All UDP sockets together may not have more memory (udp_mem)".into(),
+        evidence: vec![
+            lost(case),
+            row("Udp.MemErrors", case.per_second(errors)),
+            row("memory", format!("{used} pages used, udp_mem allows {pressure} to {most}")),
+        ],
+        change: vec![format!(
+            "sudo sysctl -w net.ipv4.udp_mem=\"{} {} {}\"",
+            most.max(4096) * 4,
+            most.max(4096) * 6,
+            most.max(4096) * 8
+        )],
+        effect: "datagrams are lost at full sockets only, not for want of memory".into(),
+    })
+}
+
+fn tcp_memory(case: &Case<'_>) -> Option<Cause> {
+    let limits = case.s.limits.get("net.ipv4.tcp_mem").cloned().unwrap_or_default();
+    let used = case.s.gauges.get("sockstat.TCP.mem").copied().unwrap_or(0);
+    let at = |i: usize| limits.get(i).copied().unwrap_or(0);
+    Some(Cause {
+        key: String::new(),
+        title: "TCP throws received segments away for want of buffer memory".into(),
+        evidence: vec![
+            row("thrown away", case.per_second(case.loss.packets)),
+            row("memory", format!("{used} pages used, tcp_mem: pressure at {}, most {}", at(1), at(2))),
+        ],
+        change: vec![format!(
+            "sudo sysctl -w net.ipv4.tcp_mem=\"{} {} {}\"",
+            at(0) * 2,
+            at(1) * 2,
+            at(2) * 2
+        )],
+        effect: "segments are kept; make sure that the machine has the memory (a page is 4 kB)".into(),
+    })
+}
+
+fn starved_by_softirq(case: &Case<'_>) -> Option<Cause> {
+    let p = case.process()?;
+    let cpu = case.cpu(p.cpu)?;
+    let packets = packet_share(cpu);
+    // One that sleeps of its own will is not starved.
+    if packets < STARVED || (p.runs < 0.02 && p.waits < 0.02) {
+        return None;
+    }
+    let interface = case.busiest_interface();
+    Some(Cause {
+        key: cpu.cpu.to_string(),
+        title: format!("{} starves behind the packet work of CPU {}", p.name, cpu.cpu),
+        evidence: vec![
+            lost(case),
+            row(
+                &format!("CPU {}", cpu.cpu),
+                format!(
+                    "interrupts, softirq and its threads {}, programs {}, idle {}",
+                    percent(packets),
+                    percent(cpu.programs),
+                    percent(cpu.idle)
+                ),
+            ),
+            runs(p),
+            level(case),
+        ],
+        change: vec![format!("sudo weir guard {interface}")],
+        effect: "programs on this CPU keep at least 20 % of it (--reserve); packets that they cannot read are lost earlier, at less cost".into(),
+    })
+}
+
+fn starved_by_priority(case: &Case<'_>) -> Option<Cause> {
+    let p = case.process().filter(|p| p.waits >= WAITS)?;
+    let others = case.s.processes.iter().filter(|o| o.cpu == p.cpu && o.pid != p.pid && o.runs > 0.05);
+    // Threads move: one that is nicer ran elsewhere for most of its time.
+    let rival = others.max_by(|a, b| {
+        (a.nice <= p.nice, a.runs)
+            .partial_cmp(&(b.nice <= p.nice, b.runs))
+            .unwrap_or(std::cmp::Ordering::Equal)
+    });
+    let mut evidence = vec![lost(case), runs(p)];
+    evidence.extend(rival.map(runs));
+    let who = rival.map_or("other programs".to_owned(), |r| format!("{} {}", r.name, r.pid));
+    let (title, change) = if p.nice > 0 && rival.is_none_or(|r| r.nice < p.nice) {
+        (
+            format!("{} {} has nice {} and waits for {who}", p.name, p.pid, p.nice),
+            vec![format!("sudo renice -n 0 -p {}", p.pid)],
+        )
+    } else {
+        let mut change: Vec<String> =
+            rival.map(|r| format!("sudo renice -n 10 -p {}", r.pid)).into_iter().collect();
+        let free = case.s.cpus.iter().find(|c| c.cpu != p.cpu && c.idle > 0.5);
+        if let (Some(free), Some(r)) = (free, rival) {
+            change.push(format!("sudo taskset -acp {} {}     # or move it away", free.cpu, r.pid));
+        }
+        if change.is_empty() {
+            change.push(format!("sudo renice -n -10 -p {}", p.pid));
+        }
+        (format!("{} {} has to share CPU {} with {who}", p.name, p.pid, p.cpu), change)
+    };
+    cause(
+        p.pid,
+        title,
+        evidence,
+        change,
+        "it runs when packets are there: it can have the time that it now spends waiting",
+    )
+}
+
+fn program_full(case: &Case<'_>) -> Option<Cause> {
+    let p = case.process().filter(|p| p.runs >= FULL)?;
+    cause(
+        p.pid,
+        format!("{} {} is the limit: it reads as fast as it can", p.name, p.pid),
+        vec![lost(case), runs(p), level(case)],
+        vec![
+            "# less work per packet, or more threads with a socket each (SO_REUSEPORT)".into(),
+            format!(
+                "sudo weir guard {}     # so that what it cannot read costs nothing",
+                case.busiest_interface()
+            ),
+        ],
+        "no buffer helps: it would fill a little later",
+    )
+}
+
+fn accept_idle(case: &Case<'_>) -> Option<Cause> {
+    let p = case.process().filter(|p| p.runs < IDLE)?;
+    cause(
+        p.pid,
+        format!("{} {} does not accept its connections, although it has time", p.name, p.pid),
+        vec![lost(case), runs(p), level(case)],
+        vec![
+            format!(
+                "# what does it wait for? sudo cat /proc/{}/stack; a lock, a disk, another server",
+                p.pid
+            ),
+            "# a longer accept queue only lets clients wait longer".into(),
+        ],
+        "it accepts, and clients no longer wait for a second SYN (1 s)",
+    )
+}
+
+fn accept_small(case: &Case<'_>) -> Option<Cause> {
+    let c = case.loss.consumer?;
+    let most = case.limit("net.core.somaxconn", 0).unwrap_or(0);
+    let mut change = Vec::new();
+    if c.limit >= most {
+        change.push(format!("sudo sysctl -w net.core.somaxconn={}", (most * 4).max(4096)));
+    }
+    change.push(format!("# and listen() of {} with a longer backlog than {}", name(c), c.limit));
+    Some(Cause {
+        key: c.id.to_string(),
+        title: format!("The accept queue of {} is too short for bursts of connections", name(c)),
+        evidence: vec![lost(case), level(case), row("somaxconn", most.to_string())],
+        change,
+        effect: "bursts wait in the queue; their SYNs are not lost".into(),
+    })
+}
+
+fn asleep(case: &Case<'_>) -> Option<Cause> {
+    let c = case.loss.consumer?;
+    let p = case.process().filter(|p| p.runs < IDLE && p.waits < IDLE)?;
+    let reads = c.out.is_some_and(|out| out > c.lost.unwrap_or(0));
+    if reads || c.level.is_none_or(|l| l < STANDS) {
+        return None;
+    }
+    cause(
+        p.pid,
+        format!("{} {} sleeps while its queue is full", p.name, p.pid),
+        vec![lost(case), runs(p), level(case)],
+        vec![format!(
+            "# what does it wait for? sudo cat /proc/{}/stack; a lock, a disk, another server",
+            p.pid
+        )],
+        "no buffer helps: a program that does not read fills any",
+    )
+}
+
+fn filter_small(case: &Case<'_>) -> Option<Cause> {
+    let c = case.loss.consumer?;
+    cause(
+        c.pid,
+        format!("The queue of {} is too short for bursts", name(c)),
+        vec![lost(case), level(case)],
+        vec![format!("# give {} a longer queue (nfq_set_queue_maxlen) and a larger socket buffer", name(c))],
+        "bursts wait for their verdict instead of being dropped",
+    )
+}
+
+fn buffer_small(case: &Case<'_>) -> Option<Cause> {
+    let c = case.loss.consumer?;
+    let most = case.limit("net.core.rmem_max", 0).unwrap_or(0);
+    // What a program sets is doubled by the kernel (sock_setsockopt).
+    let want = (c.limit * 4).next_power_of_two();
+    let mut change = Vec::new();
+    if want / 2 > most {
+        change.push(format!("sudo sysctl -w net.core.rmem_max={}", want / 2));
+    }
+    if Some(c.limit) == case.limit("net.core.rmem_default", 0) {
+        change.push(format!("sudo sysctl -w net.core.rmem_default={want}     # then restart {}", name(c)));
+    } else {
+        change.push(format!("# {} sets SO_RCVBUF: to {} or more", name(c), want / 2));
+    }
+    let mut evidence = vec![lost(case), level(case)];
+    evidence.extend(case.process().map(runs));
+    Some(Cause {
+        key: c.id.to_string(),
+        title: format!("The receive buffer of {} is too small for its bursts", name(c)),
+        evidence,
+        change,
+        effect: "four times the buffer holds bursts four times as long; the program has time to read them"
+            .into(),
+    })
+}

@@ -1,0 +1,233 @@
+//! Losses in IP: headers, addresses, routes, checksums, firewalls, neighbours.
+
+use super::{Case, Cause, Rule};
+use crate::model::Snapshot;
+
+pub(super) static RULES: [Rule; 8] = [
+    Rule {
+        name: "checksum",
+        of: &["checksum"],
+        source: "WU-07; Udp.InCsumErrors, __skb_checksum_complete, net/core/skbuff.c",
+        test: checksum,
+    },
+    Rule {
+        name: "header",
+        of: &["header"],
+        source: "WU-07; Ip.InHdrErrors, ip_rcv_core, net/ipv4/ip_input.c",
+        test: header,
+    },
+    Rule {
+        name: "route",
+        of: &["route"],
+        source: "WU-07; IpExt.InNoRoutes, ip_error, net/ipv4/route.c",
+        test: route,
+    },
+    Rule {
+        name: "address",
+        of: &["address"],
+        source: "WU-07; Ip.InAddrErrors, ip_error, net/ipv4/route.c",
+        test: address,
+    },
+    Rule {
+        name: "no-port",
+        of: &["no port"],
+        source: "WU-12; Udp.NoPorts, __udp4_lib_rcv, net/ipv4/udp.c",
+        test: no_port,
+    },
+    Rule {
+        name: "refused",
+        of: &["stack", "protocol"],
+        source: "WU-07; Ip.InDiscards, Ip.InUnknownProtos, Udp.InErrors",
+        test: refused,
+    },
+    Rule {
+        name: "neighbour",
+        of: &["neighbour"],
+        source: "WU-30; NEIGH_FAILED, __neigh_event_send, net/core/neighbour.c",
+        test: neighbour,
+    },
+    Rule {
+        name: "firewall",
+        of: &["vanished"],
+        source: "WU-30; nf_hook_slow, net/netfilter/core.c",
+        test: firewall,
+    },
+];
+
+/// Fewer packets per second that vanish may be multicast that nobody here has joined.
+const VANISHED_MIN: f64 = 50.0;
+
+fn at(s: &Snapshot, name: &str) -> u64 {
+    s.stack.get(name).copied().unwrap_or(0)
+}
+
+/// Packets that IP received and that no counter saw again: neither delivered, forwarded nor refused.
+pub(super) fn vanished(s: &Snapshot) -> u64 {
+    let sum = |names: &[&str]| -> u64 { names.iter().map(|n| at(s, n)).sum() };
+    let received = sum(&["Ip.InReceives", "Ip6.InReceives"]);
+    let seen = sum(&[
+        "Ip.InDelivers",
+        "Ip.ForwDatagrams",
+        "Ip.InHdrErrors",
+        "Ip.InAddrErrors",
+        "Ip.InDiscards",
+        "IpExt.InNoRoutes",
+        "IpExt.InTruncatedPkts",
+        "Ip6.InDelivers",
+        "Ip6.OutForwDatagrams",
+        "Ip6.InHdrErrors",
+        "Ip6.InAddrErrors",
+        "Ip6.InDiscards",
+        "Ip6.InNoRoutes",
+        "Ip6.InTruncatedPkts",
+        "TcpExt.IPReversePathFilter",
+    ]);
+    // Fragments become one packet.
+    let joined =
+        sum(&["Ip.ReasmReqds", "Ip6.ReasmReqds"]).saturating_sub(sum(&["Ip.ReasmOKs", "Ip6.ReasmOKs"]));
+    let held: u64 = s.ledger.drops.get("filter").copied().unwrap_or(0)
+        + s.consumers.iter().filter(|c| c.kind == crate::model::Kind::Filter).map(|c| c.waiting).sum::<u64>();
+    let n = received.saturating_sub(seen + joined + held + s.ledger.skew_reading);
+    let enough = n as f64 >= VANISHED_MIN * s.interval_s && n * 100 > received;
+    if enough { n } else { 0 }
+}
+
+/// Packets that were forwarded and never sent, while the address of a neighbour is not known.
+pub(super) fn unsent(s: &Snapshot) -> u64 {
+    if s.unresolved.is_empty() {
+        return 0;
+    }
+    let forwarded = s.ledger.delivered.get("forwarded").copied().unwrap_or(0);
+    let full: u64 = s
+        .interfaces
+        .iter()
+        .flat_map(|i| &i.stages)
+        .filter(|t| t.place == crate::model::Place::Output)
+        .map(crate::model::Stage::lost)
+        .sum();
+    forwarded.saturating_sub(s.ledger.sent + full)
+}
+
+fn row(name: &str, value: impl Into<String>) -> (String, String) {
+    (name.to_owned(), value.into())
+}
+
+fn counters(case: &Case<'_>, names: &[&str]) -> Vec<(String, String)> {
+    let moved = names.iter().filter(|n| at(case.s, n) > 0);
+    moved.map(|n| row(n, case.per_second(at(case.s, n)))).collect()
+}
+
+fn cause(title: &str, evidence: Vec<(String, String)>, change: Vec<String>, effect: &str) -> Option<Cause> {
+    Some(Cause { key: String::new(), title: title.into(), evidence, change, effect: effect.into() })
+}
+
+fn checksum(case: &Case<'_>) -> Option<Cause> {
+    let names = ["Udp.InCsumErrors", "Udp6.InCsumErrors", "Tcp.InCsumErrors", "Icmp.InCsumErrors"];
+    let interface = case.busiest_interface();
+    cause(
+        "Packets arrive with wrong checksums",
+        counters(case, &names),
+        vec![
+            "# the sender or something on the way breaks them: capture there and here, and compare".into(),
+            format!("sudo ethtool -K {interface} rx off     # if the NIC of {interface} is the suspect"),
+        ],
+        "with the broken part replaced these packets are delivered; no setting of this host heals them",
+    )
+}
+
+fn header(case: &Case<'_>) -> Option<Cause> {
+    let names = ["Ip.InHdrErrors", "IpExt.InTruncatedPkts", "IpExt.InCsumErrors", "Ip6.InHdrErrors"];
+    cause(
+        "Packets arrive with headers that IP refuses, or with no hops left",
+        counters(case, &names),
+        vec!["# a routing loop (TTL) or a broken sender: capture with tcpdump -v".into()],
+        "without the loop or the sender these packets stop",
+    )
+}
+
+fn route(case: &Case<'_>) -> Option<Cause> {
+    cause(
+        "There is no route to where packets are to be sent on",
+        counters(case, &["IpExt.InNoRoutes", "Ip6.InNoRoutes", "Ip.OutNoRoutes"]),
+        vec!["ip route get DESTINATION".into(), "sudo ip route add PREFIX via GATEWAY".into()],
+        "with the route these packets are forwarded",
+    )
+}
+
+fn address(case: &Case<'_>) -> Option<Cause> {
+    let forwards = case.limit("net.ipv4.ip_forward", 0) == Some(1);
+    let change = if forwards { "ip route get DESTINATION" } else { "sudo sysctl -w net.ipv4.ip_forward=1" };
+    cause(
+        "Packets come for addresses that are not this host's, and it does not forward them",
+        counters(case, &["Ip.InAddrErrors", "Ip6.InAddrErrors"]),
+        vec![format!("{change}     # if this host is to be a router; else find out who sends them here")],
+        "as a router this host forwards them",
+    )
+}
+
+fn no_port(case: &Case<'_>) -> Option<Cause> {
+    let rate = case.loss.packets as f64 / case.s.interval_s.max(1e-9);
+    if rate < VANISHED_MIN || case.loss.packets * 100 < case.s.ledger.offered {
+        return None;
+    }
+    let interface = case.busiest_interface();
+    cause(
+        "Datagrams come for UDP ports on which no program listens",
+        counters(case, &["Udp.NoPorts", "Udp6.NoPorts"]),
+        vec![
+            "# start the program, or keep them out before they cost CPU time:".into(),
+            format!("sudo weir guard {interface}"),
+        ],
+        "a guard bounds the CPU time that they take from programs",
+    )
+}
+
+fn refused(case: &Case<'_>) -> Option<Cause> {
+    let names = ["Ip.InDiscards", "Ip6.InDiscards", "Ip.InUnknownProtos", "Udp.InErrors", "Udp6.InErrors"];
+    cause(
+        "IP or UDP refuses packets for another reason than a full socket",
+        counters(case, &names),
+        vec!["# socket filters (SO_ATTACH_FILTER), IPsec policies, or want of memory: see dmesg".into()],
+        "depends on which of them it is",
+    )
+}
+
+fn neighbour(case: &Case<'_>) -> Option<Cause> {
+    let first = case.s.unresolved.first()?;
+    let list: Vec<String> =
+        case.s.unresolved.iter().take(4).map(|n| format!("{} on {}", n.address, n.interface)).collect();
+    cause(
+        &format!("The next hop {} does not answer: packets for it are dropped", first.address),
+        vec![
+            row("forwarded, not sent", case.per_second(case.loss.packets)),
+            row("no hardware address", list.join(", ")),
+        ],
+        vec![
+            format!("ip neigh show dev {}", first.interface),
+            format!("sudo ip neigh replace {} lladdr MAC dev {}", first.address, first.interface),
+        ],
+        "with a neighbour that answers they are sent",
+    )
+}
+
+fn firewall(case: &Case<'_>) -> Option<Cause> {
+    cause(
+        "Packets vanish between IP's input and their socket: a firewall drops them",
+        vec![
+            row(
+                "received by IP",
+                case.per_second(at(case.s, "Ip.InReceives") + at(case.s, "Ip6.InReceives")),
+            ),
+            row(
+                "delivered to sockets",
+                case.per_second(at(case.s, "Ip.InDelivers") + at(case.s, "Ip6.InDelivers")),
+            ),
+            row("in no counter", case.per_second(case.loss.packets)),
+            row("not seen", "which rule: only rules with a counter tell"),
+        ],
+        vec![
+            "sudo nft list ruleset     # rules with drop or reject; add the word counter to see which".into(),
+        ],
+        "without the rule these packets reach their socket; multicast that nobody here has joined ends here too",
+    )
+}

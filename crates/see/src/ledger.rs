@@ -1,0 +1,182 @@
+//! The ledger: every packet of one network namespace, from its devices to its end. Each number is a counter of the
+//! kernel, or a difference of two that count the same packets; what does not fit stays in `unaccounted`.
+//!
+//! Packets before GRO and segments after it are told apart by IP's own two counters: `In*Pkts` by ECN field counts
+//! segments, `InReceives` what GRO made of them (`ip_rcv_core` in net/ipv4/ip_input.c).
+
+use crate::model::Ledger;
+use crate::truth::{self, Told};
+use kern::discover::Role;
+use kern::raw::{Device, Raw};
+use std::collections::BTreeMap;
+
+/// Differences of counters between two readings; a counter that ran backwards was reset and counts as 0.
+pub fn moved(before: &BTreeMap<String, u64>, after: &BTreeMap<String, u64>) -> BTreeMap<String, u64> {
+    let since = |(name, now): (&String, &u64)| {
+        // A counter that is new has begun at 0 with its device: what it holds is of an unknown time.
+        let then = before.get(name)?;
+        let n = now.saturating_sub(*then);
+        (n > 0).then(|| (name.clone(), n))
+    };
+    after.iter().filter_map(since).collect()
+}
+
+/// What arrived at one device, and where it was lost before IP.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Arrival {
+    /// Packets that came.
+    pub offered: u64,
+    /// Packets that the device counted as received.
+    pub packets: u64,
+    /// Losses by place: ring, xdp, memory, broken, ignored, backlog.
+    pub drops: BTreeMap<String, u64>,
+    /// Losses of single queues.
+    pub queues: BTreeMap<u32, BTreeMap<String, u64>>,
+}
+
+/// What arrived at `after`, whose counters moved by `device` and `driver`. Packets that found a backlog full are
+/// taken from `backlog`, the drops that the CPUs counted and no device has yet.
+pub fn arrival(
+    after: &Device,
+    device: &BTreeMap<String, u64>,
+    driver: &BTreeMap<String, u64>,
+    backlog: &mut u64,
+) -> Arrival {
+    let packets = device.get("rx_packets").copied().unwrap_or(0);
+    let mut found = Arrival { offered: packets, packets, ..Arrival::default() };
+    let told = truth::told(&after.kind, device, driver);
+    let inside = told.iter().filter(|t| t.row.in_dropped).map(|t| t.packets).sum();
+    // `rx_dropped` is the driver's and the core's drops in one number (`dev_get_stats` in net/core/dev.c).
+    let mut rest = device.get("rx_dropped").copied().unwrap_or(0).saturating_sub(inside);
+    let late = rest.min(*backlog);
+    (rest, *backlog) = (rest - late, *backlog - late);
+    *found.drops.entry("backlog".into()).or_default() += late;
+    if !after.napi {
+        // Without a NAPI the backlog stands before the place that counts `rx_packets`.
+        found.offered += late;
+    }
+    for Told { row, queue, packets } in told {
+        let dropped = row.name == "rx_dropped";
+        let packets = if dropped { rest } else { packets };
+        if !row.in_packets {
+            found.offered += packets;
+        }
+        *found.drops.entry(row.loss.name().into()).or_default() += packets;
+        if let Some(queue) = queue {
+            *found.queues.entry(queue).or_default().entry(row.loss.name().into()).or_default() += packets;
+        }
+    }
+    found.drops.retain(|_, n| *n > 0);
+    found
+}
+
+/// Whether packets of a device are counted by the ledger: those of an interface on top of another one are its lower
+/// device's already.
+pub fn counts(device: &Device) -> bool {
+    device.role != Role::Stacked
+}
+
+/// Counters by which IP refuses packets that it has received, and the place that each is.
+const REFUSED: [(&str, &str); 12] = [
+    ("Ip.InHdrErrors", "header"),
+    ("Ip.InAddrErrors", "address"),
+    ("Ip.InUnknownProtos", "protocol"),
+    ("Ip.InDiscards", "stack"),
+    ("IpExt.InNoRoutes", "route"),
+    ("IpExt.InTruncatedPkts", "header"),
+    ("Ip6.InHdrErrors", "header"),
+    ("Ip6.InAddrErrors", "address"),
+    ("Ip6.InUnknownProtos", "protocol"),
+    ("Ip6.InDiscards", "stack"),
+    ("Ip6.InNoRoutes", "route"),
+    ("Ip6.InTruncatedPkts", "header"),
+];
+
+/// The ledger of an interval, from its arrivals and the counters of the stack that moved.
+pub fn close(
+    arrivals: &[Arrival],
+    stack: &BTreeMap<String, u64>,
+    before: &Raw,
+    after: &Raw,
+    filters: u64,
+) -> Ledger {
+    let at = |name: &str| stack.get(name).copied().unwrap_or(0);
+    let both = |name: &str| {
+        let (group, counter) = name.split_once('.').unwrap_or((name, ""));
+        at(name) + at(&format!("{group}6.{counter}"))
+    };
+    let mut ledger = Ledger { offered: arrivals.iter().map(|a| a.offered).sum(), ..Ledger::default() };
+    for (place, n) in arrivals.iter().flat_map(|a| &a.drops) {
+        *ledger.drops.entry(place.clone()).or_default() += n;
+    }
+    let mut lose = |place: &str, n: u64| *ledger.drops.entry(place.to_owned()).or_default() += n;
+    for (counter, place) in REFUSED {
+        lose(place, at(counter));
+    }
+    // Inside InErrors are also those that found the socket full, or memory short, or a wrong checksum.
+    let full = both("Udp.RcvbufErrors");
+    let memory = both("Udp.MemErrors");
+    let checksum = both("Udp.InCsumErrors");
+    lose("socket", full);
+    lose("socket memory", memory);
+    lose("checksum", checksum + at("Tcp.InCsumErrors") + at("Icmp.InCsumErrors"));
+    lose("stack", both("Udp.InErrors").saturating_sub(full + memory + checksum));
+    lose("no port", both("Udp.NoPorts"));
+    lose("filter", filters);
+    ledger.drops.retain(|_, n| *n > 0);
+
+    let segments: u64 = ["InNoECTPkts", "InECT1Pkts", "InECT0Pkts", "InCEPkts"]
+        .iter()
+        .map(|name| at(&format!("IpExt.{name}")) + at(&format!("Ip6.{name}")))
+        .sum();
+    // InReceives counts what GRO made of segments, and those with a broken header, which the others do not.
+    let merged = segments.saturating_sub(both("Ip.InReceives"));
+    // A peer on this machine or a NIC with LRO hands over what is merged already: then devices counted that.
+    let handed_up = arrivals.iter().map(|a| a.offered.saturating_sub(a.drops.values().sum())).sum::<u64>();
+    let merged = if handed_up >= segments { merged } else { 0 };
+    let tcp_bad = at("Tcp.InCsumErrors");
+    for (end, n) in [
+        ("udp", both("Udp.InDatagrams")),
+        ("tcp", at("Tcp.InSegs").saturating_sub(tcp_bad)),
+        ("icmp", at("Icmp.InMsgs") + at("Icmp6.InMsgs")),
+        ("forwarded", both_forwarded(stack)),
+        ("merged", merged),
+    ] {
+        if n > 0 {
+            ledger.delivered.insert(end.to_owned(), n);
+        }
+    }
+    let (backlog_before, backlog_after) = (waiting_backlog(before), waiting_backlog(after));
+    ledger.in_flight = backlog_after - backlog_before;
+    let (bytes_before, bytes_after) = (waiting_bytes(before), waiting_bytes(after));
+    let span = after.end_ns.saturating_sub(before.end_ns).max(1);
+    let reading = (before.end_ns - before.begin_ns.min(before.end_ns))
+        + (after.end_ns - after.begin_ns.min(after.end_ns));
+    let at_edges = u128::from(ledger.offered) * u128::from(reading) / u128::from(span);
+    // A datagram in a queue takes at least this much of its limit: one sk_buff and the smallest data area.
+    let in_queues = bytes_before.max(bytes_after) / TRUESIZE_MIN;
+    ledger.skew_reading = u64::try_from(at_edges).unwrap_or(u64::MAX);
+    ledger.skew = ledger.skew_reading.saturating_add(in_queues);
+    let sum = ledger.delivered() + ledger.lost();
+    ledger.unaccounted = signed(ledger.offered) - signed(sum) - ledger.in_flight;
+    ledger
+}
+
+/// Bytes that the smallest datagram takes of a receive buffer: `SKB_TRUESIZE` of a small packet, net/core/skbuff.c.
+const TRUESIZE_MIN: u64 = 512;
+
+fn both_forwarded(stack: &BTreeMap<String, u64>) -> u64 {
+    ["Ip.ForwDatagrams", "Ip6.OutForwDatagrams"].iter().filter_map(|name| stack.get(*name)).sum()
+}
+
+fn signed(n: u64) -> i64 {
+    i64::try_from(n).unwrap_or(i64::MAX)
+}
+
+fn waiting_backlog(raw: &Raw) -> i64 {
+    raw.softnet.iter().filter_map(|s| s.backlog).map(i64::from).sum()
+}
+
+fn waiting_bytes(raw: &Raw) -> u64 {
+    raw.sockets.iter().filter(|s| s.kind == kern::raw::Kind::Udp).map(|s| s.waiting).sum()
+}

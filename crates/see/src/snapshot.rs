@@ -1,0 +1,89 @@
+//! Two readings become one snapshot.
+
+use crate::consumers::consumers;
+use crate::cpus;
+use crate::ledger::{self, Arrival, moved};
+use crate::model::{Kind, Neighbour, SCHEMA, Snapshot};
+use crate::path;
+use kern::discover::Role;
+use kern::raw::{Device, Raw};
+use std::collections::BTreeMap;
+
+/// What happened between `before` and `after`. `watched`: interfaces that are shown, by name; none: all that receive
+/// and are up. `time_s` is the wall clock of `after`, seconds since 1970.
+#[must_use]
+pub fn snapshot(before: &Raw, after: &Raw, watched: &[String], host: &str, time_s: f64) -> Snapshot {
+    let then: BTreeMap<u32, &Device> = before.devices.iter().map(|d| (d.ifindex, d)).collect();
+    let softnet_drops =
+        |raw: &Raw| raw.softnet.iter().map(|s| (s.cpu, s.dropped)).collect::<BTreeMap<_, _>>();
+    let (old, new) = (softnet_drops(before), softnet_drops(after));
+    let mut backlog: u64 =
+        new.iter().filter_map(|(cpu, n)| Some(u64::from(n.wrapping_sub(*old.get(cpu)?)))).sum();
+    let shown = |d: &Device| match watched {
+        [] => d.role == Role::Source && d.up,
+        names => names.contains(&d.name),
+    };
+    let (mut arrivals, mut interfaces, mut sent) = (Vec::<Arrival>::new(), Vec::new(), 0);
+    for device in &after.devices {
+        // One that has come meanwhile is seen from the next interval on.
+        let Some(then) = then.get(&device.ifindex) else { continue };
+        let counters = moved(&then.counters, &device.counters);
+        let driver = moved(&then.driver, &device.driver);
+        let arrival = ledger::arrival(device, &counters, &driver, &mut backlog);
+        if shown(device) {
+            interfaces.push(path::interface(device, &counters, &driver, &arrival, (before, after)));
+        }
+        if ledger::counts(device) {
+            sent += counters.get("tx_packets").copied().unwrap_or(0);
+            arrivals.push(arrival);
+        }
+    }
+    let mut stack = moved(&before.stack, &after.stack);
+    stack.retain(|name, _| !name.starts_with(GAUGE));
+    let gauges = after.stack.iter().filter(|(name, _)| name.starts_with(GAUGE));
+    let gauges = gauges.map(|(name, n)| (name.clone(), *n)).collect();
+    let read = |name: &str| stack.get(name).copied().unwrap_or(0);
+    let processes = cpus::processes(before, after);
+    let cpus = cpus::cpus(before, after, &processes);
+    let datagrams = read("Udp.InDatagrams") + read("Udp6.InDatagrams");
+    let (consumers, consumers_quiet) = consumers(before, after, datagrams);
+    let filters = consumers.iter().filter(|c| c.kind == Kind::Filter).filter_map(|c| c.lost).sum();
+    let mut ledger = ledger::close(&arrivals, &stack, before, after, filters);
+    ledger.sent = sent;
+    let path = path::host(&interfaces, &cpus, &consumers, &ledger, after);
+    let gone = before.devices.iter().filter(|d| after.devices.iter().all(|a| a.ifindex != d.ifindex)).count();
+    let mut skipped: BTreeMap<String, u64> =
+        after.skipped.iter().filter(|(_, n)| **n > 0).map(|(what, n)| ((*what).to_owned(), *n)).collect();
+    if gone > 0 {
+        *skipped.entry("interfaces".into()).or_default() += gone as u64;
+    }
+    let name = |index: u32| after.devices.iter().find(|d| d.ifindex == index).map(|d| d.name.clone());
+    let neighbour = |(index, address): &(u32, std::net::IpAddr)| {
+        Some(Neighbour { interface: name(*index)?, address: address.to_string() })
+    };
+    let unresolved = after.unresolved.iter().filter_map(neighbour).collect();
+    Snapshot {
+        schema: SCHEMA.to_owned(),
+        host: host.to_owned(),
+        time_s,
+        interval_s: after.begin_ns.saturating_sub(before.begin_ns) as f64 / 1e9,
+        path,
+        interfaces,
+        cpus,
+        consumers,
+        consumers_quiet,
+        processes: processes.into_iter().take(PROCESSES_MAX).collect(),
+        ledger,
+        stack,
+        gauges,
+        limits: after.limits.clone(),
+        unresolved,
+        skipped,
+        missing: after.missing.clone(),
+    }
+}
+
+/// What the reading of the stack has beside counters begins so.
+const GAUGE: &str = "sockstat.";
+/// Most processes in a snapshot.
+const PROCESSES_MAX: usize = 256;

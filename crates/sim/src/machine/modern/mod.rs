@@ -1,0 +1,58 @@
+//! One CPU of a host of today: Linux 6.x with softirq, NAPI and ksoftirqd, threaded NAPI, or weir.
+//!
+//! ```text
+//! wire -> ring -> [softirq | ksoftirqd | NAPI kthread | weir's turn] -> socket -> [program]
+//!                                                                  \-> output
+//! ```
+//!
+//! Threads share the CPU as kernel/sched/fair.c has it ([`crate::cpu::Eevdf`]): programs and hogs are in one task group, and
+//! the time of interrupts is that of the thread they hit.
+//!
+//! Softirqs run on the way out of an interrupt and whenever a program's system call enables them; after 300 packets or
+//! 8 ms, ten times, or 2 ms, or when a thread waits for the CPU, ksoftirqd is woken. Since 6.5 a softirq that is pending
+//! runs inline again although ksoftirqd waits: that is the livelock of today.
+//!
+//! weir is [`policy::poller::Poller`] and [`policy::switch::ModeSwitch`], driven as the guard drives them.
+
+mod poller;
+mod report;
+mod settings;
+mod softirq;
+mod state;
+
+pub use settings::{Receive, Settings as Modern, Workload};
+
+use super::{Design, Input, Kind, Outcome, Sourced};
+
+/// The kind, for the list.
+pub const KIND: Kind = Kind::sourced::<Modern>(
+    "modern",
+    "one CPU of a host of today: softirq, NAPI, ksoftirqd, threaded NAPI, EEVDF, weir",
+);
+
+/// A machine of this kind.
+pub type Host = Sourced<Modern>;
+
+impl Design for Modern {
+    fn check(&self) -> Result<(), String> {
+        if !self.quota.is_multiple_of(2) {
+            return Err("quota is odd, and a turn hands up an even number; give an even one".into());
+        }
+        if self.receive == Receive::Clocked && self.moderation.0 == 0 {
+            return Err("a clock needs an interval; give moderation at least 1us".into());
+        }
+        if self.hang && self.workload == Workload::Router {
+            return Err("a router has no program that could hang; set hang = false".into());
+        }
+        if self.deliver.0 == 0 || self.forward.0 == 0 {
+            return Err(
+                "a packet without a cost would never end; give deliver and forward at least 1ns".into()
+            );
+        }
+        Ok(())
+    }
+
+    fn run(machine: &Sourced<Self>, input: &Input) -> Outcome {
+        state::State::new(machine, input).run(input)
+    }
+}

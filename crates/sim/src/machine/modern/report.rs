@@ -1,0 +1,133 @@
+//! What is measured in the window.
+
+use super::settings::Receive;
+use super::state::{Consumer, bucket};
+use crate::check::{Ledger, Packet};
+use crate::cpu::{BUCKETS, Bucket, IDLE};
+use crate::engine::Nanos;
+use crate::machine::Outcome;
+use hdrhistogram::Histogram;
+use results::{CpuShares, LatencyUs, Mode, Trial, stats};
+
+/// Highest latency that is told apart, ns.
+const LATENCY_MAX: u64 = 10_000_000_000;
+
+/// The window of the measurement.
+#[derive(Clone, Debug, Default)]
+pub struct Window {
+    open: bool,
+    from: Nanos,
+    length: Nanos,
+    before: [Nanos; BUCKETS],
+    accounts: [Nanos; BUCKETS],
+    read_before: Vec<u64>,
+    read: Vec<u64>,
+    offered: u64,
+    delivered: u64,
+    latency: Option<Histogram<u64>>,
+}
+
+impl Window {
+    /// The warm-up is over.
+    pub fn begins(&mut self, now: Nanos, accounts: [Nanos; BUCKETS], consumers: &[Consumer]) {
+        self.open = true;
+        self.from = now;
+        self.before = accounts;
+        self.read_before = consumers.iter().map(|consumer| consumer.read).collect();
+    }
+
+    /// The load stops.
+    pub fn ends(&mut self, now: Nanos, accounts: [Nanos; BUCKETS], consumers: &[Consumer]) {
+        self.open = false;
+        self.length = now - self.from;
+        self.accounts = std::array::from_fn(|index| accounts[index] - self.before[index]);
+        let read = consumers.iter().zip(&self.read_before);
+        self.read = read.map(|(consumer, before)| consumer.read - before).collect();
+    }
+
+    /// A packet arrived.
+    pub fn offered(&mut self, _now: Nanos) {
+        self.offered += u64::from(self.open);
+    }
+
+    /// A program has read a packet, or it was forwarded.
+    pub fn delivered(&mut self, now: Nanos, packet: &Packet, loading: bool) {
+        if !self.open || !loading {
+            return;
+        }
+        self.delivered += 1;
+        if self.latency.is_none() {
+            self.latency = Histogram::new_with_max(LATENCY_MAX, 2).ok();
+        }
+        if let Some(latency) = &mut self.latency {
+            latency.saturating_record(now - packet.born);
+        }
+    }
+
+    fn share(&self, bucket: Bucket) -> f64 {
+        self.accounts[usize::from(bucket.0)] as f64 / self.length.max(1) as f64
+    }
+
+    /// The trial's result.
+    pub fn outcome(
+        &self,
+        ledger: &Ledger,
+        events: u64,
+        faults: Vec<String>,
+        (receive, mode, hung): (Receive, Option<Mode>, bool),
+    ) -> Outcome {
+        let seconds = self.length.max(1) as f64 / 1e9;
+        let latency_us = self.latency.as_ref().map(|latency| {
+            let quantile = |q| latency.value_at_quantile(q) as f64 / 1000.0;
+            LatencyUs { p50: quantile(0.5), p99: quantile(0.99), p999: quantile(0.999) }
+        });
+        let cpu = CpuShares {
+            irq: self.share(bucket::IRQ),
+            softirq: self.share(bucket::SOFTIRQ),
+            weir: self.share(bucket::WEIR),
+            program: self.share(bucket::PROGRAM),
+            hog: self.share(bucket::HOG),
+            idle: self.share(IDLE) + self.share(bucket::SWITCH),
+        };
+        let goodput = self.delivered as f64 / seconds;
+        let trial = Trial {
+            offered_pps: self.offered as f64 / seconds,
+            sent: ledger.offered(),
+            delivered: ledger.delivered(),
+            goodput_pps: goodput,
+            drops: ledger.drops(),
+            unaccounted: ledger.unaccounted(),
+            user_share: Some(cpu.program + cpu.hog),
+            net_share: Some(cpu.irq + cpu.softirq + cpu.weir),
+            cpu: Some(cpu),
+            latency_us,
+            ..Trial::default()
+        };
+        let mode = match receive {
+            Receive::Threaded | Receive::ThreadedIdle => Mode::Thread,
+            _ => mode.unwrap_or(Mode::Interrupt),
+        };
+        let mut outcome = Outcome {
+            trial,
+            events,
+            faults,
+            mode: Some(mode),
+            over_time: ledger.over_time().clone(),
+            ..Outcome::default()
+        };
+        let values = &mut outcome.values;
+        values.insert("goodput", goodput);
+        values.insert("hog_percent", 100.0 * cpu.hog);
+        if let Some(latency) = latency_us {
+            values.insert("p50_us", latency.p50);
+            values.insert("p99_us", latency.p99);
+        }
+        // The first one may hang.
+        let reads: Vec<f64> = self.read.iter().skip(usize::from(hung)).map(|read| *read as f64).collect();
+        if let Some(jain) = stats::jain(&reads).filter(|_| reads.len() > 1) {
+            values.insert("jain", jain);
+            values.insert("others_pps", reads.iter().sum::<f64>() / seconds);
+        }
+        outcome
+    }
+}

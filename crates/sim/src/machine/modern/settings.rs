@@ -1,0 +1,115 @@
+//! What can be set on the machine.
+
+use crate::engine::SEC;
+use crate::settings::{Share, Time, choice, settings};
+
+choice! {
+    /// Who polls the ring.
+    pub enum Receive {
+        /// Softirq, and ksoftirqd when it takes too long.
+        Stock = "stock",
+        /// A NAPI kthread of normal priority.
+        Threaded = "threaded",
+        /// A NAPI kthread that runs when nothing else does.
+        ThreadedIdle = "threaded-idle",
+        /// A kthread of real-time priority that hands packets on, in place of an interrupt per packet.
+        Hop = "hop",
+        /// Softirq, started by a clock and by nothing else.
+        Clocked = "clocked",
+        /// weir: the kernel's own way until it is overloaded, then the poller.
+        Weir = "weir",
+    }
+}
+
+choice! {
+    /// What the packets are for.
+    pub enum Workload {
+        /// Programs that read datagrams.
+        Udp = "udp",
+        /// The host forwards.
+        Router = "router",
+    }
+}
+
+const ANY_TIME: std::ops::RangeInclusive<Time> = Time(0)..=Time(SEC);
+const MORE: std::ops::RangeInclusive<Time> = Time(1)..=Time(SEC);
+
+settings! {
+    /// Kernel, workload, queues and costs of one CPU of a host of today.
+    pub struct Settings {
+        /// who polls the ring
+        receive: Receive = Receive::Stock, any;
+        /// what the packets are for
+        workload: Workload = Workload::Udp, any;
+        /// compute-bound programs
+        hogs: u32 = 0, (0..=64);
+        /// programs that read, each from a socket of its own
+        consumers: u32 = 1, (1..=16);
+        /// the first of them stops reading for good after the warm-up
+        hang: bool = false, any;
+        /// receive descriptors
+        ring: u32 = 256, (1..=65536);
+        /// datagrams that a socket holds
+        socket: u32 = 240, (1..=1_000_000);
+        /// time before the window of the measurement
+        warm_up: Time = Time(100_000_000), (Time(0)..=Time(10 * SEC));
+        /// shortest time from the end of polling to the next interrupt
+        moderation: Time = Time(50_000), ANY_TIME;
+        /// packets of one NAPI poll
+        weight: u32 = 64, (1..=256);
+        /// packets of one softirq
+        softirq_packets: u32 = 300, (1..=100_000);
+        /// time of one softirq
+        softirq_time: Time = Time(8_000_000), MORE;
+        /// softirqs in a row, for at most 2 ms, before ksoftirqd is woken
+        softirq_restarts: u32 = 10, (0..=1000);
+        /// a ksoftirqd that is runnable keeps softirqs to itself: Linux 4.9 to 6.4, before the revert
+        ksoftirqd_first: bool = false, any;
+        /// base slice of the scheduler
+        slice: Time = Time(2_800_000), MORE;
+        /// clock tick
+        tick: Time = Time(4_000_000), MORE;
+        /// an interrupt that starts polling, with its exits to the hypervisor
+        interrupt: Time = Time(10_000), ANY_TIME;
+        /// starting the timer of a moderated interrupt when polling ends
+        arm: Time = Time(0), ANY_TIME;
+        /// one NAPI poll without packets
+        poll: Time = Time(300), ANY_TIME;
+        /// a packet from the ring to a socket
+        deliver: Time = Time(260), ANY_TIME;
+        /// the hop's own work on a packet
+        hop: Time = Time(0), ANY_TIME;
+        /// packets/s that a filter before the stack lets through, in bursts of 64; 0: no filter
+        limit: u32 = 0, any;
+        /// a packet from the ring to the output
+        forward: Time = Time(1_750), ANY_TIME;
+        /// a system call that reads a datagram, and the program's work on it
+        read: Time = Time(1_450), ANY_TIME;
+        /// waking a program up
+        wake: Time = Time(2_000), ANY_TIME;
+        /// changing from one thread to another
+        switch: Time = Time(1_500), ANY_TIME;
+        /// packets handled later that evict a packet from the cache
+        cold_after: u32 = 64, (1..=1_000_000);
+        /// reading a packet that was evicted
+        cold: Time = Time(0), ANY_TIME;
+        /// what taking a packet costs more while the source finds the ring full: both sides use the same cache lines
+        bounce: Time = Time(0), (Time(0)..=Time(10_000));
+        /// CPUs on which the task group of programs and hogs is busy, which share its weight by load; 0: no group
+        group_cpus: u32 = 0, (0..=1024);
+        /// weir: one turn without packets
+        turn: Time = Time(1_500), ANY_TIME;
+        /// a frame that weir or the filter sheds before a buffer is allocated for it
+        shed: Time = Time(80), ANY_TIME;
+        /// weir: from the evidence of overload to the first turn
+        takeover: Time = Time(10_000_000), ANY_TIME;
+        /// weir: packets per turn
+        quota: u32 = 32, (2..=256);
+        /// weir: share of the CPU that programs are sure to get
+        reserve: Share = Share(200), (Share(10)..=Share(950));
+        /// weir: full sockets hold input back
+        feedback: bool = true, any;
+        /// weir: the budget is kept
+        budget: bool = true, any;
+    }
+}

@@ -1,0 +1,392 @@
+//! The machine while it runs: arrivals, the ring, sockets and programs.
+
+use super::poller::Weir;
+use super::report::Window;
+use super::softirq::Softirq;
+use super::{Host, Modern, Receive, Workload};
+use crate::check::{Inhibits, Ledger, Packet};
+use crate::cpu::{Class, Cpu, Done, Eevdf, Thread};
+use crate::engine::{Agenda, MS, NEVER, Nanos, Rng, SEC, Timer};
+use crate::machine::{Input, Outcome};
+use crate::source::Source;
+use std::collections::VecDeque;
+use std::sync::atomic::Ordering::Relaxed;
+
+/// Where packets are lost.
+pub mod place {
+    use crate::check::Place;
+
+    /// Names, in the order of the constants.
+    pub const NAMES: &[&str] = &["ring", "shed", "socket", "hung", "limit"];
+    /// No receive descriptor.
+    pub const RING: Place = Place(0);
+    /// On purpose, before a buffer was allocated.
+    pub const SHED: Place = Place(1);
+    /// Socket full.
+    pub const SOCKET: Place = Place(2);
+    /// In the socket of a program that hangs, when the run ends.
+    pub const HUNG: Place = Place(3);
+    /// Refused by the static limit, before a buffer was allocated.
+    pub const LIMIT: Place = Place(4);
+}
+
+/// Where time goes.
+pub mod bucket {
+    use crate::cpu::Bucket;
+
+    /// Interrupts.
+    pub const IRQ: Bucket = Bucket(1);
+    /// Softirq, ksoftirqd, NAPI kthread.
+    pub const SOFTIRQ: Bucket = Bucket(2);
+    /// weir's poller.
+    pub const WEIR: Bucket = Bucket(3);
+    /// Programs that read.
+    pub const PROGRAM: Bucket = Bucket(4);
+    /// Hogs.
+    pub const HOG: Bucket = Bucket(5);
+    /// Changes of threads.
+    pub const SWITCH: Bucket = Bucket(6);
+}
+
+/// Level of softirqs.
+pub(super) const SOFT: usize = 1;
+/// Level of interrupts.
+pub(super) const HARD: usize = 2;
+/// Simulated time that the queues get to drain, ns.
+const DRAIN_MAX: Nanos = 5 * SEC;
+/// A piece of a hog, ns.
+const HOG_PIECE: Nanos = 100 * MS;
+/// A tick's own work, ns.
+const TICK_COST: Nanos = 1_000;
+/// Packets that are taken out of a full ring before its source sees a free place: the kernel's rings are emptied in
+/// batches of two cache lines (`__ptr_ring_set_size` in include/linux/ptr_ring.h).
+const CONTENDED: u32 = 16;
+/// Events between two looks whether to stop.
+const STOP_EVERY: u64 = 1 << 15;
+
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Event {
+    Arrive,
+    Cpu,
+    Interrupt,
+    Tick,
+    Takeover,
+    Sleep,
+    WarmUp,
+    LoadEnds,
+}
+
+/// A socket and the program that reads it.
+#[derive(Clone, Debug)]
+pub(super) struct Consumer {
+    pub queue: VecDeque<Packet>,
+    pub thread: Thread,
+    pub hung: bool,
+    pub read: u64,
+}
+
+pub(super) struct State {
+    pub s: Modern,
+    pub agenda: Agenda<Event>,
+    pub cpu: Cpu<Eevdf>,
+    cpu_timer: Timer,
+    arrival: Timer,
+    pub interrupt: Timer,
+    pub sleep: Timer,
+    pub ledger: Ledger,
+    source: Source,
+    flows: Rng,
+    pub ring: VecDeque<Packet>,
+    /// Packets whose place in the ring the source looks at until one is free.
+    contended: u32,
+    /// Packets that the stack has touched.
+    pub touched: u32,
+    pub consumers: Vec<Consumer>,
+    hogs: Vec<Thread>,
+    pub soft: Softirq,
+    pub weir: Weir,
+    pub inhibits: Inhibits,
+    pub window: Window,
+    load_end: Nanos,
+    pub loading: bool,
+    tick_due: bool,
+}
+
+impl State {
+    pub(super) fn new(host: &Host, input: &Input) -> Self {
+        let s = host.settings.clone();
+        let mut agenda = Agenda::new();
+        let mut cpu = Cpu::new(Eevdf::new(s.slice.0).charging_interrupts(), s.switch.0, bucket::SWITCH);
+        let soft = Softirq::new(&mut cpu, &s);
+        let weir = Weir::new(&mut cpu, &s);
+        let count = if s.workload == Workload::Udp { s.consumers } else { 0 };
+        let consumers: Vec<Consumer> = (0..count)
+            .map(|_| Consumer {
+                queue: VecDeque::new(),
+                thread: cpu.thread(Class::Normal(0)),
+                hung: false,
+                read: 0,
+            })
+            .collect();
+        let hogs: Vec<Thread> = (0..s.hogs).map(|_| cpu.thread(Class::Normal(0))).collect();
+        if s.group_cpus > 0 {
+            let programs = consumers.iter().map(|consumer| consumer.thread);
+            let members = programs.chain(hogs.iter().copied()).collect();
+            cpu.scheduler_mut().group(members, s.group_cpus);
+        }
+        let rng = Rng::stream(input.seed, "source", 0);
+        Self {
+            cpu_timer: agenda.timer(Event::Cpu),
+            arrival: agenda.timer(Event::Arrive),
+            interrupt: agenda.timer(Event::Interrupt),
+            sleep: agenda.timer(Event::Sleep),
+            agenda,
+            cpu,
+            ledger: Ledger::new(place::NAMES, input.strict, Some(s.consumers as usize)),
+            source: host.source(input.offered, rng),
+            flows: Rng::stream(input.seed, "flows", 0),
+            ring: VecDeque::with_capacity(s.ring as usize),
+            contended: 0,
+            touched: 0,
+            consumers,
+            hogs,
+            soft,
+            weir,
+            // A level is read at the latest in the turn after the timeout, which a spent budget can hold up for a period.
+            inhibits: Inhibits::new(count as usize, 35 * MS),
+            window: Window::default(),
+            load_end: s.warm_up.0 + input.load,
+            loading: true,
+            tick_due: false,
+            s,
+        }
+    }
+
+    pub(super) fn run(mut self, input: &Input) -> Outcome {
+        for hog in self.hogs.clone() {
+            self.cpu.burst(0, hog, HOG_PIECE, bucket::HOG);
+        }
+        let first = self.source.arrival();
+        self.agenda.set(self.arrival, first);
+        self.arm(0);
+        self.agenda.once(self.s.tick.0, Event::Tick);
+        self.agenda.once(self.s.warm_up.0, Event::WarmUp);
+        self.agenda.once(self.load_end, Event::LoadEnds);
+        self.settle(0);
+        while let Some((now, event)) = self.agenda.pop() {
+            self.handle(now, event);
+            self.settle(now);
+            if !self.loading && (self.ledger.unaccounted() == self.hung() || now > self.load_end + DRAIN_MAX)
+            {
+                break;
+            }
+            if self.agenda.fired().is_multiple_of(STOP_EVERY) && input.stop.load(Relaxed) {
+                break;
+            }
+        }
+        self.report()
+    }
+
+    /// Packets in the sockets of programs that hang.
+    fn hung(&self) -> i64 {
+        self.consumers.iter().filter(|c| c.hung).map(|c| c.queue.len() as i64).sum()
+    }
+
+    fn handle(&mut self, now: Nanos, event: Event) {
+        match event {
+            Event::Arrive => self.arrive(now),
+            Event::Cpu => {
+                while let Some(done) = self.cpu.done(now) {
+                    self.done(now, done);
+                }
+            }
+            Event::Interrupt => {
+                if self.cpu.is_active(HARD) {
+                    self.agenda.set(self.interrupt, now + 1_000);
+                } else {
+                    self.tick_due = false;
+                    self.cpu.raise(now, HARD, self.s.interrupt.0, bucket::IRQ);
+                    self.soft.scheduled = true;
+                }
+            }
+            Event::Tick => {
+                if self.loading || self.ledger.unaccounted() > 0 {
+                    self.agenda.once(now + self.s.tick.0, Event::Tick);
+                }
+                if !self.cpu.is_active(HARD) {
+                    self.tick_due = true;
+                    self.cpu.raise(now, HARD, TICK_COST, bucket::IRQ);
+                }
+            }
+            Event::Takeover => self.take_over(now),
+            Event::Sleep => self.poller_wakes(now, false),
+            Event::WarmUp => {
+                if self.s.hang
+                    && let Some(first) = self.consumers.first_mut()
+                {
+                    first.hung = true;
+                }
+                let accounts = self.cpu.accounts(now);
+                self.window.begins(now, accounts, &self.consumers);
+            }
+            Event::LoadEnds => {
+                self.loading = false;
+                let accounts = self.cpu.accounts(now);
+                self.window.ends(now, accounts, &self.consumers);
+            }
+        }
+    }
+
+    /// After every event: what became possible by it, and when the CPU is to be looked at.
+    fn settle(&mut self, now: Nanos) {
+        if self.cpu.is_idle() && self.weir.waits_for_idle() {
+            self.poller_wakes(now, true);
+        }
+        self.agenda.set_or_cancel(self.cpu_timer, self.cpu.next());
+    }
+
+    fn arrive(&mut self, now: Nanos) {
+        let flow = if self.consumers.len() > 1 { self.flows.below(self.consumers.len() as u64) } else { 0 };
+        let packet = self.ledger.offer(now, flow as u32, 0);
+        self.window.offered(now);
+        if self.ring.len() >= self.s.ring as usize {
+            self.contended = CONTENDED;
+            self.ledger.drop(&packet, place::RING);
+        } else {
+            self.ring.push_back(packet);
+            self.arm(now);
+        }
+        let next = self.source.arrival();
+        if next < self.load_end {
+            self.agenda.set(self.arrival, next);
+        }
+    }
+
+    /// Sets the interrupt, if the ring has something and nobody polls it.
+    pub(super) fn arm(&mut self, now: Nanos) {
+        if !self.soft.scheduled
+            && !self.weir.polls()
+            && (!self.ring.is_empty() || self.s.receive == Receive::Clocked && self.loading)
+            && self.agenda.when(self.interrupt).is_none()
+        {
+            let at = now.max(self.soft.completed.saturating_add(self.s.moderation.0));
+            self.agenda.set(self.interrupt, at);
+        }
+    }
+
+    fn done(&mut self, now: Nanos, done: Done) {
+        match done {
+            Done::Level(HARD) => {
+                if std::mem::take(&mut self.tick_due) {
+                    self.softirq_check(now);
+                } else {
+                    self.napi_scheduled(now);
+                }
+            }
+            Done::Level(_) => self.softirq_piece(now, None),
+            Done::Thread(thread) if thread == self.soft.ksoftirqd || thread == self.soft.kthread => {
+                self.softirq_piece(now, Some(thread));
+            }
+            Done::Thread(thread) if thread == self.weir.thread => self.poller_piece(now),
+            Done::Thread(thread) => {
+                if let Some(index) = self.consumers.iter().position(|c| c.thread == thread) {
+                    self.read_done(now, index);
+                } else if self.loading {
+                    self.cpu.burst(now, thread, HOG_PIECE, bucket::HOG);
+                } else {
+                    self.cpu.block(now, thread);
+                }
+            }
+        }
+    }
+
+    /// What the next packet costs the CPU that polls.
+    pub(super) fn packet_cost(&mut self) -> Nanos {
+        let cost = if self.s.workload == Workload::Router { self.s.forward.0 } else { self.s.deliver.0 };
+        cost + self.contention()
+    }
+
+    /// What a packet costs more because the source is at the same cache lines of a full ring.
+    pub(super) fn contention(&mut self) -> Nanos {
+        if self.contended == 0 {
+            return 0;
+        }
+        self.contended -= 1;
+        self.s.bounce.0
+    }
+
+    /// A packet has come up from the ring; true if a full socket refused it.
+    pub(super) fn hand_up(&mut self, now: Nanos, mut packet: Packet) -> bool {
+        self.touched = self.touched.wrapping_add(1);
+        if self.s.workload == Workload::Router {
+            self.ledger.deliver(now, &packet);
+            self.window.delivered(now, &packet, self.loading);
+            return false;
+        }
+        packet.tag = self.touched;
+        let consumer = &mut self.consumers[packet.flow as usize];
+        if consumer.queue.len() >= self.s.socket as usize {
+            self.ledger.drop(&packet, place::SOCKET);
+            return true;
+        }
+        consumer.queue.push_back(packet);
+        let (thread, hung) = (consumer.thread, consumer.hung);
+        if !hung && self.cpu.is_blocked(thread) {
+            let cost = self.s.wake.0 + self.read_cost(packet.flow as usize);
+            self.cpu.burst(now, thread, cost, bucket::PROGRAM);
+        }
+        false
+    }
+
+    fn read_cost(&self, index: usize) -> Nanos {
+        let cold = self.consumers[index]
+            .queue
+            .front()
+            .is_some_and(|packet| self.touched.wrapping_sub(packet.tag) > self.s.cold_after);
+        self.s.read.0 + if cold { self.s.cold.0 } else { 0 }
+    }
+
+    fn read_done(&mut self, now: Nanos, index: usize) {
+        if let Some(packet) = self.consumers[index].queue.pop_front() {
+            self.consumers[index].read += 1;
+            self.ledger.deliver(now, &packet);
+            self.window.delivered(now, &packet, self.loading);
+        }
+        let (thread, hung) = (self.consumers[index].thread, self.consumers[index].hung);
+        if self.consumers[index].queue.is_empty() || hung {
+            self.cpu.block(now, thread);
+        } else {
+            let cost = self.read_cost(index);
+            self.cpu.burst(now, thread, cost, bucket::PROGRAM);
+        }
+        self.poller_level(now, index);
+        // The system call lets softirqs in.
+        self.softirq_check(now);
+    }
+
+    fn report(mut self) -> Outcome {
+        let now = self.agenda.now();
+        let accounts = self.cpu.accounts(now);
+        for consumer in self.consumers.iter_mut().filter(|consumer| consumer.hung) {
+            for packet in consumer.queue.drain(..) {
+                self.ledger.drop(&packet, place::HUNG);
+            }
+        }
+        let queued = self.ring.len() + self.consumers.iter().map(|c| c.queue.len()).sum::<usize>();
+        let held = usize::from(self.soft.has_packet()) + usize::from(self.weir.has_packet());
+        let mut faults = self.ledger.faults((queued + held) as u64);
+        faults.extend(crate::check::time(0, &accounts, now).err());
+        faults.extend(self.inhibits.faults(now));
+        let mode = self.weir.took_over.then_some(results::Mode::Poll);
+        let hung = self.s.hang && self.consumers.len() > 1;
+        self.window.outcome(&self.ledger, self.agenda.fired(), faults, (self.s.receive, mode, hung))
+    }
+
+    /// True if weir guards this host.
+    pub(super) fn guarded(&self) -> bool {
+        self.s.receive == Receive::Weir
+    }
+}
+
+/// Nothing is set.
+pub(super) const UNSET: Nanos = NEVER;

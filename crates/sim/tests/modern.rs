@@ -1,0 +1,157 @@
+//! The machine of today against the lab's result on the host it is fitted to.
+
+#![allow(clippy::expect_used, reason = "a step that fails is a test that fails")]
+
+use results::{Class, Document};
+use sim::scenario::Sweep;
+use sim::{Options, Scenario};
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::sync::atomic::AtomicBool;
+
+fn scenario(name: &str) -> Scenario {
+    sim::scenario::named(name, &[]).expect("a scenario").unwrap_or_else(|fault| panic!("{fault}"))
+}
+
+fn run(scenario: &Scenario, arms: &[&str]) -> Document {
+    let arms = (!arms.is_empty()).then(|| arms.iter().map(|arm| (*arm).to_owned()).collect());
+    let options = Options { jobs: 2, strict: true, arms, ..Options::default() };
+    let ran = sim::run(scenario, &options, &AtomicBool::new(false), &|_| ());
+    assert!(ran.faults.is_empty(), "{:?}", ran.faults);
+    ran.document
+}
+
+/// What differs between lab and simulator by more than `weir lab compare` allows: arm, hogs, quantity. Each has its
+/// reason in docs/simulator.md.
+type Known = (&'static str, u32, &'static str);
+
+const KNOWN_UDP: &[Known] = &[
+    ("no-op", 4, "declines at"),
+    ("no-op", 4, "peak"),
+    ("stock-irq", 0, "declines at"),
+    ("stock-irq", 0, "peak"),
+    ("stock-irq", 0, "plateau"),
+    ("stock-irq", 1, "declines at"),
+    ("stock-irq", 1, "peak"),
+    ("stock-irq", 1, "plateau"),
+    ("stock-irq", 4, "declines at"),
+    ("stock-irq", 4, "peak"),
+    ("stock-irq", 4, "plateau"),
+    ("stock-rps", 1, "peak"),
+    ("stock-rps", 4, "declines at"),
+    ("stock-rps", 4, "peak"),
+    ("stock-timer", 4, "peak"),
+    ("threaded", 0, "class"),
+    ("threaded", 1, "declines at"),
+    ("threaded", 1, "peak"),
+    ("threaded", 4, "declines at"),
+    ("threaded", 4, "peak"),
+    ("threaded", 4, "plateau"),
+    ("threaded-idle", 1, "declines at"),
+    ("threaded-idle", 1, "peak"),
+    ("threaded-idle", 1, "plateau"),
+    ("threaded-idle", 4, "declines at"),
+    ("threaded-idle", 4, "peak"),
+    ("threaded-idle", 4, "plateau"),
+    ("weir", 0, "declines at"),
+];
+const KNOWN_ROUTER: &[Known] = &[
+    ("no-op", 0, "declines at"),
+    ("stock-timer", 0, "declines at"),
+    ("threaded", 0, "declines at"),
+    ("threaded", 1, "declines at"),
+    ("weir", 0, "declines at"),
+    ("weir", 1, "declines at"),
+    ("weir-reserve-50", 0, "declines at"),
+    ("weir-reserve-50", 1, "declines at"),
+];
+
+/// The simulator at the lab's own rates: exactly the known quantities differ.
+fn agrees(experiment: &str, name: &str, known: &[Known]) {
+    let file = format!("../../docs/results/{experiment}-2026-11-20.json");
+    let lab = Document::read(&Path::new(env!("CARGO_MANIFEST_DIR")).join(file)).expect("the lab's result");
+    let options = Options { jobs: 2, strict: true, ..Options::default() };
+    let ran = sim::run_like(&scenario(name), &lab, &options, &AtomicBool::new(false), &|_| ());
+    assert!(ran.faults.is_empty(), "{:?}", ran.faults);
+    let compared = results::compare(&lab, &ran.document, &results::Tolerances::default());
+    let differ = compared.rows.iter().filter(|row| !row.agrees);
+    let differ: BTreeSet<(&str, u32, &str)> =
+        differ.map(|row| (row.arm.as_str(), row.hogs, row.what)).collect();
+    assert_eq!(differ, known.iter().copied().collect(), "{}", compared.table());
+}
+
+#[test]
+fn lab_and_simulator_agree_on_livelock_udp() {
+    agrees("livelock-udp", "livelock-udp", KNOWN_UDP);
+}
+
+#[test]
+fn lab_and_simulator_agree_on_livelock_router() {
+    agrees("livelock-router", "modern-router", KNOWN_ROUTER);
+}
+
+/// MR-09: a clock that is slower than the ring fills loses what does not fit, and one that is fast enough nothing.
+#[test]
+fn a_clock_carries_what_the_ring_holds() {
+    let sets = |interval: &str| {
+        let set = |key: &str, value: &str| (key.to_owned(), value.to_owned());
+        vec![set("receive", "clocked"), set("moderation", interval), set("workload", "router")]
+    };
+    let share = |interval: &str| {
+        let named = sim::scenario::named("modern-router", &sets(interval)).expect("a scenario");
+        let mut scenario = named.unwrap_or_else(|fault| panic!("{fault}"));
+        scenario.sweep = Sweep::Offered(vec![200_000]);
+        scenario.hogs = vec![0];
+        let document = run(&scenario, &["stock-timer"]);
+        let point = &document.arms[0].points[0];
+        point.goodput_pps / point.offered_pps
+    };
+    assert!(share("200us") > 0.999, "{}", share("200us"));
+    // 256 places every 5 ms, and what arrives while they are emptied: 0.36 of a packet for each.
+    let slow = share("5ms");
+    assert!((0.26..0.38).contains(&slow), "{slow}");
+}
+
+/// What is said of the three generations of kernels, in one binary.
+#[test]
+fn stock_livelocks_and_weir_does_not() {
+    let mut scenario = scenario("livelock-udp");
+    scenario.sweep = Sweep::Offered(vec![190_000, 380_000, 1_520_000, 3_800_000]);
+    scenario.hogs = vec![0, 1];
+    let document = run(&scenario, &[]);
+    let class = |arm: &str| document.arm(arm).expect("arm").summary.class;
+    assert_eq!(class("stock-timer"), Some(Class::Livelock));
+    assert_eq!(class("no-op"), Some(Class::Livelock));
+    assert_eq!(class("weir"), Some(Class::Realizable));
+    assert_eq!(class("weir-no-feedback"), Some(Class::Livelock));
+    let last = |arm: &str| {
+        let points = &document.arm(arm).expect("arm").points;
+        points.iter().rfind(|point| point.hogs == 0).expect("point").goodput_pps
+    };
+    // "Let ksoftirqd do its job" kept a share for programs; its revert took it away.
+    assert!(last("stock-timer") < 5_000.0, "{}", last("stock-timer"));
+    assert!(last("stock-before-6.5") > 50_000.0, "{}", last("stock-before-6.5"));
+    assert!(last("weir") > 0.9 * document.arm("weir").expect("arm").summary.peak_pps.expect("peak"));
+}
+
+/// MR-27: the budget keeps the reserve for a hog on a router, at every rate.
+#[test]
+fn the_reserve_is_kept() {
+    let mut scenario = scenario("modern-router");
+    scenario.sweep = Sweep::Offered(vec![600_000, 3_000_000]);
+    let document = run(&scenario, &["weir", "weir-no-budget"]);
+    let share = |arm: &str| {
+        let points = document.arm(arm).expect("arm").points.iter().filter(|point| point.hogs == 1);
+        points.map(|point| point.cpu.as_ref().expect("CPU").hog).fold(1.0, f64::min)
+    };
+    assert!(share("weir") > 0.18, "{}", share("weir"));
+    assert!(share("weir-no-budget") < 0.05, "{}", share("weir-no-budget"));
+}
+
+/// MR-23: a consumer that hangs does not stop the others.
+#[test]
+fn one_hung_consumer_stops_nobody() {
+    let document = run(&scenario("hung-consumer"), &[]);
+    let others = |arm: &str| document.panels[0].at(arm, 3_800_000.0).expect("point");
+    assert!(others("weir-feedback") > 5.0 * others("stock-timer"), "{}", others("weir-feedback"));
+}

@@ -1,0 +1,159 @@
+//! `weir explain`: one report on why packets are lost here.
+
+use crate::cli::ExplainArgs;
+use crate::out::{self, Paint, count, grouped, sentence, shown, wrap};
+use crate::watch::{check_names, sleep_until, stop_flag};
+use kern::raw::Want;
+use see::Sampler;
+use see::explain::{Finding, Report, explain};
+use std::process::ExitCode;
+use std::time::Instant;
+
+/// Column at which the text of a line begins.
+const INDENT: usize = 13;
+
+/// Runs `weir explain`.
+///
+/// # Errors
+/// 2 for an unknown interface, 1 if the kernel shows no counters.
+pub fn run(args: &ExplainArgs, paint: Paint) -> anyhow::Result<ExitCode> {
+    check_names(&args.interfaces)?;
+    let stop = stop_flag()?;
+    let want = Want { devices: args.interfaces.clone(), tcp: true, all_tasks: true };
+    let mut sampler = Sampler::open(want)?;
+    // Ctrl-C ends the window early: what was seen until then is explained.
+    sleep_until(Instant::now() + args.r#for, &stop);
+    let snapshot = sampler.sample()?;
+    let report = explain(&snapshot);
+    if args.json {
+        out::data(&format!("{}\n", serde_json::to_string(&report)?))?;
+    } else {
+        let names: Vec<&str> = snapshot.interfaces.iter().map(|i| i.name.as_str()).collect();
+        out::data(&text(&report, &out::listed(&names), paint))?;
+    }
+    let fails = args.fail_on.is_some() && report.findings.iter().any(|f| f.lost > 0);
+    Ok(ExitCode::from(u8::from(fails)))
+}
+
+fn k(packets: u64, report: &Report) -> String {
+    format!("{:.1} k/s", packets as f64 / report.seconds.max(1e-9) / 1e3)
+}
+
+fn line(indent: usize, label: &str, what: &str) -> String {
+    format!("{:indent$}{label:<width$}{}\n", "", wrap(what, INDENT), width = INDENT - indent)
+}
+
+fn text(report: &Report, names: &str, paint: Paint) -> String {
+    let share = report.lost as f64 / report.offered.max(1) as f64 * 100.0;
+    let mut text = format!(
+        "{names}: {:.1} s, {} offered, {} lost ({share:.2} %)\n\n",
+        report.seconds,
+        k(report.offered, report),
+        k(report.lost, report)
+    );
+    for (i, finding) in report.findings.iter().enumerate() {
+        text += &self::finding(i + 1, finding, paint);
+    }
+    match report.findings.len() {
+        0 => {
+            let lost = if report.lost == 0 {
+                "no packet was lost".into()
+            } else {
+                format!("{} of", grouped(report.lost))
+            };
+            let what = match report.lost {
+                0 => format!("Nothing is wrong: {lost} in {}.", grouped(report.offered)),
+                _ => format!(
+                    "Nothing is wrong: {lost} {} packets lost is within what is normal.",
+                    grouped(report.offered)
+                ),
+            };
+            text += &format!("{}\n\n", wrap(&what, 0));
+        }
+        n => text += &format!("{} in {} rules\n\n", count(n, "finding"), report.rules),
+    }
+    text += &line(
+        3,
+        "checked",
+        &format!("{} rules; unaccounted {}, known to +-{}", report.rules, report.unaccounted, report.skew),
+    );
+    report.harmless.iter().for_each(|note| text += &line(3, "harmless", &sentence(note)));
+    if !report.closest.is_empty() {
+        text += &line(
+            3,
+            "closest",
+            &format!("{}: the nearest to their limits", sentence(&report.closest.join("; "))),
+        );
+    }
+    report.missing.iter().for_each(|note| text += &line(3, "missing", &sentence(note)));
+    text
+}
+
+fn finding(number: usize, f: &Finding, paint: Paint) -> String {
+    let mut text = format!("{}\n\n", paint.red(&format!("{number}  {}", wrap(&sentence(&f.title), 3))));
+    for (i, (name, value)) in f.evidence.iter().enumerate() {
+        let label = if i == 0 { "evidence" } else { "" };
+        text += &line(3, label, &format!("{}: {}", shown(name), sentence(value)));
+    }
+    f.also.iter().for_each(|also| text += &line(3, "", &format!("also explains: {}", sentence(also))));
+    text.push('\n');
+    for (i, command) in f.change.iter().enumerate() {
+        // Not wrapped: a command is pasted as it stands.
+        text += &format!("   {:<10}{}\n", if i == 0 { "change" } else { "" }, sentence(command));
+    }
+    text += &format!("\n{}", line(3, "effect", &sentence(&f.effect)));
+    text + &line(3, "source", &sentence(&f.source)) + "\n"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::out::ColorWhen;
+
+    fn plain(report: &Report) -> String {
+        text(report, "eth0", Paint::stdout(ColorWhen::Never))
+    }
+
+    #[test]
+    fn a_finding_has_evidence_change_effect_and_source() {
+        let finding = Finding {
+            title: "The ring of eth0 is too small".into(),
+            lost: 500,
+            evidence: vec![("ring".into(), "256 packets".into())],
+            change: vec!["sudo ethtool -G eth0 rx 1024".into()],
+            effect: "lost less".into(),
+            source: "WU-05".into(),
+            also: vec!["1 k/s lost at udp 5".into()],
+            ..Finding::default()
+        };
+        let report = Report {
+            seconds: 2.0,
+            offered: 10_000,
+            lost: 500,
+            findings: vec![finding],
+            rules: 31,
+            ..Report::default()
+        };
+        let text = plain(&report);
+        for part in [
+            "eth0: 2.0 s, 5.0 k/s offered, 0.2 k/s lost (5.00 %)",
+            "1  The ring of eth0 is too small",
+            "   evidence  ring: 256 packets",
+            "             also explains: 1 k/s lost at udp 5",
+            "   change    sudo ethtool -G eth0 rx 1024",
+            "   effect    lost less",
+            "   source    WU-05",
+            "1 finding in 31 rules",
+        ] {
+            assert!(text.contains(part), "no {part:?} in\n{text}");
+        }
+    }
+
+    #[test]
+    fn nothing_is_wrong_is_an_answer() {
+        let report = Report { seconds: 1.0, offered: 5, rules: 31, ..Report::default() };
+        assert!(plain(&report).contains("Nothing is wrong: no packet was lost in 5."), "{}", plain(&report));
+        let report = Report { lost: 2, ..report };
+        assert!(plain(&report).contains("2 of 5 packets lost is within"), "{}", plain(&report));
+    }
+}

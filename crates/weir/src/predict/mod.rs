@@ -1,0 +1,236 @@
+//! `weir predict`: the largest loss-free rate of this host, from its own traffic.
+
+mod check;
+mod observe;
+mod text;
+
+use crate::cli::PredictArgs;
+use crate::error::{failed, usage};
+use crate::out::{self, Paint, shown};
+use crate::parse::choose;
+use kern::raw::{Reader, Want};
+use model::line::Estimate;
+use model::observe::{Costs, Fitted, TooLittle};
+use model::path::{Class, Limit, Path};
+use model::whatif::Change;
+use observe::{Observed, Reading};
+use serde::Serialize;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+/// How long the host is watched, if nothing is said.
+pub const WATCH: Duration = Duration::from_secs(10);
+/// Length of a window: the kernel's ticks of 10 ms are 1 % of it.
+const WINDOW: Duration = Duration::from_secs(1);
+/// Fewest windows, however short they become, and most, however long.
+const WINDOWS: (u32, u32) = (5, 120);
+/// How often sockets are looked at for what waits in them.
+const LOOK: Duration = Duration::from_millis(100);
+/// Most looks that found something, per window.
+const LOOKS: usize = 4096;
+/// Relative error of the model beside what the observations leave open, for an interval of 90 %. Assumed: docs/model.md has
+/// what a comparison gave.
+const MODEL_ERROR: f64 = 0.15;
+
+/// One row of the answer.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+struct Row {
+    /// `today`, `--guarded`, `all`.
+    change: String,
+    mlfrr_pps: Estimate,
+    /// MLFRR over the mean rate of now.
+    times_now: f64,
+    limit: Limit,
+    class: Class,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    livelock_pps: Option<Estimate>,
+    /// MR-40: packets/s of MLFRR per microsecond of cost per packet.
+    pps_per_us: f64,
+}
+
+/// The answer for one interface.
+#[derive(Debug, Clone, Serialize)]
+struct Answer {
+    interface: String,
+    seconds: f64,
+    packets: u64,
+    now_pps: f64,
+    cpu: u32,
+    /// Part of the packets that this CPU receives.
+    part: f64,
+    /// What the costs come from.
+    windows: Vec<model::observe::Window>,
+    /// Windows that were used: those without loss.
+    windows_used: usize,
+    costs: Costs,
+    /// Packets that a socket holds, if known.
+    socket_holds: Option<f64>,
+    rows: Vec<Row>,
+    readers: Vec<observe::Reader>,
+    missing: Vec<String>,
+}
+
+/// The `--json` document.
+#[derive(Serialize)]
+struct Document<'a> {
+    schema: &'static str,
+    interfaces: &'a [Answer],
+    /// Interfaces about which nothing could be said, each with the reason.
+    unknown: Vec<(&'a str, &'a str)>,
+}
+
+/// Runs `weir predict`.
+///
+/// # Errors
+/// 2 for an interface that is not there, 1 if what was seen is too little for all of them.
+pub fn run(args: &PredictArgs, paint: Paint) -> anyhow::Result<ExitCode> {
+    if args.check {
+        return check::run(args, paint);
+    }
+    let (names, readings) = watch(args)?;
+    let mut answers = Vec::new();
+    let mut unknown: Vec<(&str, String)> = Vec::new();
+    let changes = changes(args);
+    for name in &names {
+        let seen = observe::observe(name, &readings).map(|mut seen| {
+            // veth does not tell its ring; all have the same.
+            seen.path.ring = seen.path.ring.or(kern::discover::ring(name).map(f64::from));
+            seen
+        });
+        match seen.and_then(|seen| answer(&seen, &changes)) {
+            Ok(answer) => answers.push(answer),
+            Err(why) => unknown.push((name, why)),
+        }
+    }
+    if answers.is_empty() {
+        let why: Vec<String> = unknown.iter().map(|(name, why)| format!("{}: {why}", shown(name))).collect();
+        let fix = "wait for traffic and watch longer with --for, or measure with weir lab run mlfrr";
+        return Err(failed(format!("{}; {fix}", why.join("; "))));
+    }
+    if args.json {
+        let unknown = unknown.iter().map(|(name, why)| (*name, why.as_str())).collect();
+        let document = Document { schema: "weir.predict/1", interfaces: &answers, unknown };
+        out::data(&format!("{}\n", serde_json::to_string(&document)?))?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let texts: Vec<String> = answers.iter().map(|a| text::text(a, paint)).collect();
+    out::data(&texts.join("\n"))?;
+    // Interfaces that were named are answered for; of the others nobody asked.
+    for (name, why) in unknown.iter().filter(|(name, _)| args.interfaces.iter().any(|asked| asked == name)) {
+        out::talk(&format!("{}: {why}", shown(name)));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Watches the host: names of the interfaces asked for, or of all that receive, and the readings.
+fn watch(args: &PredictArgs) -> anyhow::Result<(Vec<String>, Vec<Reading>)> {
+    let here: Vec<String> = kern::netns::interfaces()?.into_iter().map(|(name, _)| name).collect();
+    if let Some(unknown) = args.interfaces.iter().find(|name| !here.contains(name)) {
+        let why = choose(unknown, here.iter().map(String::as_str));
+        return Err(usage(format!("{}: {why}", shown(unknown))));
+    }
+    let names = if args.interfaces.is_empty() { kern::discover::choices() } else { args.interfaces.clone() };
+    if names.is_empty() {
+        return Err(usage("no interface here receives packets; set one up, or name one"));
+    }
+    let want = Want { devices: names.clone(), tcp: false, all_tasks: true };
+    let mut reader = Reader::open(want);
+    let whole = args.r#for.unwrap_or(WATCH);
+    let count = (whole.as_millis() / WINDOW.as_millis().max(1)).try_into().unwrap_or(WINDOWS.1);
+    let count = u32::clamp(count, WINDOWS.0, WINDOWS.1);
+    let mut readings = vec![take(&mut reader, Vec::new())?];
+    let start = Instant::now();
+    for n in 1..=count {
+        let waiting = look_until(start + whole * n / count);
+        readings.push(take(&mut reader, waiting)?);
+    }
+    Ok((names, readings))
+}
+
+fn take(reader: &mut Reader, waiting: Vec<u64>) -> anyhow::Result<Reading> {
+    let own = nix::time::clock_gettime(nix::time::ClockId::CLOCK_PROCESS_CPUTIME_ID)?;
+    let own_ns = own.tv_sec() as u64 * 1_000_000_000 + own.tv_nsec() as u64;
+    Ok(Reading { raw: reader.read()?, waiting, own_ns })
+}
+
+/// Looks at what waits in UDP sockets until `end`. With many sockets a look takes long, and there are fewer of them: they
+/// take at most a twentieth of the time.
+fn look_until(end: Instant) -> Vec<u64> {
+    let mut waiting = Vec::new();
+    loop {
+        let before = Instant::now();
+        let sockets = kern::proc::udp_sockets(None).unwrap_or_default();
+        let room = LOOKS.saturating_sub(waiting.len());
+        waiting.extend(sockets.iter().map(|s| s.rx_queue).filter(|n| *n > 0).take(room));
+        let pause = LOOK.max(before.elapsed() * 20);
+        let now = Instant::now();
+        if now + pause >= end {
+            std::thread::sleep(end.saturating_duration_since(now));
+            return waiting;
+        }
+        std::thread::sleep(pause);
+    }
+}
+
+/// The what-ifs of the command line with their names there.
+fn changes(args: &PredictArgs) -> Vec<(String, Change)> {
+    let mut list: Vec<(String, Change)> = Vec::new();
+    let mut add = |name: String, change: Option<Change>| list.extend(change.map(|c| (name, c)));
+    let word = |option: &str, value: Option<String>| format!("{option} {}", value.unwrap_or_default());
+    add(word("--ring", args.ring.map(|n| n.to_string())), args.ring.map(Change::Ring));
+    add(word("--rcvbuf", args.rcvbuf.map(|n| n.to_string())), args.rcvbuf.map(Change::Rcvbuf));
+    add(word("--cores", args.cores.map(|n| n.to_string())), args.cores.map(Change::Cores));
+    add(
+        word("--packet-size", args.packet_size.map(|n| n.to_string())),
+        args.packet_size.map(Change::PacketSize),
+    );
+    add(word("--work-us", args.work_us.map(|n| n.to_string())), args.work_us.map(Change::WorkUs));
+    add(word("--budget", args.budget.map(|n| n.to_string())), args.budget.map(|n| Change::Budget(n as u8)));
+    add("--guarded".into(), args.guarded.then_some(Change::Guarded));
+    list
+}
+
+/// What the model says of one interface: now, after each change, and after all of them.
+fn answer(seen: &Observed, changes: &[(String, Change)]) -> Result<Answer, String> {
+    let fit = |ask: &dyn Fn(Path) -> Path| -> Result<Fitted, String> {
+        model::observe::fit(&seen.windows, &seen.path, ask, MODEL_ERROR).map_err(|why| match why {
+            TooLittle::Windows(..) => format!("{why}: it is beyond its loss-free rate now, or hardly used"),
+            TooLittle::Packets(_) | TooLittle::Cost => why.to_string(),
+        })
+    };
+    let whole = 1.0 / seen.part.max(f64::MIN_POSITIVE);
+    let row = |change: &str, fitted: &Fitted| Row {
+        change: change.into(),
+        mlfrr_pps: fitted.mlfrr.scaled(whole),
+        times_now: fitted.mlfrr.value * whole / seen.rate.max(f64::MIN_POSITIVE),
+        limit: fitted.rate.limit,
+        class: fitted.path.class(),
+        livelock_pps: fitted.livelock.map(|e| e.scaled(whole)),
+        pps_per_us: fitted.path.sensitivity() * 1e-6 * whole,
+    };
+    let today = fit(&|path| path)?;
+    let mut rows = vec![row("today", &today)];
+    for (name, change) in changes {
+        rows.push(row(name, &fit(&|path| change.apply(&path, &seen.facts))?));
+    }
+    if changes.len() > 1 {
+        let all =
+            |path: Path| changes.iter().fold(path, |path, (_, change)| change.apply(&path, &seen.facts));
+        rows.push(row("all of these", &fit(&all)?));
+    }
+    Ok(Answer {
+        interface: seen.interface.clone(),
+        seconds: seen.seconds,
+        packets: seen.packets,
+        now_pps: seen.rate,
+        cpu: seen.cpu,
+        part: seen.part,
+        windows: seen.windows.clone(),
+        windows_used: today.windows,
+        costs: today.costs,
+        socket_holds: seen.path.holds,
+        rows,
+        readers: seen.readers.clone(),
+        missing: seen.missing.clone(),
+    })
+}

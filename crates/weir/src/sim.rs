@@ -1,0 +1,284 @@
+//! `weir sim`: experiments on simulated machines.
+
+use crate::cli::{LabRunArgs, SimCommand, SimRunArgs, SimTableArgs};
+use crate::error::{failed, usage};
+use crate::lab::{command_line, writable};
+use crate::out::{self, shown};
+use crate::parse::choose;
+use sim::scenario::{FILE_MAX, TRACE_MAX};
+use sim::{Options, Progress, Scenario};
+use std::io::{IsTerminal, Read, Write};
+use std::path::Path;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
+
+/// Runs one of the simulator's commands.
+///
+/// # Errors
+/// 2 for wrong names, files and settings, 1 if the run is cut short or a checker finds something.
+pub fn run(command: &SimCommand) -> anyhow::Result<ExitCode> {
+    match command {
+        SimCommand::List(args) => list(args.json),
+        SimCommand::Run(args) => experiment(args),
+        SimCommand::Show(args) => show(&args.name),
+        SimCommand::Table(args) => table(args),
+    }
+}
+
+/// Every scenario of the binary; they are tested, so that none is wrong.
+fn library() -> anyhow::Result<Vec<Scenario>> {
+    let named = |name: &str| sim::scenario::named(name, &[]);
+    sim::scenario::names().into_iter().filter_map(named).map(|s| s.map_err(usage)).collect()
+}
+
+fn list(json: bool) -> anyhow::Result<ExitCode> {
+    let all = library()?;
+    if json {
+        let list: Vec<serde_json::Value> = all
+            .iter()
+            .map(|s| {
+                let arms: Vec<&str> = s.arms.iter().map(|arm| arm.name.as_str()).collect();
+                serde_json::json!({"name": s.name, "about": s.about, "machine": s.machine, "arms": arms,
+                                   "requirements": s.requirements})
+            })
+            .collect();
+        let document = serde_json::json!({"schema": "weir.sim-list/1", "experiments": list});
+        out::data(&format!("{document}\n"))?;
+    } else {
+        let mut text = String::new();
+        for s in &all {
+            text += &format!("{:<22}{}\n", s.name, out::wrap(&s.about, 22));
+            text += &format!("{:<22}{}; {}\n", "", s.machine, s.requirements.join(", "));
+        }
+        out::data(&text)?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn unknown(name: &str) -> anyhow::Error {
+    let why = choose(name, sim::scenario::names().into_iter());
+    usage(format!("{}: {why}", shown(name)))
+}
+
+fn show(name: &str) -> anyhow::Result<ExitCode> {
+    let text = sim::scenario::text_of(name).ok_or_else(|| unknown(name))?;
+    let Some(scenario) = sim::scenario::named(name, &[]).transpose().map_err(usage)? else {
+        return Err(unknown(name));
+    };
+    out::data(text)?;
+    let mut settings = format!("\n# Settings of {} and their values in the first arm:\n", scenario.machine);
+    for (key, value) in sim::scenario::settings_of(&scenario) {
+        settings += &format!("# {:<16} {value:<10} {}\n", key.name, key.help);
+    }
+    out::data(&settings)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The scenario of that name, or in that file.
+fn scenario(name: &str, sets: &[(String, String)]) -> anyhow::Result<Scenario> {
+    if let Some(scenario) = sim::scenario::named(name, sets) {
+        return scenario.map_err(usage);
+    }
+    let path = Path::new(name);
+    if !name.contains(['/', '.']) {
+        return Err(unknown(name));
+    }
+    let shown_name = shown(name);
+    let text =
+        text_file(path, FILE_MAX).map_err(|why| usage(format!("{shown_name}: {why}; give a TOML file")))?;
+    let stem = path.file_stem().map_or_else(|| "scenario".into(), |stem| stem.to_string_lossy().into_owned());
+    // A scenario that `show` printed has its trace in the binary.
+    let beside = |file: &str| match sim::scenario::trace_of(file) {
+        Some(text) if !path.with_file_name(file).exists() => Ok(text.to_owned()),
+        _ => text_file(&path.with_file_name(file), TRACE_MAX),
+    };
+    Scenario::parse(&stem, &shown_name, &text, sets, &beside).map_err(usage)
+}
+
+/// The text of a regular file of at most `most` bytes, or why there is none.
+fn text_file(path: &Path, most: u64) -> Result<String, String> {
+    let unreadable = |err: std::io::Error| format!("cannot be read ({err})");
+    if !std::fs::metadata(path).map_err(unreadable)?.is_file() {
+        return Err("not a regular file".into());
+    }
+    let mut bytes = Vec::new();
+    let file = std::fs::File::open(path).map_err(unreadable)?;
+    file.take(most + 1).read_to_end(&mut bytes).map_err(unreadable)?;
+    if bytes.len() as u64 > most {
+        return Err(format!("longer than {} KiB", most / 1024));
+    }
+    String::from_utf8(bytes).map_err(|_| "not UTF-8".into())
+}
+
+/// Raised by Ctrl-C.
+fn stop_flag() -> anyhow::Result<Arc<AtomicBool>> {
+    let stop = Arc::new(AtomicBool::new(false));
+    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
+        signal_hook::flag::register(signal, Arc::clone(&stop))?;
+    }
+    Ok(stop)
+}
+
+fn cpus() -> usize {
+    std::thread::available_parallelism().map_or(1, std::num::NonZero::get)
+}
+
+/// Experiments of the lab that a simulated host of today has, with their scenarios.
+const LAB: [(&str, &str); 2] = [("livelock-udp", "livelock-udp"), ("livelock-router", "modern-router")];
+/// Arms and multiples of 1 x of a quick run.
+const QUICK: ([&str; 2], [u64; 5]) = (["stock-timer", "weir"], [50, 100, 200, 400, 1000]);
+
+/// `weir lab run NAME --backend sim`.
+///
+/// # Errors
+/// As [`run`].
+pub fn as_lab(args: &LabRunArgs) -> anyhow::Result<ExitCode> {
+    let Some((_, name)) = LAB.iter().find(|(lab, _)| *lab == args.name) else {
+        let names: Vec<&str> = LAB.iter().map(|(lab, _)| *lab).collect();
+        let text =
+            format!("lab run {} --backend sim: not simulated; choose from {}", args.name, names.join(", "));
+        return Err(usage(text));
+    };
+    let mut scenario = scenario(name, &[])?;
+    let mut arms = args.arms.clone();
+    if let (true, Some(one_x)) = (args.quick, scenario.one_x) {
+        let rates = QUICK.1.iter().map(|percent| one_x * percent / 100);
+        scenario.sweep = sim::scenario::Sweep::Offered(rates.chain([12_000_000]).collect());
+        arms = arms.or_else(|| Some(QUICK.0.map(str::to_owned).into()));
+    }
+    scenario.hogs = args.hogs.clone().unwrap_or_else(|| if args.quick { vec![0, 1] } else { vec![0] });
+    let args = SimRunArgs {
+        name: args.name.clone(),
+        arms,
+        set: Vec::new(),
+        seed: args.seed,
+        jobs: None,
+        strict: false,
+        json: args.json.clone(),
+        html: args.html.clone(),
+    };
+    perform(&args, &scenario)
+}
+
+fn experiment(args: &SimRunArgs) -> anyhow::Result<ExitCode> {
+    perform(args, &scenario(&args.name, &args.set)?)
+}
+
+fn perform(args: &SimRunArgs, scenario: &Scenario) -> anyhow::Result<ExitCode> {
+    let known = || scenario.arms.iter().map(|arm| arm.name.as_str());
+    if let Some(arm) = args.arms.iter().flatten().find(|arm| !known().any(|name| name == **arm)) {
+        return Err(usage(format!("--arms {}: {}", shown(arm), choose(arm, known()))));
+    }
+    [&args.json, &args.html].into_iter().flatten().try_for_each(|path| writable(path))?;
+    let options = Options {
+        seed: args.seed.unwrap_or(1),
+        jobs: args.jobs.map_or_else(cpus, |jobs| jobs as usize),
+        arms: args.arms.clone(),
+        strict: args.strict,
+    };
+    let stop = stop_flag()?;
+    let meter = Meter::new();
+    let mut ran = sim::run(scenario, &options, &stop, &|progress| meter.show(progress));
+    meter.wipe();
+    if ran.document.partial.is_some_and(|partial| partial.done == 0) {
+        return Err(failed("interrupted before the first trial was done"));
+    }
+    // How many threads ran it must not be seen in the result.
+    ran.document.command = Some(without_jobs(&command_line()));
+    out::data(&results::table(&ran.document))?;
+    if let Some(path) = &args.json {
+        ran.document.write(path)?;
+        out::talk(&format!("result   {}", shown(&path.to_string_lossy())));
+    }
+    if let Some(path) = &args.html {
+        results::write_html(&ran.document, path)?;
+        out::talk(&format!("curves   {}", shown(&path.to_string_lossy())));
+    }
+    if let Some(partial) = ran.document.partial {
+        return Err(failed(format!(
+            "interrupted: partial, {} of {} trials are in the result",
+            partial.done, partial.total
+        )));
+    }
+    if let Some(fault) = ran.faults.first() {
+        return Err(failed(format!("a checker found: {fault} ({} in all)", ran.faults.len())));
+    }
+    let holds = ran.document.verdict.iter().all(|claim| claim.holds);
+    Ok(ExitCode::from(u8::from(!holds)))
+}
+
+/// The command without what has no part in the result: threads and files.
+fn without_jobs(command: &str) -> String {
+    let mut words = Vec::new();
+    let mut skip = false;
+    for word in command.split(' ') {
+        let leave_out = std::mem::take(&mut skip);
+        let is = |name: &str| word == name || word.starts_with(&format!("{name}="));
+        if ["--jobs", "--json", "--html", "--color"].into_iter().any(is) {
+            skip = !word.contains('=');
+        } else if !leave_out {
+            words.push(word);
+        }
+    }
+    words.join(" ")
+}
+
+fn table(args: &SimTableArgs) -> anyhow::Result<ExitCode> {
+    let names: Vec<String> = if args.names.is_empty() {
+        library()?.into_iter().filter(|s| !s.marks.is_empty()).map(|s| s.name).collect()
+    } else {
+        args.names.clone()
+    };
+    let options = Options { seed: args.seed.unwrap_or(1), jobs: cpus(), ..Options::default() };
+    let (mut misses, mut proxy) = (0, false);
+    for name in &names {
+        let scenario = scenario(name, &args.set)?;
+        proxy |= scenario.machine == "beihang13";
+        let rows = sim::table::rows(&scenario, &options);
+        out::data(&format!("{name}\n{}\n", sim::table::text(&rows)))?;
+        misses += rows.iter().filter(|row| !row.misses.is_empty()).count();
+    }
+    if proxy && args.set.is_empty() {
+        let (rows, _) = sim::machine::proxy::paper::compare(&options)?;
+        out::data(&format!("beihang13\n{}", sim::machine::proxy::paper::table(&rows)))?;
+        misses += rows.iter().filter(|row| !row.holds()).count();
+    }
+    Ok(ExitCode::from(u8::from(misses > 0)))
+}
+
+/// Progress on standard error, on a terminal only: a run takes seconds.
+struct Meter {
+    terminal: bool,
+    shown: AtomicUsize,
+}
+
+impl Meter {
+    fn new() -> Meter {
+        Meter { terminal: std::io::stderr().is_terminal(), shown: AtomicUsize::new(0) }
+    }
+
+    fn show(&self, progress: Progress) {
+        let percent = progress.done * 100 / progress.total.max(1);
+        if self.terminal && self.shown.swap(percent, Relaxed) != percent {
+            let _ = write!(std::io::stderr().lock(), "\r\x1b[K{}/{} trials", progress.done, progress.total);
+        }
+    }
+
+    fn wipe(&self) {
+        if self.terminal {
+            let _ = write!(std::io::stderr().lock(), "\r\x1b[K");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn threads_and_files_are_no_part_of_the_result() {
+        let command = "weir sim run quota --jobs 3 --seed 2 --json=a.json --html b.html";
+        assert_eq!(without_jobs(command), "weir sim run quota --seed 2");
+    }
+}

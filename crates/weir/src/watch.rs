@@ -1,0 +1,133 @@
+//! `weir watch`: where packets wait and are lost, interval by interval.
+
+use crate::cli::WatchArgs;
+use crate::error::{failed, usage};
+use crate::out::{self, Paint, shown};
+use kern::discover::{self, DiscoverError};
+use kern::raw::Want;
+use see::{SCHEMA, Sampler, Snapshot};
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::path::Path;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+mod table;
+
+/// Longest line of a recording, bytes: a snapshot of 256 consumers and 1024 queues is below it.
+const LINE_MAX: u64 = 16 * 1024 * 1024;
+/// Longest time between two looks at the signal, so that Ctrl-C is quick.
+const STEP: Duration = Duration::from_millis(50);
+
+/// Runs `weir watch`.
+///
+/// # Errors
+/// 2 for an unknown interface or a file that is no recording, 1 if the kernel shows no counters.
+pub fn run(args: &WatchArgs, paint: Paint) -> anyhow::Result<ExitCode> {
+    let mut show = |snapshot: &Snapshot| match args.json {
+        true => out::data(&format!("{}\n", serde_json::to_string(snapshot)?)),
+        false => out::data(&table::text(snapshot, paint)),
+    };
+    if let Some(file) = &args.replay {
+        replay(file, args.once, &mut show)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    check_names(&args.interfaces)?;
+    let mut record = match &args.record {
+        Some(path) => {
+            Some(File::create(path).map_err(|e| usage(format!("--record {}: {e}", path.display())))?)
+        }
+        None => None,
+    };
+    let stop = stop_flag()?;
+    let mut sampler = Sampler::open(Want { devices: args.interfaces.clone(), ..Want::default() })?;
+    let mut next = Instant::now() + args.interval;
+    loop {
+        if !sleep_until(next, &stop) {
+            return Ok(ExitCode::SUCCESS);
+        }
+        let snapshot = sampler.sample()?;
+        if let Some(file) = &mut record {
+            writeln!(file, "{}", serde_json::to_string(&snapshot)?)?;
+        }
+        show(&snapshot)?;
+        if args.once {
+            return Ok(ExitCode::SUCCESS);
+        }
+        // A reader that is slow costs intervals, not a backlog of them.
+        next = (next + args.interval).max(Instant::now());
+    }
+}
+
+/// Refuses names that are no interface here.
+pub fn check_names(names: &[String]) -> anyhow::Result<()> {
+    for name in names {
+        if !kern::netns::valid_name(name) || kern::netns::index_of(name).is_err() {
+            let name = shown(name);
+            return Err(usage(DiscoverError::NoSuchInterface { name, choices: discover::choices() }));
+        }
+    }
+    Ok(())
+}
+
+/// A flag that SIGINT and SIGTERM raise.
+pub fn stop_flag() -> anyhow::Result<Arc<AtomicBool>> {
+    let stop = Arc::new(AtomicBool::new(false));
+    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
+        signal_hook::flag::register(signal, Arc::clone(&stop))?;
+    }
+    Ok(stop)
+}
+
+/// Sleeps; false if a signal ended it.
+pub fn sleep_until(then: Instant, stop: &AtomicBool) -> bool {
+    loop {
+        if stop.load(Ordering::Relaxed) {
+            return false;
+        }
+        let left = then.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return true;
+        }
+        std::thread::sleep(left.min(STEP));
+    }
+}
+
+/// Shows each snapshot of a recording; with `last` only the last one.
+fn replay(
+    path: &Path,
+    last: bool,
+    show: &mut impl FnMut(&Snapshot) -> anyhow::Result<()>,
+) -> anyhow::Result<()> {
+    let name = shown(&path.display().to_string());
+    let file = File::open(path).map_err(|e| usage(format!("--replay {name}: {e}")))?;
+    let mut file = BufReader::new(file);
+    let mut kept = None;
+    let mut line = Vec::new();
+    for number in 1.. {
+        line.clear();
+        let read = file.by_ref().take(LINE_MAX).read_until(b'\n', &mut line);
+        if read.map_err(|e| failed(format!("--replay {name}: {e}")))? == 0 {
+            break;
+        }
+        // A recording that was cut off ends within a line: what is whole is shown.
+        if line.last() != Some(&b'\n') && number > 1 {
+            break;
+        }
+        let snapshot: Snapshot = serde_json::from_slice(&line).map_err(|e| {
+            usage(format!("--replay {name}: line {number} is no snapshot ({e}); give a file of --record"))
+        })?;
+        if snapshot.schema != SCHEMA {
+            return Err(usage(format!(
+                "--replay {name}: line {number} is not {SCHEMA}; give a file of --record"
+            )));
+        }
+        match last {
+            true => kept = Some(snapshot),
+            false => show(&snapshot)?,
+        }
+    }
+    kept.as_ref().map_or(Ok(()), show)
+}

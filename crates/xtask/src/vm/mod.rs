@@ -1,0 +1,129 @@
+//! The host's side: machines, one per kernel and driver, and the table of what was seen.
+
+mod frames;
+mod image;
+mod machine;
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{Context, bail};
+
+/// Drivers that are tested: name of the module, QEMU's device, queues.
+const DRIVERS: [Driver; 3] = [
+    Driver { module: "virtio_net", device: "virtio-net-pci", queues: 2 },
+    Driver { module: "e1000e", device: "e1000e", queues: 1 },
+    Driver { module: "vmxnet3", device: "vmxnet3", queues: 1 },
+];
+
+/// A driver under test.
+#[derive(Clone, Copy)]
+pub struct Driver {
+    module: &'static str,
+    device: &'static str,
+    queues: u32,
+}
+
+/// One answer of a machine.
+pub struct Row {
+    name: String,
+    /// `ok`, `FAIL` or `skip`.
+    answer: String,
+    detail: String,
+}
+
+/// What the machines are made of.
+pub struct Options {
+    /// Holds one directory per kernel, with `vmlinuz` and `modules`.
+    kernels: PathBuf,
+    /// Directory of weir, udp-sink and this program.
+    programs: PathBuf,
+    only: Vec<String>,
+    /// Put before QEMU's command line.
+    wrapper: Vec<String>,
+}
+
+fn options(args: &[String]) -> anyhow::Result<Options> {
+    let mut opts = Options {
+        kernels: "target/vm/kernels".into(),
+        programs: "target/release".into(),
+        only: Vec::new(),
+        wrapper: Vec::new(),
+    };
+    let mut args = args.iter();
+    while let Some(arg) = args.next() {
+        let mut value = || args.next().with_context(|| format!("{arg} needs a value"));
+        match arg.as_str() {
+            "--kernels" => opts.kernels = value()?.into(),
+            "--programs" => opts.programs = value()?.into(),
+            "--only" => opts.only.extend(value()?.split(',').map(str::to_owned)),
+            "--wrapper" => opts.wrapper.extend(value()?.split_whitespace().map(str::to_owned)),
+            other => bail!("{other}: not --kernels, --programs, --only or --wrapper"),
+        }
+    }
+    Ok(opts)
+}
+
+/// Runs every machine; exit code 1 if a check failed.
+pub fn main(args: &[String]) -> anyhow::Result<ExitCode> {
+    let opts = options(args)?;
+    let kernels = kernels(&opts.kernels)?;
+    let work = opts.kernels.parent().unwrap_or(Path::new(".")).join("run");
+    std::fs::create_dir_all(&work)?;
+    if std::env::var_os("WEIR_VM_NETNS").is_some() {
+        crate::guest::net::set_up("lo", true)?;
+    }
+    let mut failed = 0;
+    let mut summary = Vec::new();
+    for kernel in &kernels {
+        for driver in DRIVERS {
+            let title = format!("{kernel} {}", driver.module);
+            if !opts.only.is_empty() && !opts.only.iter().all(|o| title.contains(o.as_str())) {
+                continue;
+            }
+            let rows = machine::run(&opts, kernel, driver, &work.join(title.replace(' ', "-")))
+                .unwrap_or_else(|e| vec![Row::new("machine", "FAIL", &format!("{e:#}"))]);
+            let bad = rows.iter().filter(|r| r.answer == "FAIL").count();
+            failed += bad;
+            print(&title, &rows)?;
+            summary.push((title, rows.len(), bad));
+        }
+    }
+    println!("kernel and driver                         checks  failed");
+    for (title, checks, bad) in summary {
+        println!("{title:<40} {checks:>7} {bad:>7}");
+    }
+    Ok(ExitCode::from(u8::from(failed > 0)))
+}
+
+/// Names of the kernels that are there, oldest first.
+fn kernels(dir: &Path) -> anyhow::Result<Vec<String>> {
+    let version = |name: &str| -> Vec<u32> {
+        name.split(|c: char| !c.is_ascii_digit()).take(3).filter_map(|n| n.parse().ok()).collect()
+    };
+    let mut names: Vec<String> = std::fs::read_dir(dir)
+        .with_context(|| format!("{}; run it by `make vm-test`", dir.display()))?
+        .flatten()
+        .filter(|e| e.path().join("vmlinuz").exists())
+        .map(|e| e.file_name().to_string_lossy().into_owned())
+        .collect();
+    names.sort_by_key(|n| version(n));
+    Ok(names)
+}
+
+impl Row {
+    fn new(name: &str, answer: &str, detail: &str) -> Self {
+        Self { name: name.into(), answer: answer.into(), detail: detail.into() }
+    }
+}
+
+fn print(title: &str, rows: &[Row]) -> anyhow::Result<()> {
+    let mut out = std::io::stdout().lock();
+    writeln!(out, "{title}")?;
+    for row in rows {
+        writeln!(out, "  {:<4} {:<26} {}", row.answer, row.name, row.detail)?;
+    }
+    out.flush()?;
+    Ok(())
+}

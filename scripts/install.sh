@@ -1,0 +1,86 @@
+#!/bin/sh
+# Installs what `make` has built: PREFIX (/usr/local), SYSCONFDIR (/etc), DESTDIR (empty), BUILD (target/release).
+# With --remove it takes the same files away; a weir.toml that was changed stays, and is named.
+set -e
+cd "$(dirname "$0")/.."
+build=${BUILD:-target/release}
+prefix=${PREFIX:-/usr/local}
+etc=${SYSCONFDIR:-/etc}
+root=${DESTDIR:-}
+weir=$build/weir
+
+# Debian's zsh reads packages' completions elsewhere than those of an administrator.
+case $prefix in
+/usr) zsh=share/zsh/vendor-completions ;;
+*) zsh=share/zsh/site-functions ;;
+esac
+doc=share/doc/weir
+config=$root$etc/weir/weir.toml
+
+fail() {
+    echo "error: $1" >&2
+    exit 2
+}
+
+put() {
+    install -D -m "$1" "$2" "$root$3" || exit
+}
+
+if [ "${1:-}" = --remove ]; then
+    [ -z "$root" ] && [ -d /run/systemd/system ] && systemctl stop 'weir-guard@*.service'
+    # What a guard that was killed has left can be put back only while the program is there.
+    if [ -z "$root" ] && [ "$(id -u)" = 0 ] && [ -x "$prefix/bin/weir" ]; then "$prefix/bin/weir" undo || true; fi
+    cd "$root$prefix" 2>/dev/null || fail "$root$prefix: no such directory; is PREFIX the one of make install?"
+    rm -f bin/weir lib/weir/udp-sink lib/weir/hog lib/weir/echo lib/weir/probe lib/systemd/system/weir-guard@.service
+    rm -f share/man/man1/weir.1 share/man/man1/weir-*.1
+    rm -f share/bash-completion/completions/weir "$zsh/_weir" share/fish/vendor_completions.d/weir.fish
+    rm -rf "$doc"
+    [ ! -d lib/weir ] || rmdir --ignore-fail-on-non-empty lib/weir
+    cd - >/dev/null
+    if [ -e "$config" ] && ! cmp -s packaging/weir.toml "$config"; then
+        echo "$config was changed and stays"
+    else
+        rm -f "$config"
+        [ ! -d "$root$etc/weir" ] || rmdir --ignore-fail-on-non-empty "$root$etc/weir"
+    fi
+    exit 0
+fi
+
+for program in weir udp-sink hog echo probe; do
+    [ -x "$build/$program" ] || fail "$build/$program is not there; build it first: make"
+done
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+
+put 755 "$weir" "$prefix/bin/weir"
+for program in udp-sink hog echo probe; do
+    put 755 "$build/$program" "$prefix/lib/weir/$program"
+done
+
+"$weir" man "$work"
+for page in "$work"/*.1; do
+    put 644 "$page" "$prefix/share/man/man1/${page##*/}"
+done
+for shell in bash zsh fish; do
+    "$weir" completions $shell >"$work/$shell"
+done
+put 644 "$work/bash" "$prefix/share/bash-completion/completions/weir"
+put 644 "$work/zsh" "$prefix/$zsh/_weir"
+put 644 "$work/fish" "$prefix/share/fish/vendor_completions.d/weir.fish"
+
+sed "s|@PREFIX@|$prefix|g; s|@SYSCONFDIR@|$etc|g" packaging/weir-guard@.service >"$work/unit"
+put 644 "$work/unit" "$prefix/lib/systemd/system/weir-guard@.service"
+if [ -e "$config" ] && ! cmp -s packaging/weir.toml "$config"; then
+    echo "$config was changed and stays; the new one is $root$prefix/$doc/weir.toml"
+else
+    put 644 packaging/weir.toml "$etc/weir/weir.toml"
+fi
+put 644 packaging/weir.toml "$prefix/$doc/weir.toml"
+
+for page in README.md CHANGELOG.md LICENSE-MIT LICENSE-APACHE docs/*.md docs/*.svg; do
+    put 644 "$page" "$prefix/$doc/${page##*/}"
+done
+# One level less than in the source tree.
+sed -i 's|](docs/|](|g' "$root$prefix/$doc/README.md"
+if [ -z "$root" ] && [ -d /run/systemd/system ]; then systemctl daemon-reload; fi
+echo "installed: $root$prefix/bin/weir; next: weir check"
