@@ -41,7 +41,8 @@ const FULL_POLLS: u32 = 8;
 const FILL_RATE: u64 = 1_000_000;
 /// Time between two looks at links and consumers.
 const TICK: Nanos = 200 * MILLISECOND;
-/// Between two looks whether handles are marked, while an XDP program is attached for nothing else.
+/// Between two looks whether handles are marked, while an XDP program is attached for nothing else. Where no packet
+/// comes it doubles at each look, up to [`TICK`]: 50 looks a second at 32 silent sources cost 1 % of a CPU.
 const MARKS: Nanos = 20 * MILLISECOND;
 /// Time between two looks that cost more: for closed consumers and for NAPI ids that changed.
 const THOROUGH: Nanos = 1000 * MILLISECOND;
@@ -395,11 +396,12 @@ impl Control {
         let mut links = LinkWatch::open()?;
         let mut tick = clock::now() + TICK;
         let mut line = clock::now() + 1000 * MILLISECOND;
+        let mut marks = MARKS;
         while !signals.stop.load(Relaxed) {
             let now = clock::now();
             let marking = self.interfaces.iter().any(Interface::is_marking);
-            let marks = if marking { now + MARKS } else { Nanos::MAX };
-            let wait = Duration::from_nanos(tick.min(line).min(marks).saturating_sub(now));
+            let look = if marking { now + marks } else { Nanos::MAX };
+            let wait = Duration::from_nanos(tick.min(line).min(look).saturating_sub(now));
             {
                 let notify = Arc::clone(&self.notify);
                 let mut fds = [
@@ -429,7 +431,7 @@ impl Control {
             }
             let now = clock::now();
             if marking {
-                self.look_at_marks(now);
+                marks = if self.look_at_marks(now) { MARKS } else { TICK.min(2 * marks) };
             }
             // Changes of links that are not guarded cost one look per interface at most every tick.
             let ours = |e: &LinkEvent| match e {
@@ -621,13 +623,16 @@ impl Control {
     }
 
     /// Handles that packets have marked, and XDP programs that nothing needs any more; detaching one takes milliseconds.
-    fn look_at_marks(&mut self, now: Nanos) {
+    /// True if one was marked since the last look.
+    fn look_at_marks(&mut self, now: Nanos) -> bool {
+        let mut new = false;
         for interface in &mut self.interfaces {
-            interface.look_at_marks(&self.gauges, now);
+            new |= interface.look_at_marks(&self.gauges, now);
             if let (When::Takeover, Some(rx)) = (interface.rx_when.0, &interface.rx) {
                 rx.detach_idle(now.saturating_sub(RX_IDLE));
             }
         }
+        new
     }
 
     /// Links, stale ids, closed consumers, the keeper: each looked at once.

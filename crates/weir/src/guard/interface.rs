@@ -258,17 +258,19 @@ impl Interface {
     }
 
     /// Notes at `now` which handles packets have marked; ends marking when all are, or when some have waited long
-    /// enough while others got packets.
-    pub fn look_at_marks(&mut self, gauges: &Gauges, now: Nanos) {
-        let Some(mut marking) = self.marking else { return };
-        let mut all = true;
+    /// enough while others got packets. True if there is a new one.
+    pub fn look_at_marks(&mut self, gauges: &Gauges, now: Nanos) -> bool {
+        let Some(mut marking) = self.marking else { return false };
+        let (mut all, mut new) = (true, false);
         for source in self.sources.iter().filter(|s| s.hands_off.is_none() && !s.threaded) {
+            let before = source.marked.load(Relaxed);
             // A handle in use is being marked by its takeover.
             let known = source.handle.try_lock().is_ok_and(|handle| {
                 // A wrong id is told when it stands in the way of a takeover.
                 takeover::marked(source, &gauges.views, &handle).unwrap_or(true)
             });
             all &= known;
+            new |= known && !before;
             if known && marking.first.is_none() {
                 marking.first = Some(now);
             }
@@ -277,6 +279,7 @@ impl Interface {
         if all || marking.first.is_some_and(|first| now.saturating_sub(first) > MARKING_MAX) {
             self.end_marking();
         }
+        new
     }
 
     /// Detaches the XDP program for good.
