@@ -60,6 +60,6 @@ fn a_light_load_tells_what_the_host_can_take_root() {
         (Some("livelock"), Some("realizable"))
     );
     assert!(value("--guarded") >= value("today"), "{seen}");
-    // Less than 1 / 20 us.
-    assert!(value("--work-us") < 50e3 && value("all of these") <= 50e3, "{seen}");
+    // 1 / 20 us, less what receiving costs: beside other programs that can be too little to be seen.
+    assert!(value("--work-us") < 50.1e3 && value("all of these") < 50.1e3, "{seen}");
 }
