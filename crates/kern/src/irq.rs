@@ -24,7 +24,7 @@ pub fn list() -> Result<Vec<Irq>> {
     fs::read_to_string(path).map(|text| parse(&text)).map_err(|e| Error::io(path, e))
 }
 
-fn parse(text: &str) -> Vec<Irq> {
+pub(crate) fn parse(text: &str) -> Vec<Irq> {
     let mut lines = text.lines();
     let cpus = lines.next().map_or(0, |l| l.split_ascii_whitespace().count());
     lines
@@ -51,7 +51,7 @@ fn parse(text: &str) -> Vec<Irq> {
 pub fn count(irq: u32) -> Result<u64> {
     let path = format!("/sys/kernel/irq/{irq}/per_cpu_count");
     match fs::read_to_string(&path) {
-        Ok(text) => Ok(text.trim().split(',').filter_map(|n| n.parse::<u64>().ok()).sum()),
+        Ok(text) => Ok(text.trim().split(',').filter_map(|n| n.parse().ok()).fold(0, u64::wrapping_add)),
         // Kernels without CONFIG_SPARSE_IRQ have no such directory.
         Err(_) => match list()?.into_iter().find(|i| i.irq == irq) {
             Some(i) => Ok(i.count),

@@ -5,6 +5,8 @@
 //! an interface that vanishes meanwhile is left out and counted in [`Raw::skipped`].
 
 mod device;
+#[cfg(test)]
+mod mutated_tests;
 mod netlink;
 mod reader;
 mod sockets;
@@ -41,8 +43,8 @@ pub struct CpuTime {
     pub softirq: u64,
     /// Taken by the hypervisor.
     pub steal: u64,
-    /// `NET_RX` softirqs that ran.
-    pub net_rx: u64,
+    /// `NET_RX` softirqs that ran; `None`: not known.
+    pub net_rx: Option<u64>,
 }
 
 /// One reading.

@@ -1,5 +1,6 @@
 //! Queues that received packets end in: how full, whose, how fast in and out.
 
+use crate::ledger::{moved32, moved64};
 use crate::model::{CONSUMERS_MAX, Consumer, Kind, Tcp};
 use kern::proc::FilterQueue;
 use kern::raw::{self, Raw, Socket};
@@ -84,7 +85,7 @@ fn full_in(then: u64, now: u64, limit: u64, seconds: f64) -> Option<f64> {
         return Some(0.0);
     }
     // Below a tenth, growth is noise of packets that come and go.
-    let grows = now > then && now * 10 > limit;
+    let grows = now > then && now > limit / 10;
     grows.then(|| (limit - now) as f64 / ((now - then) as f64 / seconds))
 }
 
@@ -106,8 +107,8 @@ fn socket(then: Option<&Socket>, now: &Socket, seconds: f64) -> Consumer {
         Tcp {
             rtt_us: if tcp.receiver_rtt_us > 0 { tcp.receiver_rtt_us } else { tcp.rtt_us },
             window: tcp.window,
-            received: tcp.received.saturating_sub(old.received),
-            out_of_order: u64::from(tcp.out_of_order.saturating_sub(old.out_of_order)),
+            received: moved64(old.received, tcp.received),
+            out_of_order: moved32(old.out_of_order.into(), tcp.out_of_order.into()),
         }
     });
     Consumer {
@@ -119,8 +120,8 @@ fn socket(then: Option<&Socket>, now: &Socket, seconds: f64) -> Consumer {
         waiting: now.waiting,
         limit: now.limit,
         level: level(now.waiting, now.limit).filter(|_| !hidden),
-        // A socket that is new has lost all that it has lost in this interval. Counters are 32 bits wide.
-        lost: now.drops.map(|drops| drops.saturating_sub(then.map_or(0, lost))),
+        // A socket that is new has lost all that it has lost in this interval.
+        lost: now.drops.map(|drops| moved32(then.map_or(0, lost), drops)),
         full_in_s: full_in(then.map_or(0, |s| s.waiting), now.waiting, now.limit, seconds)
             .filter(|_| !hidden),
         tcp,
@@ -129,13 +130,13 @@ fn socket(then: Option<&Socket>, now: &Socket, seconds: f64) -> Consumer {
 }
 
 fn filter(then: Option<&FilterQueue>, now: &FilterQueue, seconds: f64) -> Consumer {
-    let old = then.copied().unwrap_or_default();
-    let lost = |f: &FilterQueue| f.queue_full + f.socket_full;
-    let lost = lost(now).saturating_sub(lost(&old));
-    let came = now.ids.saturating_sub(old.ids);
+    // Another program has a queue of its own under the same number: its counters begin at 0.
+    let old = then.filter(|f| f.port == now.port).copied().unwrap_or_default();
+    let queue_full = moved32(old.queue_full, now.queue_full);
+    let socket_full = moved32(old.socket_full, now.socket_full);
+    let came = moved32(old.ids, now.ids);
     // The kernel does not tell the length that the program asked for; a queue that has dropped stands at it.
-    let limit =
-        if now.queue_full > old.queue_full { now.waiting.max(1) } else { FILTER_DEFAULT.max(now.waiting) };
+    let limit = if queue_full > 0 { now.waiting.max(1) } else { FILTER_DEFAULT.max(now.waiting) };
     let grown = now.waiting.saturating_sub(old.waiting);
     Consumer {
         kind: Kind::Filter,
@@ -147,9 +148,9 @@ fn filter(then: Option<&FilterQueue>, now: &FilterQueue, seconds: f64) -> Consum
         limit,
         level: level(now.waiting, limit),
         // Ids are given before the program's socket is tried, and not to those that find the queue full.
-        r#in: Some(came + now.queue_full.saturating_sub(old.queue_full)),
-        out: Some(came.saturating_sub(grown + now.socket_full.saturating_sub(old.socket_full))),
-        lost: Some(lost),
+        r#in: Some(came + queue_full),
+        out: Some(came.saturating_sub(grown.saturating_add(socket_full))),
+        lost: Some(queue_full + socket_full),
         full_in_s: full_in(old.waiting, now.waiting, limit, seconds),
         ..Consumer::default()
     }

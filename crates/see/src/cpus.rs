@@ -1,5 +1,6 @@
 //! Where the time of each CPU went, and the processes that matter to the path.
 
+use crate::ledger::{moved32, moved64};
 use crate::model::{Cpu, Process};
 use kern::raw::{CpuTime, Raw, Task};
 use std::collections::{BTreeMap, BTreeSet};
@@ -20,7 +21,7 @@ pub fn cpus(before: &Raw, after: &Raw, processes: &[Process]) -> Vec<Cpu> {
 }
 
 fn cpu(then: &CpuTime, now: &CpuTime, before: &Raw, after: &Raw, processes: &[Process]) -> Cpu {
-    let since = |get: fn(&CpuTime) -> u64| get(now).saturating_sub(get(then));
+    let since = |get: fn(&CpuTime) -> u64| moved64(get(then), get(now));
     let [user, system, idle, irq, softirq, steal] = [
         since(|c| c.user),
         since(|c| c.system),
@@ -39,9 +40,8 @@ fn cpu(then: &CpuTime, now: &CpuTime, before: &Raw, after: &Raw, processes: &[Pr
     let threads = on_it(packet_thread).min(busy);
     let weir = on_it(|name| name == "weir").min(busy - threads).max(0.0);
     let net = |raw: &Raw| raw.softnet.iter().find(|s| s.cpu == now.cpu).copied();
-    // These counters are 32 bits wide and run over.
     let moved = |get: fn(kern::proc::Softnet) -> u32| match (net(before), net(after)) {
-        (Some(a), Some(b)) => u64::from(get(b).wrapping_sub(get(a))),
+        (Some(a), Some(b)) => moved32(get(a).into(), get(b).into()),
         _ => 0,
     };
     Cpu {
@@ -53,7 +53,7 @@ fn cpu(then: &CpuTime, now: &CpuTime, before: &Raw, after: &Raw, processes: &[Pr
         programs: (busy - threads - weir).max(0.0),
         idle: share(idle),
         steal: share(steal),
-        net_rx: since(|c| c.net_rx),
+        net_rx: now.net_rx.zip(then.net_rx).map_or(0, |(n, t)| moved64(t, n)),
         packets: moved(|s| s.processed),
         squeezed: moved(|s| s.time_squeeze),
         backlog: net(after).and_then(|s| s.backlog),
@@ -102,7 +102,7 @@ mod tests {
             irq: 5 * k,
             softirq: 25 * k,
             steal: 10 * k,
-            net_rx: 7 * k,
+            net_rx: Some(7 * k),
         };
         let net = |processed| Softnet { cpu: 1, processed, dropped: 0, time_squeeze: 0, backlog: Some(4) };
         let raw = |k: u64, processed| Raw {

@@ -253,16 +253,16 @@ fn losses(s: &Snapshot) -> Vec<Loss<'_>> {
     let counted = at("socket") + at("socket memory");
     let udp = s.consumers.iter().filter(|c| c.kind == Kind::Udp);
     let named: u64 = udp.filter_map(|c| c.lost).sum();
-    // A wrong checksum may be found only when the program reads: then the socket counts it as its drop too.
-    let broken = at("checksum") > 0 && counted * 2 < named && named <= counted + at("checksum");
-    for consumer in s.consumers.iter().filter(|c| !broken || c.kind != Kind::Udp) {
+    // What the socket's own filter refuses, or its checksum, the socket counts as its drop too: no queue was full.
+    let refused =
+        counted * 2 < named && named <= counted.saturating_add(at("checksum")).saturating_add(at("stack"));
+    for consumer in s.consumers.iter().filter(|c| !refused || c.kind != Kind::Udp) {
         let lost = consumer.lost.unwrap_or(0);
         push(Place::Consumer, crate::consumers::word(consumer.kind), lost, None, Some(consumer));
     }
     // Memory that is short is counted for all sockets together where the socket has gone, or does not tell.
     push(Place::Consumer, "gone socket", counted.saturating_sub(named), None, None);
-    let thrown = ["TcpExt.TCPRcvQDrop", "TcpExt.RcvPruned", "TcpExt.OfoPruned"].iter();
-    push(Place::Consumer, "tcp memory", thrown.filter_map(|name| s.stack.get(*name)).sum(), None, None);
+    push(Place::Consumer, "tcp memory", receiver::thrown_away(s), None, None);
     all
 }
 

@@ -10,12 +10,28 @@ use kern::discover::Role;
 use kern::raw::{Device, Raw};
 use std::collections::BTreeMap;
 
-/// Differences of counters between two readings; a counter that ran backwards was reset and counts as 0.
+/// No counter moves by more in the longest interval: bytes of an 800 Gb/s link in 60 s are a fortieth of it. What seems to is
+/// no reading of a counter, and the limit keeps every sum below 64 bits.
+const MOVES_MAX: u64 = 1 << 48;
+
+/// What a 64-bit counter moved by; 0 if it ran backwards, as one that was reset, or moved by more than any can.
+pub fn moved64(then: u64, now: u64) -> u64 {
+    Some(now.saturating_sub(then)).filter(|n| *n <= MOVES_MAX).unwrap_or(0)
+}
+
+/// What a counter of 32 bits moved by; such counters run over. One that seems to have moved by half of its range or more
+/// ran backwards: it was reset, and counts as 0.
+pub fn moved32(then: u64, now: u64) -> u64 {
+    let n = (now as u32).wrapping_sub(then as u32);
+    if n < 1 << 31 { n.into() } else { 0 }
+}
+
+/// Differences of counters between two readings, those above 0.
 pub fn moved(before: &BTreeMap<String, u64>, after: &BTreeMap<String, u64>) -> BTreeMap<String, u64> {
     let since = |(name, now): (&String, &u64)| {
         // A counter that is new has begun at 0 with its device: what it holds is of an unknown time.
         let then = before.get(name)?;
-        let n = now.saturating_sub(*then);
+        let n = moved64(*then, *now);
         (n > 0).then(|| (name.clone(), n))
     };
     after.iter().filter_map(since).collect()
@@ -150,8 +166,8 @@ pub fn close(
     ledger.in_flight = backlog_after - backlog_before;
     let (bytes_before, bytes_after) = (waiting_bytes(before), waiting_bytes(after));
     let span = after.end_ns.saturating_sub(before.end_ns).max(1);
-    let reading = (before.end_ns - before.begin_ns.min(before.end_ns))
-        + (after.end_ns - after.begin_ns.min(after.end_ns));
+    let took = |raw: &Raw| raw.end_ns.saturating_sub(raw.begin_ns);
+    let reading = took(before).saturating_add(took(after));
     let at_edges = u128::from(ledger.offered) * u128::from(reading) / u128::from(span);
     // A datagram in a queue takes at least this much of its limit: one sk_buff and the smallest data area.
     let in_queues = bytes_before.max(bytes_after) / TRUESIZE_MIN;
@@ -178,5 +194,6 @@ fn waiting_backlog(raw: &Raw) -> i64 {
 }
 
 fn waiting_bytes(raw: &Raw) -> u64 {
-    raw.sockets.iter().filter(|s| s.kind == kern::raw::Kind::Udp).map(|s| s.waiting).sum()
+    let udp = raw.sockets.iter().filter(|s| s.kind == kern::raw::Kind::Udp);
+    udp.map(|s| s.waiting).fold(0, u64::saturating_add)
 }

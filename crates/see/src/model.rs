@@ -260,7 +260,7 @@ pub struct Cpu {
     pub idle: f64,
     /// Taken by the hypervisor.
     pub steal: f64,
-    /// `NET_RX` softirqs that ran.
+    /// `NET_RX` softirqs that ran; 0 where the kernel does not tell.
     pub net_rx: u64,
     /// Packets handed to the stack here.
     pub packets: u64,

@@ -1,6 +1,6 @@
 //! Stages from left to right: of one interface, and of the host.
 
-use crate::ledger::Arrival;
+use crate::ledger::{Arrival, moved32, moved64};
 use crate::model::{Consumer, Cpu, Interface, Ledger, Place, Qdisc, Queue, Stage};
 use kern::raw::{self, Device, Raw};
 use std::collections::BTreeMap;
@@ -15,14 +15,19 @@ fn stage(place: Place, came: u64, drops: BTreeMap<String, u64>) -> Stage {
     Stage { place, r#in: Some(came), out: Some(came.saturating_sub(lost)), drops, ..Stage::default() }
 }
 
-/// One interface: its counters moved by `device` and `driver`.
-pub fn interface(
-    after: &Device,
-    device: &BTreeMap<String, u64>,
-    driver: &BTreeMap<String, u64>,
-    arrival: &Arrival,
-    raws: (&Raw, &Raw),
-) -> Interface {
+/// By how much the counters of one interface moved, and what that says.
+pub struct Moved<'a> {
+    /// Those that all interfaces have.
+    pub device: &'a BTreeMap<String, u64>,
+    /// The driver's own.
+    pub driver: &'a BTreeMap<String, u64>,
+    /// What arrived.
+    pub arrival: &'a Arrival,
+}
+
+/// One interface. It may have got another name since `before`.
+pub fn interface(before: &Device, after: &Device, moved: &Moved<'_>, raws: (&Raw, &Raw)) -> Interface {
+    let Moved { device, driver, arrival } = *moved;
     let at = |name: &str| device.get(name).copied().unwrap_or(0);
     let mut stages = Vec::new();
     let mut came = arrival.offered;
@@ -63,7 +68,7 @@ pub fn interface(
         bytes: at("rx_bytes"),
         sent: at("tx_packets"),
         stages,
-        queues: after.queues.iter().map(|q| queue(q, driver, arrival, raws.0)).collect(),
+        queues: after.queues.iter().map(|q| queue(q, driver, arrival, before)).collect(),
         qdiscs,
         counters,
     }
@@ -78,8 +83,9 @@ const QUEUE_PACKETS: [&str; 5] = [
     "queue_{q}_rx_cnt",
 ];
 
-fn queue(now: &raw::Queue, driver: &BTreeMap<String, u64>, arrival: &Arrival, before: &Raw) -> Queue {
-    let then = before.devices.iter().flat_map(|d| &d.queues).find(|q| q.name == now.name);
+fn queue(now: &raw::Queue, driver: &BTreeMap<String, u64>, arrival: &Arrival, before: &Device) -> Queue {
+    // By number: the name changes with that of the interface, and another one may have got it.
+    let then = before.queues.iter().find(|q| q.queue == now.queue && q.irq == now.irq);
     let named = |pattern: &&str| driver.get(&pattern.replace("{q}", &now.queue.to_string())).copied();
     Queue {
         name: now.name.clone(),
@@ -88,7 +94,7 @@ fn queue(now: &raw::Queue, driver: &BTreeMap<String, u64>, arrival: &Arrival, be
         cpus: now.cpus.to_string(),
         rps: now.rps.to_string(),
         thread: now.thread,
-        interrupts: now.interrupts.zip(then.and_then(|q| q.interrupts)).map(|(n, t)| n.saturating_sub(t)),
+        interrupts: now.interrupts.zip(then.and_then(|q| q.interrupts)).map(|(n, t)| moved64(t, n)),
         packets: QUEUE_PACKETS.iter().find_map(named),
         drops: arrival.queues.get(&now.queue).cloned().unwrap_or_default(),
     }
@@ -101,9 +107,8 @@ fn qdiscs(ifindex: u32, (before, after): (&Raw, &Raw)) -> Vec<Qdisc> {
         Qdisc {
             kind: now.kind.clone(),
             handle: format!("{:x}:{:x}", now.handle >> 16, now.handle & 0xffff),
-            // These counters are 32 bits wide and run over.
-            sent: now.packets.wrapping_sub(then.packets).into(),
-            drops: now.drops.wrapping_sub(then.drops).into(),
+            sent: moved32(then.packets.into(), now.packets.into()),
+            drops: moved32(then.drops.into(), now.drops.into()),
             waiting: now.waiting.into(),
         }
     };

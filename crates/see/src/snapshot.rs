@@ -2,7 +2,7 @@
 
 use crate::consumers::consumers;
 use crate::cpus;
-use crate::ledger::{self, Arrival, moved};
+use crate::ledger::{self, Arrival, moved, moved32};
 use crate::model::{Kind, Neighbour, SCHEMA, Snapshot};
 use crate::path;
 use kern::discover::Role;
@@ -15,10 +15,9 @@ use std::collections::BTreeMap;
 pub fn snapshot(before: &Raw, after: &Raw, watched: &[String], host: &str, time_s: f64) -> Snapshot {
     let then: BTreeMap<u32, &Device> = before.devices.iter().map(|d| (d.ifindex, d)).collect();
     let softnet_drops =
-        |raw: &Raw| raw.softnet.iter().map(|s| (s.cpu, s.dropped)).collect::<BTreeMap<_, _>>();
+        |raw: &Raw| raw.softnet.iter().map(|s| (s.cpu, u64::from(s.dropped))).collect::<BTreeMap<_, _>>();
     let (old, new) = (softnet_drops(before), softnet_drops(after));
-    let mut backlog: u64 =
-        new.iter().filter_map(|(cpu, n)| Some(u64::from(n.wrapping_sub(*old.get(cpu)?)))).sum();
+    let mut backlog: u64 = new.iter().filter_map(|(cpu, n)| Some(moved32(*old.get(cpu)?, *n))).sum();
     let shown = |d: &Device| match watched {
         [] => d.role == Role::Source && d.up,
         names => names.contains(&d.name),
@@ -31,7 +30,8 @@ pub fn snapshot(before: &Raw, after: &Raw, watched: &[String], host: &str, time_
         let driver = moved(&then.driver, &device.driver);
         let arrival = ledger::arrival(device, &counters, &driver, &mut backlog);
         if shown(device) {
-            interfaces.push(path::interface(device, &counters, &driver, &arrival, (before, after)));
+            let moved = path::Moved { device: &counters, driver: &driver, arrival: &arrival };
+            interfaces.push(path::interface(then, device, &moved, (before, after)));
         }
         if ledger::counts(device) {
             sent += counters.get("tx_packets").copied().unwrap_or(0);
@@ -51,7 +51,11 @@ pub fn snapshot(before: &Raw, after: &Raw, watched: &[String], host: &str, time_
     let mut ledger = ledger::close(&arrivals, &stack, before, after, filters);
     ledger.sent = sent;
     let path = path::host(&interfaces, &cpus, &consumers, &ledger, after);
-    let gone = before.devices.iter().filter(|d| after.devices.iter().all(|a| a.ifindex != d.ifindex)).count();
+    let has = |name: &String| after.devices.iter().any(|d| d.name == *name);
+    let vanished = |d: &&Device| after.devices.iter().all(|a| a.ifindex != d.ifindex);
+    // One that is watched is missed for as long as nothing has its name: it was removed, or renamed.
+    let gone = before.devices.iter().filter(vanished).filter(|d| !watched.contains(&d.name)).count()
+        + watched.iter().filter(|name| !has(name)).count();
     let mut skipped: BTreeMap<String, u64> =
         after.skipped.iter().filter(|(_, n)| **n > 0).map(|(what, n)| ((*what).to_owned(), *n)).collect();
     if gone > 0 {

@@ -128,7 +128,7 @@ pub(super) fn list(sock: &mut NetlinkSocket) -> Result<Vec<Listed>> {
 }
 
 /// Older kernels send fewer.
-fn counters(attr: &[u8]) -> BTreeMap<String, u64> {
+pub(super) fn counters(attr: &[u8]) -> BTreeMap<String, u64> {
     let s = RtnlLinkStats64::new_from_zeroed(attr);
     [
         ("rx_packets", s.rx_packets),
@@ -163,7 +163,7 @@ pub(super) fn qdiscs(sock: &mut NetlinkSocket) -> Result<Vec<Qdisc>> {
     Ok(all)
 }
 
-fn qdisc(reply: &[u8]) -> Option<Qdisc> {
+pub(super) fn qdisc(reply: &[u8]) -> Option<Qdisc> {
     let attrs = reply.get(TCMSG..)?;
     // struct tc_stats: bytes, packets, drops, overlimits, two rates, packets that wait, their bytes.
     let stats = find_attr(attrs, TCA_STATS)?;
@@ -190,7 +190,7 @@ pub(super) fn unresolved(sock: &mut NetlinkSocket) -> Result<Vec<(u32, IpAddr)>>
     Ok(all)
 }
 
-fn neighbour(reply: &[u8]) -> Option<(u32, IpAddr)> {
+pub(super) fn neighbour(reply: &[u8]) -> Option<(u32, IpAddr)> {
     const INCOMPLETE: u16 = 0x01;
     const FAILED: u16 = 0x20;
     let state = u16::from_ne_bytes(bytes(reply, 8)?);

@@ -96,15 +96,19 @@ impl Reader {
         for item in listed {
             raw.devices.push(self.device(item, slow, &mut asked, &mut raw.skipped));
         }
-        raw.softnet = proc::softnet().unwrap_or_default();
-        raw.stack = stack::counters()?;
-        raw.filters = proc::filter_queues();
-        raw.sockets = sockets::all(&mut self.sock, self.want.tcp, &mut raw.missing);
+        let mut bad = 0;
+        raw.softnet = stack::softnet(&mut bad);
+        raw.stack = stack::counters(&mut bad)?;
+        raw.filters = stack::filters(&mut bad);
+        let sockets = sockets::all(&mut self.sock, self.want.tcp, &mut raw.missing);
+        raw.sockets = sockets.list;
+        raw.skipped.insert("sockets", sockets.bad);
         raw.qdiscs = device::qdiscs(&mut self.sock).unwrap_or_default();
         raw.unresolved = device::unresolved(&mut self.sock).unwrap_or_default();
         raw.end_ns = monotonic_ns();
-        raw.cpus = stack::cpus();
-        raw.limits = stack::limits();
+        raw.cpus = stack::cpus(&mut bad);
+        raw.limits = stack::limits(&mut bad);
+        raw.skipped.insert("lines", bad);
         if let Err(why) = &self.access {
             raw.missing.push(format!("queues and interrupts: {why}"));
         }
@@ -266,7 +270,7 @@ mod tests {
     #[test]
     fn the_worst_come_first() {
         let udp = UdpSocket::bind("127.0.0.1:0").unwrap();
-        let mut list = sockets::all(&mut NetlinkSocket::new(), false, &mut Vec::new());
+        let mut list = sockets::all(&mut NetlinkSocket::new(), false, &mut Vec::new()).list;
         list.retain(|s| s.local == udp.local_addr().unwrap());
         let mut worse = list[0].clone();
         (worse.drops, worse.inode) = (Some(9), 1);

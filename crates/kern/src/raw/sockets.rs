@@ -113,14 +113,31 @@ fn memory(attr: &[u8]) -> Option<Memory> {
     Some(Memory { rmem: at(0)?, rcvbuf: at(1)?, backlog: at(7)?, drops: at(8) })
 }
 
-/// All of them; what is refused adds a line to `missing`. `tcp`: the connections with their times.
-pub(super) fn all(sock: &mut NetlinkSocket, tcp: bool, missing: &mut Vec<String>) -> Vec<Socket> {
-    let mut list = Vec::new();
+/// Sockets, and how many replies were none.
+#[derive(Default)]
+pub(super) struct Found {
+    pub list: Vec<Socket>,
+    pub bad: u64,
+}
+
+impl Found {
+    /// Keeps one; false when there is no room for another one.
+    fn take(&mut self, one: Option<Socket>) -> bool {
+        self.bad += u64::from(one.is_none());
+        self.list.extend(one);
+        self.list.len() < MAX_SOCKETS
+    }
+}
+
+/// All of them, at most [`MAX_SOCKETS`]; what is refused or left out adds a line to `missing`. `tcp`: the connections with
+/// their times.
+pub(super) fn all(sock: &mut NetlinkSocket, tcp: bool, missing: &mut Vec<String>) -> Found {
+    let mut list = Found::default();
     let families = [libc::AF_INET as u8, libc::AF_INET6 as u8];
     for family in families {
         if let Err(e) = inet(sock, family, libc::IPPROTO_UDP as u8, u32::MAX, false, &mut list) {
             missing.push(format!("limits of UDP sockets: {e}; needs the kernel's udp_diag"));
-            plain_udp(family, &mut list);
+            plain_udp(family, &mut list.list);
         }
         for states in [LISTEN, ESTABLISHED] {
             let with = tcp && states == ESTABLISHED;
@@ -132,6 +149,9 @@ pub(super) fn all(sock: &mut NetlinkSocket, tcp: bool, missing: &mut Vec<String>
     // Kernels without the modules for these have no such sockets in use, or do not show them.
     let _ = special(sock, libc::AF_PACKET as u8, PACKET_SHOW, packet, &mut list);
     let _ = special(sock, AF_XDP, XDP_SHOW, xdp, &mut list);
+    if list.list.len() >= MAX_SOCKETS {
+        missing.push(format!("sockets beyond the first {MAX_SOCKETS}: they are not looked at"));
+    }
     list
 }
 
@@ -141,20 +161,17 @@ fn inet(
     protocol: u8,
     states: u32,
     info: bool,
-    list: &mut Vec<Socket>,
+    list: &mut Found,
 ) -> Result<()> {
     let ext = 1u8 << (SKMEMINFO - 1) | if info { 1 << (TCP_INFO - 1) } else { 0 };
     let mut payload = vec![family, protocol, ext, 0];
     payload.extend(states.to_ne_bytes());
     payload.extend([0; 48]);
     let dump = Dump { protonum: NETLINK_SOCK_DIAG, kind: SOCK_DIAG_BY_FAMILY, payload };
-    each(sock, &dump, "sock_diag", |reply| {
-        list.extend(inet_socket(reply, protocol));
-        list.len() < MAX_SOCKETS
-    })
+    each(sock, &dump, "sock_diag", |reply| list.take(inet_socket(reply, protocol)))
 }
 
-fn inet_socket(reply: &[u8], protocol: u8) -> Option<Socket> {
+pub(super) fn inet_socket(reply: &[u8], protocol: u8) -> Option<Socket> {
     let (head, attrs) = reply.split_at_checked(Msg::len())?;
     let msg = Msg::new_from_slice(head)?;
     let listens = msg.state == 10;
@@ -218,21 +235,19 @@ fn special(
     family: u8,
     show: u32,
     parse: fn(u64, &[u8]) -> Socket,
-    list: &mut Vec<Socket>,
+    list: &mut Found,
 ) -> Result<()> {
     let mut payload = vec![family, 0, 0, 0, 0, 0, 0, 0];
     payload.extend(show.to_ne_bytes());
     payload.extend([0; 8]);
     let dump = Dump { protonum: NETLINK_SOCK_DIAG, kind: SOCK_DIAG_BY_FAMILY, payload };
     each(sock, &dump, "sock_diag", |reply| {
-        if let (Some(inode), Some(attrs)) = (word(reply, 4), reply.get(16..)) {
-            list.push(parse(inode.into(), attrs));
-        }
-        list.len() < MAX_SOCKETS
+        let parts = word(reply, 4).zip(reply.get(16..));
+        list.take(parts.map(|(inode, attrs)| parse(inode.into(), attrs)))
     })
 }
 
-fn packet(inode: u64, attrs: &[u8]) -> Socket {
+pub(super) fn packet(inode: u64, attrs: &[u8]) -> Socket {
     let mut socket = Socket::new(Kind::Capture, inode);
     // Block size times blocks.
     let ring = find_attr(attrs, PACKET_RING).and_then(|r| Some((word(r, 0)?, word(r, 4)?)));
@@ -247,13 +262,13 @@ fn packet(inode: u64, attrs: &[u8]) -> Socket {
     socket
 }
 
-fn xdp(inode: u64, attrs: &[u8]) -> Socket {
+pub(super) fn xdp(inode: u64, attrs: &[u8]) -> Socket {
     let mut socket = Socket::new(Kind::Xdp, inode);
     socket.limit = find_attr(attrs, XDP_RING).and_then(|r| word(r, 0)).unwrap_or(0).into();
     // n_rx_dropped, n_rx_invalid, n_rx_full: dropped in all, oversized, ring of the program full.
     let stats = find_attr(attrs, XDP_STATS);
     let at = |i: usize| bytes(stats?, i * 8).map(u64::from_ne_bytes);
-    socket.drops = at(0).zip(at(2)).map(|(dropped, full)| dropped + full);
+    socket.drops = at(0).zip(at(2)).map(|(dropped, full): (u64, u64)| dropped.saturating_add(full));
     socket
 }
 
@@ -274,7 +289,9 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let _client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let mut missing = Vec::new();
-        let list = all(&mut NetlinkSocket::new(), true, &mut missing);
+        let found = all(&mut NetlinkSocket::new(), true, &mut missing);
+        assert_eq!(found.bad, 0);
+        let list = found.list;
         let find = |kind, address: SocketAddr| {
             list.iter().find(|s| s.kind == kind && s.local == address).unwrap().clone()
         };

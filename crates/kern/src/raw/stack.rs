@@ -1,7 +1,11 @@
 //! Counters and limits of the network stack, and times of CPUs, from procfs.
 
 use super::CpuTime;
-use crate::{error::Result, wire::counters};
+use crate::{
+    error::Result,
+    proc::{self, FilterQueue, Softnet},
+    wire::counters::snmp_lines,
+};
 use std::{
     collections::BTreeMap,
     fs::File,
@@ -32,63 +36,104 @@ pub(super) fn read(path: &str) -> io::Result<String> {
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// Counters of IPv4, IPv6, TCP, UDP and ICMP.
-pub(super) fn counters() -> Result<BTreeMap<String, u64>> {
-    let path = |file: &str| format!("/proc/thread-self/net/{file}");
-    let snmp = path("snmp");
-    let mut all = counters::parse_snmp(&read(&snmp).map_err(|e| crate::error::Error::io(snmp, e))?);
+/// A file of the caller's namespace below `/proc/net`; empty where the kernel has none.
+fn of_namespace(file: &str) -> String {
+    read(&format!("/proc/thread-self/net/{file}")).unwrap_or_default()
+}
+
+/// Counters of IPv4, IPv6, TCP, UDP and ICMP. Here and below `bad` counts lines and numbers that are none.
+pub(super) fn counters(bad: &mut u64) -> Result<BTreeMap<String, u64>> {
+    let snmp = "/proc/thread-self/net/snmp";
+    let mut all = snmp_lines(&read(snmp).map_err(|e| crate::error::Error::io(snmp, e))?, bad);
     // Kernels without IPv6 have no snmp6.
-    all.extend(counters::parse_snmp(&read(&path("netstat")).unwrap_or_default()));
-    all.extend(parse_snmp6(&read(&path("snmp6")).unwrap_or_default()));
-    all.extend(parse_sockstat(&read(&path("sockstat")).unwrap_or_default()));
+    all.extend(snmp_lines(&of_namespace("netstat"), bad));
+    all.extend(parse_snmp6(&of_namespace("snmp6"), bad));
+    all.extend(parse_sockstat(&of_namespace("sockstat"), bad));
     Ok(all)
 }
 
+/// What `parse` makes of each line that is not empty.
+fn each<T>(text: &str, bad: &mut u64, mut parse: impl FnMut(&str) -> Option<T>) -> Vec<T> {
+    let lines = text.lines().filter(|line| !line.trim().is_empty());
+    let mut one = |line| {
+        let parsed = parse(line);
+        *bad += u64::from(parsed.is_none());
+        parsed
+    };
+    lines.filter_map(&mut one).collect()
+}
+
+/// Receive counters per CPU.
+pub(super) fn softnet(bad: &mut u64) -> Vec<Softnet> {
+    parse_softnet(&of_namespace("softnet_stat"), bad)
+}
+
+pub(super) fn parse_softnet(text: &str, bad: &mut u64) -> Vec<Softnet> {
+    let mut rows = 0..;
+    each(text, bad, |line| proc::parse_softnet(rows.next()?, line))
+}
+
+/// Queues to packet filters; none if the kernel has no NFQUEUE.
+pub(super) fn filters(bad: &mut u64) -> Vec<FilterQueue> {
+    each(&of_namespace("netfilter/nfnetlink_queue"), bad, proc::parse_filter)
+}
+
 /// `Ip6InReceives 12`: the group ends behind the first 6.
-fn parse_snmp6(text: &str) -> BTreeMap<String, u64> {
+pub(super) fn parse_snmp6(text: &str, bad: &mut u64) -> BTreeMap<String, u64> {
     let line = |line: &str| {
         let (name, number) = line.split_once(char::is_whitespace)?;
         let (group, counter) = name.split_once('6')?;
         Some((format!("{group}6.{counter}"), number.trim().parse().ok()?))
     };
-    text.lines().filter_map(line).collect()
+    each(text, bad, line).into_iter().collect()
 }
 
 /// `TCP: inuse 1 orphan 0 tw 0 alloc 7 mem 67` as `sockstat.TCP.mem` and so on; `mem` in pages.
-fn parse_sockstat(text: &str) -> BTreeMap<String, u64> {
-    let mut all = BTreeMap::new();
-    for (group, rest) in text.lines().filter_map(|l| l.split_once(':')) {
+pub(super) fn parse_sockstat(text: &str, bad: &mut u64) -> BTreeMap<String, u64> {
+    let mut wrong = 0;
+    let line = |line: &str| {
+        let (group, rest) = line.split_once(':')?;
         let words: Vec<&str> = rest.split_ascii_whitespace().collect();
-        for pair in words.chunks_exact(2) {
-            if let Ok(number) = pair[1].parse() {
-                all.insert(format!("sockstat.{group}.{}", pair[0]), number);
-            }
-        }
-    }
+        let one = |pair: &[&str]| match pair {
+            [name, number] => Some((format!("sockstat.{group}.{name}"), number.parse().ok()?)),
+            _ => None,
+        };
+        let all: Vec<Option<(String, u64)>> = words.chunks(2).map(one).collect();
+        wrong += all.iter().filter(|pair| pair.is_none()).count() as u64;
+        Some(all)
+    };
+    let all = each(text, bad, line).into_iter().flatten().flatten().collect();
+    *bad += wrong;
     all
 }
 
 /// Limits of the caller's namespace, as far as it has them.
-pub(super) fn limits() -> BTreeMap<String, Vec<u64>> {
-    let number = |text: &str| text.split_ascii_whitespace().map_while(|n| n.parse().ok()).collect();
-    let one = |path: &&str| {
+pub(super) fn limits(bad: &mut u64) -> BTreeMap<String, Vec<u64>> {
+    let mut one = |path: &&str| {
         let text = read(&format!("/proc/sys/{path}")).ok()?;
-        Some((path.replace('/', "."), number(&text)))
+        Some((path.replace('/', "."), parse_limit(&text, bad)?))
     };
-    LIMITS.iter().filter_map(one).collect()
+    LIMITS.iter().filter_map(&mut one).collect()
+}
+
+/// The numbers of a limit stand for what they are by their place: all of them, or none.
+pub(super) fn parse_limit(text: &str, bad: &mut u64) -> Option<Vec<u64>> {
+    let numbers: Option<Vec<u64>> = text.split_ascii_whitespace().map(|n| n.parse().ok()).collect();
+    *bad += u64::from(numbers.is_none());
+    numbers.filter(|n| !n.is_empty())
 }
 
 /// Times of all CPUs that are online.
-pub(super) fn cpus() -> Vec<CpuTime> {
-    let mut cpus = parse_stat(&read("/proc/stat").unwrap_or_default());
-    let counts = parse_softirqs(&read("/proc/softirqs").unwrap_or_default(), "NET_RX");
+pub(super) fn cpus(bad: &mut u64) -> Vec<CpuTime> {
+    let mut cpus = parse_stat(&read("/proc/stat").unwrap_or_default(), bad);
+    let counts = parse_softirqs(&read("/proc/softirqs").unwrap_or_default(), "NET_RX", bad);
     for cpu in &mut cpus {
-        cpu.net_rx = counts.get(&cpu.cpu).copied().unwrap_or(0);
+        cpu.net_rx = counts.get(&cpu.cpu).copied();
     }
     cpus
 }
 
-fn parse_stat(text: &str) -> Vec<CpuTime> {
+pub(super) fn parse_stat(text: &str, bad: &mut u64) -> Vec<CpuTime> {
     let line = |line: &str| {
         let (name, rest) = line.split_once(' ')?;
         let cpu = name.strip_prefix("cpu")?.parse().ok()?;
@@ -97,27 +142,34 @@ fn parse_stat(text: &str) -> Vec<CpuTime> {
         let [user, nice, system, idle, iowait, irq, softirq, steal, ..] = ticks[..] else { return None };
         Some(CpuTime {
             cpu,
-            user: user + nice,
+            user: user.wrapping_add(nice),
             nice,
             system,
-            idle: idle + iowait,
+            idle: idle.wrapping_add(iowait),
             irq,
             softirq,
             steal,
-            net_rx: 0,
+            net_rx: None,
         })
     };
-    text.lines().filter_map(line).collect()
+    // The first line is of all CPUs, and other lines count other things.
+    let of_one = text.lines().filter(|l| l.starts_with("cpu") && !l.starts_with("cpu "));
+    each(&of_one.collect::<Vec<_>>().join("\n"), bad, line)
 }
 
 /// The row called `name`, by CPU.
-fn parse_softirqs(text: &str, name: &str) -> BTreeMap<u32, u64> {
+pub(super) fn parse_softirqs(text: &str, name: &str, bad: &mut u64) -> BTreeMap<u32, u64> {
     let mut lines = text.lines();
     let head = lines.next().unwrap_or_default();
-    let cpus = head.split_ascii_whitespace().map_while(|c| c.strip_prefix("CPU")?.parse().ok());
+    let cpus = head.split_ascii_whitespace().map(|c| c.strip_prefix("CPU")?.parse().ok());
     let row = lines.filter_map(|l| l.split_once(':')).find(|(n, _)| n.trim() == name);
-    let counts = row.map_or("", |(_, rest)| rest).split_ascii_whitespace().map_while(|n| n.parse().ok());
-    cpus.zip(counts).collect()
+    let counts = row.map_or("", |(_, rest)| rest).split_ascii_whitespace().map(|n| n.parse().ok());
+    let mut one = |(cpu, count): (Option<u32>, Option<u64>)| {
+        let both = cpu.zip(count);
+        *bad += u64::from(both.is_none());
+        both
+    };
+    cpus.zip(counts).filter_map(&mut one).collect()
 }
 
 #[cfg(test)]
@@ -126,31 +178,68 @@ mod tests {
 
     #[test]
     fn files_of_the_stack() {
-        let six = parse_snmp6("Ip6InReceives \t 12\nUdp6RcvbufErrors 3\nUdpLite6NoPorts 4\nx\nIp6 y\n");
+        let mut bad = 0;
+        let text = "Ip6InReceives \t 12\nUdp6RcvbufErrors 3\nUdpLite6NoPorts 4\nx\nIp6 y\n";
+        let six = parse_snmp6(text, &mut bad);
         assert_eq!(six["Ip6.InReceives"], 12);
         assert_eq!(six["Udp6.RcvbufErrors"], 3);
-        assert_eq!(six.len(), 3);
-        let stat = parse_sockstat("sockets: used 3\nTCP: inuse 1 mem 67\nUDP: inuse x mem 4\n");
+        assert_eq!((six.len(), bad), (3, 2));
+        bad = 0;
+        let text = "sockets: used 3\nTCP: inuse 1 mem 67\nUDP: inuse x mem 4\nRAW: inuse\nnothing\n";
+        let stat = parse_sockstat(text, &mut bad);
         assert_eq!((stat["sockstat.TCP.mem"], stat["sockstat.UDP.mem"]), (67, 4));
         assert!(!stat.contains_key("sockstat.UDP.inuse"));
+        assert_eq!(bad, 3);
+    }
+
+    #[test]
+    fn limits_are_whole_or_absent() {
+        let mut bad = 0;
+        assert_eq!(parse_limit("4096\t131072\t6291456\n", &mut bad), Some(vec![4096, 131_072, 6_291_456]));
+        assert_eq!((parse_limit("4096\tx\t1\n", &mut bad), bad), (None, 1));
+        assert_eq!((parse_limit("\n", &mut bad), bad), (None, 1));
     }
 
     #[test]
     fn times_of_cpus() {
+        let mut bad = 0;
         let text = "cpu  9 9 9 9 9 9 9 9 0 0\ncpu0 1 2 3 4 5 6 7 8 0 0\ncpu1 1 2 x\ncpux 1\nintr 5\n";
-        let want =
-            CpuTime { cpu: 0, user: 3, nice: 2, system: 3, idle: 9, irq: 6, softirq: 7, steal: 8, net_rx: 0 };
-        assert_eq!(parse_stat(text), [want]);
-        let rows = "      CPU0  CPU2\n NET_TX: 1 2\n NET_RX: 30 40\n";
-        assert_eq!(parse_softirqs(rows, "NET_RX"), BTreeMap::from([(0, 30), (2, 40)]));
-        assert!(parse_softirqs("", "NET_RX").is_empty());
+        let want = CpuTime {
+            cpu: 0,
+            user: 3,
+            nice: 2,
+            system: 3,
+            idle: 9,
+            irq: 6,
+            softirq: 7,
+            steal: 8,
+            net_rx: None,
+        };
+        assert_eq!((parse_stat(text, &mut bad), bad), (vec![want], 2));
+        bad = 0;
+        let rows = "      CPU0  CPU2 CPU3\n NET_TX: 1 2 3\n NET_RX: 30 x 40\n";
+        assert_eq!(parse_softirqs(rows, "NET_RX", &mut bad), BTreeMap::from([(0, 30), (3, 40)]));
+        assert_eq!((parse_softirqs("", "NET_RX", &mut bad).len(), bad), (0, 1));
+    }
+
+    #[test]
+    fn a_row_that_cannot_be_parsed_costs_its_cpu_only() {
+        let mut bad = 0;
+        let text = "0000000a 00000001 00000002\nzz\n0000000b 00000003 00000004\n";
+        let rows = parse_softnet(text, &mut bad);
+        assert_eq!(rows.iter().map(|r| (r.cpu, r.dropped)).collect::<Vec<_>>(), [(0, 1), (2, 3)]);
+        assert_eq!(bad, 1);
     }
 
     #[test]
     fn live_files() {
-        let all = counters().unwrap();
+        let mut bad = 0;
+        let all = counters(&mut bad).unwrap();
         assert!(all.contains_key("Udp.InDatagrams") && all.contains_key("TcpExt.ListenDrops"));
-        assert!(limits()["net.core.rmem_max"][0] > 0);
-        assert!(!cpus().is_empty());
+        assert!(limits(&mut bad)["net.core.rmem_max"][0] > 0);
+        assert!(cpus(&mut bad).iter().all(|c| c.net_rx.is_some()));
+        assert!(!cpus(&mut bad).is_empty() && !softnet(&mut bad).is_empty());
+        let _ = filters(&mut bad);
+        assert_eq!(bad, 0, "a live kernel's files are understood whole");
     }
 }

@@ -61,7 +61,7 @@ pub(super) fn pids(most: usize) -> Vec<u32> {
     dir.filter_map(|e| e.file_name().to_str()?.parse().ok()).take(most).collect()
 }
 
-fn parse_stat(stat: &str) -> Option<Task> {
+pub(super) fn parse_stat(stat: &str) -> Option<Task> {
     // The command name may hold anything, also spaces and parentheses: fields count from the last ')'.
     let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_ascii_whitespace().collect();
     // man 5 proc_pid_stat counts from 1, and the first field here is number 3.
@@ -77,7 +77,7 @@ fn parse_stat(stat: &str) -> Option<Task> {
 }
 
 /// Time on a CPU and time waiting for one, ns.
-fn parse_schedstat(text: &str) -> Option<(u64, u64)> {
+pub(super) fn parse_schedstat(text: &str) -> Option<(u64, u64)> {
     let mut numbers = text.split_ascii_whitespace().map_while(|n| n.parse().ok());
     Some((numbers.next()?, numbers.next()?))
 }

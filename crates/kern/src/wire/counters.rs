@@ -12,17 +12,37 @@ pub fn snmp() -> Result<BTreeMap<String, u64>> {
     Ok(parse_snmp(&read("/proc/thread-self/net/snmp")?))
 }
 
-pub(crate) fn parse_snmp(text: &str) -> BTreeMap<String, u64> {
+fn parse_snmp(text: &str) -> BTreeMap<String, u64> {
+    snmp_lines(text, &mut 0)
+}
+
+/// Each group is a line of names and a line of numbers. What does not fit is left out and counted in `bad`: a number that
+/// is taken for 0 would be a jump from there in the next reading.
+pub(crate) fn snmp_lines(text: &str, bad: &mut u64) -> BTreeMap<String, u64> {
     let mut values = BTreeMap::new();
-    let lines: Vec<&str> = text.lines().collect();
-    for pair in lines.chunks_exact(2) {
-        let (Some((group, names)), Some((_, numbers))) = (pair[0].split_once(':'), pair[1].split_once(':'))
-        else {
+    let mut lines = text.lines().peekable();
+    while let Some(head) = lines.next() {
+        let group = |line: &str| line.split_once(':').map(|(group, _)| group.to_owned());
+        let own = group(head);
+        if own.is_none() || lines.peek().is_none_or(|next| group(next) != own) {
+            *bad += u64::from(!head.is_empty());
             continue;
+        }
+        let words = |line: &str| -> Vec<String> {
+            line.split_ascii_whitespace().skip(1).map(str::to_owned).collect()
         };
-        for (name, number) in names.split_whitespace().zip(numbers.split_whitespace()) {
-            // Tcp.MaxConn is -1; nothing read here is negative.
-            values.insert(format!("{group}.{name}"), number.parse().unwrap_or(0));
+        let (names, numbers) = (words(head), words(lines.next().unwrap_or_default()));
+        // A line that was cut off may have cut its last number.
+        if names.len() != numbers.len() {
+            *bad += 1;
+            continue;
+        }
+        for (name, number) in names.iter().zip(&numbers) {
+            match number.parse::<u64>() {
+                Ok(number) => _ = values.insert(format!("{}.{name}", own.as_deref().unwrap_or("")), number),
+                // Tcp.MaxConn is -1; nothing read here is negative.
+                Err(_) => *bad += u64::from(number.parse::<i64>().is_err()),
+            }
         }
     }
     values
@@ -185,6 +205,17 @@ mod tests {
         assert_eq!(values["Udp.RcvbufErrors"], 5);
         assert_eq!(values["Udp.NoPorts"], 1);
         assert_eq!(values["Tcp.A"], 2);
+        assert!(!values.contains_key("Tcp.MaxConn"));
+    }
+
+    #[test]
+    fn snmp_lines_that_do_not_fit_are_left_out_and_counted() {
+        let mut bad = 0;
+        // A number that is none, a group without numbers, numbers without names, a line that was cut off.
+        let text = "Ip: A B\nIp: 1 x\nTcp: A\nUdp: A\nUdp: 3\nUdp: 4\nnothing\nIcmp: A B\nIcmp: 5\n";
+        let values = snmp_lines(text, &mut bad);
+        assert_eq!(values, [("Ip.A".to_owned(), 1), ("Udp.A".to_owned(), 3)].into());
+        assert_eq!(bad, 5);
     }
 
     #[test]

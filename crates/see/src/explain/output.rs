@@ -81,12 +81,13 @@ pub(super) fn windows(s: &Snapshot) -> Vec<Finding> {
         let tcp = c.tcp.filter(|t| t.rtt_us >= RTT_MIN_US && t.window > 0)?;
         let rate = tcp.received as f64 / s.interval_s.max(1e-9);
         let in_flight = rate * f64::from(tcp.rtt_us) / 1e6;
-        let most = s.limits.get("net.ipv4.tcp_rmem")?.get(2).copied()?;
+        let rmem = s.limits.get("net.ipv4.tcp_rmem")?;
+        let most = rmem.get(2).copied()?;
+        let limit = |name: &str| s.limits.get(name).and_then(|l| l.first()).copied();
         // A program that does not read fills its buffer: then it is the limit, and no window helps.
         let reads = c.level.is_some_and(|l| l < 0.5);
-        // A buffer that grows by itself is not at its end; one that the program fixed, or the maximum, is.
-        let fixed = c.limit < most || c.limit * 10 >= most * 9;
-        (reads && fixed && in_flight > FILLED * f64::from(tcp.window)).then(|| {
+        // A buffer that grows by itself keeps the window at twice what is on the way (`tcp_rcv_space_adjust`).
+        (reads && in_flight > FILLED * f64::from(tcp.window)).then(|| {
             let want = (rate * 2.0 * f64::from(tcp.rtt_us) / 1e6 * 2.0) as u64;
             Finding {
                 rule: "window".into(),
@@ -106,13 +107,18 @@ pub(super) fn windows(s: &Snapshot) -> Vec<Finding> {
                     ),
                     row("buffer", format!("{} kB, tcp_rmem allows {} kB", c.limit / 1000, most / 1000)),
                 ],
-                change: if c.limit < most {
+                change: if limit("net.ipv4.tcp_moderate_rcvbuf") == Some(0) && rmem.get(1) == Some(&c.limit) {
+                    vec!["sudo sysctl -w net.ipv4.tcp_moderate_rcvbuf=1".into()]
+                } else if c.limit < most {
                     vec![format!(
                         "# {} has set SO_RCVBUF: without it the kernel lets the buffer grow",
                         name(c)
                     )]
                 } else {
-                    vec![format!("sudo sysctl -w net.ipv4.tcp_rmem=\"4096 131072 {}\"", want.max(most * 2))]
+                    vec![format!(
+                        "sudo sysctl -w net.ipv4.tcp_rmem=\"4096 131072 {}\"",
+                        want.max(most.saturating_mul(2))
+                    )]
                 },
                 effect: "twice the window is up to twice the rate, until the sender or the path is the limit"
                     .into(),

@@ -1,7 +1,7 @@
 //! Losses at full consumers: who did not read, and why.
 
 use super::{Case, Cause, Rule, name, packet_share, percent};
-use crate::model::{Kind, Process};
+use crate::model::{Kind, Process, Snapshot};
 
 pub(super) static RULES: [Rule; 11] = [
     Rule { name: "stopped", of: READERS, source: "WU-14; TASK_STOPPED, proc_pid_stat(5)", test: stopped },
@@ -143,12 +143,21 @@ fn memory(case: &Case<'_>) -> Option<Cause> {
         ],
         change: vec![format!(
             "sudo sysctl -w net.ipv4.udp_mem=\"{} {} {}\"",
-            most.max(4096) * 4,
-            most.max(4096) * 6,
-            most.max(4096) * 8
+            most.max(4096).saturating_mul(4),
+            most.max(4096).saturating_mul(6),
+            most.max(4096).saturating_mul(8)
         )],
         effect: "datagrams are lost at full sockets only, not for want of memory".into(),
     })
+}
+
+/// Segments that TCP received and threw away for want of memory. `RcvPruned` is the same segments once more: it counts
+/// where the buffer could not be made smaller, the others where the segment is then dropped (`tcp_prune_queue`,
+/// `tcp_data_queue`, net/ipv4/tcp_input.c; older kernels have `RcvPruned` alone).
+pub(super) fn thrown_away(s: &Snapshot) -> u64 {
+    let at = |name: &str| s.stack.get(name).copied().unwrap_or(0);
+    let dropped = at("TcpExt.TCPRcvQDrop").saturating_add(at("TcpExt.TCPOFODrop"));
+    dropped.max(at("TcpExt.RcvPruned")).saturating_add(at("TcpExt.OfoPruned"))
 }
 
 fn tcp_memory(case: &Case<'_>) -> Option<Cause> {
@@ -164,9 +173,9 @@ fn tcp_memory(case: &Case<'_>) -> Option<Cause> {
         ],
         change: vec![format!(
             "sudo sysctl -w net.ipv4.tcp_mem=\"{} {} {}\"",
-            at(0) * 2,
-            at(1) * 2,
-            at(2) * 2
+            at(0).saturating_mul(2),
+            at(1).saturating_mul(2),
+            at(2).saturating_mul(2)
         )],
         effect: "segments are kept; make sure that the machine has the memory (a page is 4 kB)".into(),
     })
@@ -280,7 +289,7 @@ fn accept_small(case: &Case<'_>) -> Option<Cause> {
     let most = case.limit("net.core.somaxconn", 0).unwrap_or(0);
     let mut change = Vec::new();
     if c.limit >= most {
-        change.push(format!("sudo sysctl -w net.core.somaxconn={}", (most * 4).max(4096)));
+        change.push(format!("sudo sysctl -w net.core.somaxconn={}", most.saturating_mul(4).max(4096)));
     }
     change.push(format!("# and listen() of {} with a longer backlog than {}", name(c), c.limit));
     Some(Cause {
@@ -322,11 +331,14 @@ fn filter_small(case: &Case<'_>) -> Option<Cause> {
     )
 }
 
+/// Most that `SO_RCVBUF` can be: it is an `int`, and the kernel doubles it.
+const BUFFER_MAX: u64 = 1 << 30;
+
 fn buffer_small(case: &Case<'_>) -> Option<Cause> {
     let c = case.loss.consumer?;
     let most = case.limit("net.core.rmem_max", 0).unwrap_or(0);
     // What a program sets is doubled by the kernel (sock_setsockopt).
-    let want = (c.limit * 4).next_power_of_two();
+    let want = c.limit.saturating_mul(4).min(BUFFER_MAX).next_power_of_two();
     let mut change = Vec::new();
     if want / 2 > most {
         change.push(format!("sudo sysctl -w net.core.rmem_max={}", want / 2));

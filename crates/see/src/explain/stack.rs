@@ -85,10 +85,11 @@ pub(super) fn vanished(s: &Snapshot) -> u64 {
     // Fragments become one packet.
     let joined =
         sum(&["Ip.ReasmReqds", "Ip6.ReasmReqds"]).saturating_sub(sum(&["Ip.ReasmOKs", "Ip6.ReasmOKs"]));
-    let held: u64 = s.ledger.drops.get("filter").copied().unwrap_or(0)
-        + s.consumers.iter().filter(|c| c.kind == crate::model::Kind::Filter).map(|c| c.waiting).sum::<u64>();
-    let n = received.saturating_sub(seen + joined + held + s.ledger.skew_reading);
-    let enough = n as f64 >= VANISHED_MIN * s.interval_s && n * 100 > received;
+    let filters = s.consumers.iter().filter(|c| c.kind == crate::model::Kind::Filter);
+    let lost = s.ledger.drops.get("filter").copied();
+    let held = filters.map(|c| c.waiting).chain(lost).fold(s.ledger.skew_reading, u64::saturating_add);
+    let n = received.saturating_sub(held.saturating_add(seen + joined));
+    let enough = n as f64 >= VANISHED_MIN * s.interval_s && n > received / 100;
     if enough { n } else { 0 }
 }
 

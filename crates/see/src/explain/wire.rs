@@ -152,8 +152,8 @@ fn ring_small(case: &Case<'_>) -> Option<Cause> {
     } else {
         "depth not known".into()
     };
-    let change = if ring > 0 && ring * 2 <= max {
-        vec![format!("sudo ethtool -G {name} rx {}", (ring * 4).min(max))]
+    let change = if ring > 0 && ring <= max / 2 {
+        vec![format!("sudo ethtool -G {name} rx {}", ring.saturating_mul(4).min(max))]
     } else {
         vec![
             format!(
@@ -279,7 +279,7 @@ fn backlog_small(case: &Case<'_>) -> Option<Cause> {
         evidence,
         change: vec![format!(
             "sudo sysctl -w net.core.netdev_max_backlog={}",
-            (limit * 4).max(BACKLOG_DEFAULT)
+            limit.saturating_mul(4).max(BACKLOG_DEFAULT)
         )],
         effect: "bursts wait in the backlog instead of being lost; they wait longer".into(),
     })

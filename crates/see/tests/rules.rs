@@ -1,0 +1,460 @@
+//! Every rule of `explain` has two hosts here: one that it must name as the first cause, and the nearest one that it must
+//! not. Both are readings of counters, so that the way from the kernel's numbers to the finding is tested whole.
+#![allow(clippy::unwrap_used, reason = "a failed step is a failed test, in helpers too")]
+
+mod common;
+
+use common::{BASE, INODE, PACKETS, Pair, READER, socket};
+use kern::proc::{FilterQueue, Holder};
+use kern::raw::Kind;
+use std::collections::BTreeSet;
+
+/// One rule with its two hosts, and what is found on the second one.
+struct Case {
+    rule: &'static str,
+    plant: fn(&mut Pair),
+    spare: fn(&mut Pair),
+    instead: &'static [&'static str],
+}
+
+/// Lost at the ring of a NIC.
+fn ring(p: &mut Pair, n: u64) {
+    p.device("rx_missed_errors", n);
+}
+
+/// Packets find the backlog of CPU 1 full, whose softirq has `share` of it.
+fn backlog(p: &mut Pair, share: f64) {
+    // This counter is 32 bits wide: it runs over here.
+    p.before.softnet[1].dropped = u32::MAX - 100;
+    p.after.softnet[1].dropped = 399;
+    p.device("rx_dropped", 500);
+    p.less(&["Ip.InReceives", "IpExt.InNoECTPkts", "Ip.InDelivers", "Udp.InDatagrams"], 500);
+    p.busy(1, share, 0.0);
+}
+
+fn spread(p: &mut Pair, cpus: &[usize]) {
+    p.after.devices[0].queues[0].rps = cpus.iter().copied().collect();
+}
+
+/// IP refuses `n` packets and says so in `counter`.
+fn refused(p: &mut Pair, counter: &str, n: u64) {
+    p.count(counter, n);
+    p.less(&["Ip.InDelivers", "Udp.InDatagrams"], n);
+}
+
+/// UDP refuses `n` datagrams, which the socket counts as its drops.
+fn refused_by_udp(p: &mut Pair, counters: &[&str], n: u64) {
+    counters.iter().for_each(|name| p.count(name, n));
+    p.less(&["Udp.InDatagrams"], n);
+    p.after.sockets[0].drops = Some(n);
+}
+
+/// Half of the packets are to be sent on; `lost` of them are never sent.
+fn forwarded(p: &mut Pair, lost: u64) {
+    p.less(&["Ip.InDelivers", "Udp.InDatagrams"], PACKETS / 2);
+    p.count("Ip.ForwDatagrams", PACKETS / 2);
+    p.device("tx_packets", PACKETS / 2 - lost);
+    p.after.unresolved = vec![(7, [10, 0, 0, 9].into())];
+}
+
+/// Connections find the accept queue full.
+fn accept(p: &mut Pair, runs: f64) {
+    let mut listener = socket(Kind::Accept, 443, INODE);
+    (listener.waiting, listener.limit) = (9, 8);
+    p.only(listener);
+    p.after.sockets[0].drops = Some(500);
+    p.reader(runs, 0.0, 'S');
+}
+
+/// Packets find a queue to a packet filter full.
+fn filter(p: &mut Pair, lost: u64) {
+    let queue = FilterQueue { queue: 3, port: READER, ids: BASE, ..FilterQueue::default() };
+    p.before.filters = vec![queue];
+    p.after.filters = vec![FilterQueue { ids: BASE + PACKETS - lost, waiting: 0, queue_full: lost, ..queue }];
+    p.less(&["Ip.InDelivers", "Udp.InDatagrams"], lost);
+    p.reader(0.3, 0.0, 'S');
+}
+
+const CASES: &[Case] = &[
+    Case {
+        rule: "bus",
+        plant: |p| {
+            p.kind("mlx5_core");
+            p.driver("rx_discards_phy", 500);
+        },
+        spare: |p| {
+            p.kind("mlx5_core");
+            p.driver("rx_discards_phy", 500);
+            p.busy(1, 0.97, 0.0);
+        },
+        instead: &["cpu-full"],
+    },
+    Case {
+        rule: "cpu-full",
+        plant: |p| {
+            ring(p, 500);
+            p.busy(1, 0.86, 0.1);
+        },
+        spare: |p| {
+            ring(p, 500);
+            p.busy(1, 0.84, 0.1);
+        },
+        instead: &["ring-small"],
+    },
+    Case { rule: "ring-small", plant: |p| ring(p, 10), spare: |p| ring(p, 9), instead: &[] },
+    Case {
+        rule: "broken",
+        plant: |p| p.device("rx_crc_errors", 10),
+        spare: |p| p.device("rx_crc_errors", 9),
+        instead: &[],
+    },
+    Case {
+        rule: "refill",
+        plant: |p| {
+            p.kind("virtio_net");
+            p.driver("rx0_drops", 500);
+            p.driver("rx0_xdp_drops", 9);
+            p.device("rx_dropped", 500);
+            p.less(&["Ip.InReceives", "IpExt.InNoECTPkts", "Ip.InDelivers", "Udp.InDatagrams"], 500);
+        },
+        spare: |p| {
+            p.kind("virtio_net");
+            p.driver("rx0_drops", 500);
+            p.driver("rx0_xdp_drops", 500);
+            p.device("rx_dropped", 500);
+        },
+        instead: &["xdp"],
+    },
+    Case {
+        rule: "xdp",
+        plant: |p| {
+            p.kind("veth");
+            p.driver("rx_queue_0_xdp_drops", 500);
+            p.less(&["Ip.InReceives", "IpExt.InNoECTPkts", "Ip.InDelivers", "Udp.InDatagrams"], 500);
+        },
+        spare: |p| {
+            p.kind("veth");
+            p.after.devices[0].xdp = true;
+            p.driver("rx_queue_0_xdp_packets", 500);
+            p.driver("rx_queue_0_xdp_drops", 0);
+        },
+        instead: &[],
+    },
+    Case {
+        rule: "one-cpu",
+        plant: |p| {
+            backlog(p, 0.6);
+            spread(p, &[1]);
+        },
+        spare: |p| {
+            backlog(p, 0.6);
+            spread(p, &[0, 1]);
+        },
+        instead: &["backlog-small"],
+    },
+    Case {
+        rule: "backlog-small",
+        plant: |p| backlog(p, 0.85),
+        spare: |p| backlog(p, 0.86),
+        instead: &["backlog-full"],
+    },
+    Case {
+        rule: "backlog-full",
+        plant: |p| backlog(p, 0.95),
+        spare: |p| {
+            backlog(p, 0.95);
+            // Another namespace's: no device of this one has lost anything.
+            p.after.devices[0].counters = p.before.devices[0].counters.clone();
+            p.device("rx_packets", PACKETS - 500);
+        },
+        instead: &[],
+    },
+    Case {
+        rule: "checksum",
+        plant: |p| refused_by_udp(p, &["Udp.InCsumErrors", "Udp.InErrors"], 10),
+        spare: |p| refused_by_udp(p, &["Udp.InCsumErrors", "Udp.InErrors"], 9),
+        instead: &[],
+    },
+    Case {
+        rule: "header",
+        plant: |p| refused(p, "Ip.InHdrErrors", 10),
+        spare: |p| refused(p, "Ip.InHdrErrors", 9),
+        instead: &[],
+    },
+    Case {
+        rule: "route",
+        plant: |p| refused(p, "IpExt.InNoRoutes", 10),
+        spare: |p| refused(p, "IpExt.InNoRoutes", 9),
+        instead: &[],
+    },
+    Case {
+        rule: "address",
+        plant: |p| refused(p, "Ip.InAddrErrors", 10),
+        spare: |p| refused(p, "Ip.InAddrErrors", 9),
+        instead: &[],
+    },
+    Case {
+        rule: "no-port",
+        plant: |p| {
+            p.count("Udp.NoPorts", 100);
+            p.less(&["Udp.InDatagrams"], 100);
+        },
+        spare: |p| {
+            p.count("Udp.NoPorts", 99);
+            p.less(&["Udp.InDatagrams"], 99);
+        },
+        instead: &[],
+    },
+    Case {
+        rule: "refused",
+        // By a filter of the socket: it was not full.
+        plant: |p| refused_by_udp(p, &["Udp.InErrors"], 500),
+        spare: |p| refused_by_udp(p, &["Udp.InErrors"], 9),
+        instead: &[],
+    },
+    Case { rule: "neighbour", plant: |p| forwarded(p, 10), spare: |p| forwarded(p, 9), instead: &[] },
+    Case {
+        rule: "firewall",
+        plant: |p| p.less(&["Ip.InDelivers", "Udp.InDatagrams"], 101),
+        spare: |p| p.less(&["Ip.InDelivers", "Udp.InDatagrams"], 100),
+        instead: &[],
+    },
+    Case {
+        rule: "stopped",
+        plant: |p| {
+            p.socket_full(500, 1.0);
+            p.reader(0.0, 0.0, 'T');
+        },
+        // It reads most of them, only not at this moment.
+        spare: |p| {
+            p.socket_full(500, 1.0);
+            p.reader(0.0, 0.0, 'S');
+        },
+        instead: &["buffer-small"],
+    },
+    Case {
+        rule: "memory",
+        plant: |p| refused_by_udp(p, &["Udp.MemErrors", "Udp.InErrors"], 500),
+        spare: |p| p.socket_full(500, 0.5),
+        instead: &["buffer-small"],
+    },
+    Case {
+        rule: "tcp-memory",
+        plant: |p| p.count("TcpExt.TCPRcvQDrop", 10),
+        // The same segments once more.
+        spare: |p| ["TcpExt.TCPRcvQDrop", "TcpExt.RcvPruned"].iter().for_each(|name| p.count(name, 9)),
+        instead: &[],
+    },
+    Case {
+        rule: "starved-by-softirq",
+        plant: |p| {
+            p.socket_full(500, 1.0);
+            p.busy(1, 0.5, 0.3);
+            p.reader(0.3, 0.3, 'R');
+        },
+        spare: |p| {
+            p.socket_full(500, 1.0);
+            p.busy(1, 0.49, 0.3);
+            p.reader(0.3, 0.3, 'R');
+        },
+        instead: &["starved-by-priority"],
+    },
+    Case {
+        rule: "starved-by-priority",
+        plant: |p| {
+            p.socket_full(500, 1.0);
+            p.reader(0.3, 0.2, 'R');
+        },
+        spare: |p| {
+            p.socket_full(500, 1.0);
+            p.reader(0.3, 0.19, 'R');
+        },
+        instead: &["buffer-small"],
+    },
+    Case {
+        rule: "program-full",
+        plant: |p| {
+            p.socket_full(500, 1.0);
+            p.reader(0.8, 0.0, 'R');
+        },
+        spare: |p| {
+            p.socket_full(500, 1.0);
+            p.reader(0.79, 0.0, 'R');
+        },
+        instead: &["buffer-small"],
+    },
+    Case {
+        rule: "accept-idle",
+        plant: |p| accept(p, 0.09),
+        spare: |p| accept(p, 0.11),
+        instead: &["accept-small"],
+    },
+    Case {
+        rule: "accept-small",
+        plant: |p| accept(p, 0.3),
+        spare: |p| {
+            accept(p, 0.3);
+            p.after.sockets[0].drops = Some(9);
+        },
+        instead: &[],
+    },
+    Case {
+        rule: "asleep",
+        plant: |p| {
+            p.socket_full(9_500, 0.81);
+            p.reader(0.01, 0.0, 'S');
+        },
+        spare: |p| {
+            p.socket_full(9_500, 0.79);
+            p.reader(0.01, 0.0, 'S');
+        },
+        instead: &["buffer-small"],
+    },
+    Case { rule: "filter-small", plant: |p| filter(p, 10), spare: |p| filter(p, 9), instead: &[] },
+    Case {
+        rule: "buffer-small",
+        plant: |p| {
+            p.socket_full(10, 0.2);
+            p.reader(0.3, 0.0, 'S');
+        },
+        spare: |p| {
+            p.socket_full(9, 0.2);
+            p.reader(0.3, 0.0, 'S');
+        },
+        instead: &[],
+    },
+    Case { rule: "queue-full", plant: |p| p.transmit_full(10), spare: |p| p.transmit_full(9), instead: &[] },
+    Case {
+        rule: "output-full",
+        plant: |p| p.device("tx_dropped", 10),
+        spare: |p| p.device("tx_dropped", 9),
+        instead: &[],
+    },
+    Case {
+        rule: "window",
+        // 46 kB on the way of a window of 65.
+        plant: |p| p.connection(2_300_000, 20_000, 65_536),
+        spare: |p| p.connection(2_280_000, 20_000, 65_536),
+        instead: &[],
+    },
+];
+
+#[test]
+fn each_rule_finds_its_fault_and_spares_the_nearest_host_without_it() {
+    for case in CASES {
+        let mut host = Pair::new();
+        (case.plant)(&mut host);
+        let report = host.report();
+        let found: Vec<&str> = report.findings.iter().map(|f| f.rule.as_str()).collect();
+        assert_eq!(found, [case.rule], "{report:#?}");
+        let finding = &report.findings[0];
+        assert!(!finding.title.is_empty() && !finding.effect.is_empty(), "{finding:#?}");
+        assert!(!finding.evidence.is_empty() && !finding.change.is_empty(), "{finding:#?}");
+        let text = format!("{finding:?}");
+        assert!(!text.contains("NaN") && !text.contains("inf"), "{text}");
+
+        let mut host = Pair::new();
+        (case.spare)(&mut host);
+        assert_eq!(host.rules(), case.instead, "beside {}: {:#?}", case.rule, host.report());
+    }
+}
+
+#[test]
+fn the_healthy_host_has_no_finding_and_an_exact_ledger() {
+    let host = Pair::new();
+    let report = host.report();
+    assert!(report.findings.is_empty() && report.harmless.is_empty(), "{report:#?}");
+    assert_eq!((report.offered, report.lost, report.unaccounted, report.skew), (PACKETS, 0, 0, 0));
+}
+
+#[test]
+fn each_fault_leaves_an_exact_ledger() {
+    for case in CASES {
+        let mut host = Pair::new();
+        (case.plant)(&mut host);
+        let report = host.report();
+        // What a firewall drops is in no counter; here it drops 101.
+        let want = if case.rule == "firewall" { 101 } else { 0 };
+        assert_eq!(report.unaccounted, want, "{}: {:#?}", case.rule, host.seen().ledger);
+    }
+}
+
+#[test]
+fn there_is_a_case_for_each_rule_and_a_section_for_each_case() {
+    let cases: BTreeSet<&str> = CASES.iter().map(|c| c.rule).collect();
+    assert_eq!(cases.len(), CASES.len());
+    assert_eq!(Pair::new().report().rules, CASES.len());
+    let text =
+        std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/explain.md")).unwrap();
+    let sections: BTreeSet<&str> = text.lines().filter_map(|l| l.strip_prefix("### ")).collect();
+    assert_eq!(cases, sections);
+}
+
+#[test]
+fn what_the_change_says_fits_the_host() {
+    let change = |plant: &dyn Fn(&mut Pair)| {
+        let mut host = Pair::new();
+        plant(&mut host);
+        host.report().findings.remove(0).change
+    };
+    // The program has set its buffer, or nobody has and the kernel may not let it grow.
+    let set = change(&|p| p.connection(2_300_000, 20_000, 65_536));
+    assert!(set[0].contains("reader 5 (tcp 443) has set SO_RCVBUF"), "{set:?}");
+    let fixed = change(&|p| {
+        p.connection(2_300_000, 20_000, 65_536);
+        p.after.limits.insert("net.ipv4.tcp_moderate_rcvbuf".into(), vec![0]);
+    });
+    assert_eq!(fixed, ["sudo sysctl -w net.ipv4.tcp_moderate_rcvbuf=1"]);
+    let most = change(&|p| {
+        p.connection(2_300_000, 20_000, 65_536);
+        p.after.limits.insert("net.ipv4.tcp_rmem".into(), vec![4096, 131_072, 131_072]);
+    });
+    assert!(most[0].starts_with("sudo sysctl -w net.ipv4.tcp_rmem=\"4096 131072 "), "{most:?}");
+    // Limits that are as large as they can be.
+    let all = change(&|p| {
+        p.count("TcpExt.TCPRcvQDrop", 10);
+        p.after.limits.insert("net.ipv4.tcp_mem".into(), vec![u64::MAX; 3]);
+    });
+    assert!(all[0].contains(&u64::MAX.to_string()), "{all:?}");
+    let small = change(&|p| p.socket_full(500, 0.2));
+    assert_eq!(
+        small,
+        [
+            "sudo sysctl -w net.core.rmem_max=524288".to_owned(),
+            "sudo sysctl -w net.core.rmem_default=1048576     # then restart reader 5 (udp 7000)".to_owned(),
+        ]
+    );
+}
+
+#[test]
+fn a_socket_that_nobody_is_known_to_hold_is_named_by_its_port() {
+    let mut host = Pair::new();
+    host.socket_full(500, 1.0);
+    host.after.holders.clear();
+    let report = host.report();
+    assert_eq!(report.findings[0].rule, "buffer-small");
+    assert!(report.findings[0].title.contains("udp 7000"), "{report:#?}");
+    // Its process has vanished in the interval: there is a holder, but no task.
+    host.after.holders = [(INODE, Holder { pid: 99, name: "gone".into() })].into();
+    host.after.tasks.clear();
+    assert_eq!(host.rules(), ["buffer-small"]);
+}
+
+#[test]
+fn a_socket_that_has_gone_loses_for_all_that_remain() {
+    let mut host = Pair::new();
+    host.socket_full(500, 1.0);
+    host.after.sockets.clear();
+    let report = host.report();
+    assert_eq!(report.lost, 500);
+    assert!(report.findings.is_empty(), "no socket is left to be named: {report:#?}");
+}
+
+#[test]
+fn what_nobody_listens_for_is_told_last() {
+    let mut host = Pair::new();
+    host.socket_full(500, 0.5);
+    host.count("Udp.NoPorts", 5_000);
+    host.less(&["Udp.InDatagrams"], 5_000);
+    assert_eq!(host.rules(), ["buffer-small", "no-port"]);
+}
