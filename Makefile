@@ -10,6 +10,7 @@
 #   make uninstall    removes it again, but for a changed weir.toml
 #   make deb      target/deb/weir_VERSION_ARCH.deb
 #   make package-test    the package in a clean Debian: install, guard, purge, nothing is left (root, about 2 minutes)
+#   make browser-test    the page of weir watch --web in a real browser (installs Chromium, 350 MB)
 #   make vm-test  real drivers in emulated machines with Debian kernels (QEMU, no KVM); half an hour
 #   make deps     only install or name what is missing
 #   make clean    remove everything that was built
@@ -21,7 +22,7 @@ PREFIX ?= /usr/local
 SYSCONFDIR ?= /etc
 export PREFIX SYSCONFDIR DESTDIR
 
-.PHONY: all build deps demo test lint fuzz soak vm-test clean install uninstall deb package-test
+.PHONY: all build deps demo test lint fuzz soak vm-test browser-test clean install uninstall deb package-test
 
 all: build
 
@@ -65,6 +66,10 @@ deb: build
 package-test: deb
 	@sh scripts/deps.sh package-test
 	@sh scripts/package-test.sh
+
+browser-test:
+	@sh scripts/deps.sh browser
+	$(CARGO) test -p weir --test browser $$(sh scripts/features.sh) -- --nocapture
 
 vm-test: build
 	@sh scripts/vm-test.sh $(VM_TEST)

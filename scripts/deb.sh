@@ -23,7 +23,7 @@ PREFIX=/usr SYSCONFDIR=/etc DESTDIR=$root sh scripts/install.sh >/dev/null
 
 cp packaging/deb/copyright "$doc/copyright"
 sed 's/^$/./; s/^/ /' LICENSE-MIT >>"$doc/copyright"
-rm "$doc/LICENSE-MIT" "$doc/LICENSE-APACHE"
+rm "$doc/LICENSE-MIT" "$doc/LICENSE-APACHE" "$doc/LICENSE-uPlot"
 printf 'weir (%s) unstable; urgency=medium\n\n  * See CHANGELOG.md.\n\n -- %s  %s\n' \
     "$version" "$maintainer" "$(date -uR -d "@$SOURCE_DATE_EPOCH")" >"$doc/changelog"
 install -D -m 644 packaging/deb/lintian-overrides "$root/usr/share/lintian/overrides/weir"

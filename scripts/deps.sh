@@ -1,7 +1,7 @@
 #!/bin/sh
 # Installs what the build or the tests need through apt where it may (root, or sudo without a password).
 # Otherwise names what is missing, what is lost without it, and the command that installs it.
-# Usage: deps.sh build|test|deb|package-test|fuzz|vm. Fails only if nothing can be built.
+# Usage: deps.sh build|test|deb|package-test|fuzz|vm|browser. Fails only if nothing can be built.
 PATH=$PATH:/usr/sbin:/sbin
 what=${1:-build}
 
@@ -28,6 +28,9 @@ look() {
         "${BPF_CLANG:-clang}" -print-runtime-dir 2>/dev/null | grep -q . &&
             ls "$("${BPF_CLANG:-clang}" -print-runtime-dir)"/libclang_rt.fuzzer* >/dev/null 2>&1 ||
             wanted="$wanted libclang-rt-14-dev"
+    fi
+    if [ "$what" = browser ]; then
+        have chromium || have chromium-browser || wanted="$wanted chromium"
     fi
     if [ "$what" = package-test ]; then
         have debootstrap || wanted="$wanted debootstrap"

@@ -34,7 +34,8 @@ if [ "${1:-}" = --remove ]; then
     rm -f bin/weir lib/weir/udp-sink lib/weir/hog lib/weir/echo lib/weir/probe lib/systemd/system/weir-guard@.service
     rm -f share/man/man1/weir.1 share/man/man1/weir-*.1
     rm -f share/bash-completion/completions/weir "$zsh/_weir" share/fish/vendor_completions.d/weir.fish
-    rm -rf "$doc"
+    rm -rf "$doc" share/weir/grafana
+    [ ! -d share/weir ] || rmdir --ignore-fail-on-non-empty share/weir
     [ ! -d lib/weir ] || rmdir --ignore-fail-on-non-empty lib/weir
     cd - >/dev/null
     if [ -e "$config" ] && ! cmp -s packaging/weir.toml "$config"; then
@@ -77,9 +78,11 @@ else
 fi
 put 644 packaging/weir.toml "$prefix/$doc/weir.toml"
 
-for page in README.md CHANGELOG.md LICENSE-MIT LICENSE-APACHE docs/*.md docs/*.svg; do
+for page in README.md CHANGELOG.md LICENSE-MIT LICENSE-APACHE docs/*.md docs/*.svg docs/*.png; do
     put 644 "$page" "$prefix/$doc/${page##*/}"
 done
+put 644 crates/serve/assets/uplot/LICENSE "$prefix/$doc/LICENSE-uPlot"
+put 644 packaging/grafana/weir.json "$prefix/share/weir/grafana/weir.json"
 # One level less than in the source tree.
 sed -i 's|](docs/|](|g' "$root$prefix/$doc/README.md"
 if [ -z "$root" ] && [ -d /run/systemd/system ]; then systemctl daemon-reload; fi

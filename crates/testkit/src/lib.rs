@@ -5,6 +5,7 @@
 //! no better answer.
 
 pub mod frames;
+pub mod openmetrics;
 pub mod packet;
 
 use std::fs::{self, File};

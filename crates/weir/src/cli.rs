@@ -8,6 +8,7 @@ use crate::out::ColorWhen;
 use crate::parse::{self, Ablate, Mode, Period, Sched};
 use clap::{Args, Parser, Subcommand};
 use kern::cpus::CpuSet;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -169,6 +170,25 @@ pub struct WatchArgs {
     #[arg(long, value_name = "DUR", value_parser = parse::interval, default_value = "1s", hide_default_value = true)]
     #[arg(allow_hyphen_values = true)]
     pub interval: Duration,
+
+    /// Live page for a browser, if asked for [127.0.0.1:9494]
+    ///
+    /// ADDR:PORT, an address, or a port of this host. Nothing is drawn in the terminal then, and nothing can be
+    /// changed by the page. Of a recording one interval is shown per --interval.
+    ///
+    /// weir watch eth0 --web 127.0.0.1:8080
+    #[arg(long, value_name = "ADDR", value_parser = parse::web, num_args = 0..=1)]
+    #[arg(default_missing_value = "127.0.0.1:9494", conflicts_with = "once", allow_hyphen_values = false)]
+    pub web: Option<SocketAddr>,
+
+    /// OpenMetrics for a monitor, if asked for [127.0.0.1:9495]
+    ///
+    /// ADDR as for --web; with the same ADDR for both one server has both. The path is /metrics.
+    ///
+    /// weir watch eth0 --metrics 127.0.0.1:9100
+    #[arg(long, value_name = "ADDR", value_parser = parse::metrics, num_args = 0..=1)]
+    #[arg(default_missing_value = "127.0.0.1:9495", conflicts_with = "once", allow_hyphen_values = false)]
+    pub metrics: Option<SocketAddr>,
 
     /// Also write each interval to FILE, as --json does
     ///

@@ -16,7 +16,6 @@ pub enum Weight {
     /// weir ends by it.
     Error = 3,
     /// Something is missing or was refused.
-    #[cfg_attr(no_bpf, allow(dead_code, reason = "only a guard warns"))]
     Warning = 4,
     /// Everything else.
     Info = 6,

@@ -4,6 +4,7 @@
 use clap::ValueEnum;
 use kern::cpus::CpuSet;
 use policy::classes::{self, Class, Rule, RuleError};
+use std::net::SocketAddr;
 use std::time::Duration;
 
 /// Share that programs keep, percent.
@@ -69,6 +70,16 @@ pub fn period(text: &str) -> Result<Period, String> {
 /// Longest inhibit, 1 ms to 1 s.
 pub fn timeout(text: &str) -> Result<Duration, String> {
     duration(text, Duration::from_millis(1), Duration::from_secs(1), "1ms to 1s")
+}
+
+/// Where the page is served.
+pub fn web(text: &str) -> Result<SocketAddr, String> {
+    serve::parse_address(text, serve::WEB_PORT)
+}
+
+/// Where metrics are served.
+pub fn metrics(text: &str) -> Result<SocketAddr, String> {
+    serve::parse_address(text, serve::METRICS_PORT)
 }
 
 /// Length of one trial in the lab, 50 ms to 60 s.

@@ -14,6 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+mod serve;
 mod table;
 
 /// Longest line of a recording, bytes: a snapshot of 256 consumers and 1024 queues is below it.
@@ -26,6 +27,9 @@ const STEP: Duration = Duration::from_millis(50);
 /// # Errors
 /// 2 for an unknown interface or a file that is no recording, 1 if the kernel shows no counters.
 pub fn run(args: &WatchArgs, paint: Paint) -> anyhow::Result<ExitCode> {
+    if args.web.is_some() || args.metrics.is_some() {
+        return serve::run(args);
+    }
     let mut show = |snapshot: &Snapshot| match args.json {
         true => out::data(&format!("{}\n", serde_json::to_string(snapshot)?)),
         false => out::data(&table::text(snapshot, paint)),

@@ -178,3 +178,46 @@ fn links_between_documents_lead_somewhere() {
     }
     assert!(links > 5, "only {links} links found");
 }
+
+#[test]
+fn metrics_are_documented_as_the_code_has_them() {
+    let made = serve::metrics::document();
+    assert!(read("docs/metrics.md") == made, "docs/metrics.md: run cargo run -p xtask -- metrics");
+}
+
+/// Every string below `value`.
+fn strings<'a>(value: &'a serde_json::Value, found: &mut Vec<&'a str>) {
+    match value {
+        serde_json::Value::String(text) => found.push(text),
+        serde_json::Value::Array(list) => list.iter().for_each(|one| strings(one, found)),
+        serde_json::Value::Object(map) => map.values().for_each(|one| strings(one, found)),
+        _ => {}
+    }
+}
+
+#[test]
+fn the_dashboard_asks_for_metrics_that_exist() {
+    let dashboard: serde_json::Value =
+        serde_json::from_str(&read("packaging/grafana/weir.json")).expect("JSON");
+    let names: BTreeSet<String> = serve::metrics::names().into_iter().collect();
+    let mut texts = Vec::new();
+    strings(&dashboard, &mut texts);
+    let words = texts.iter().flat_map(|text| text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_'));
+    let asked: BTreeSet<&str> = words.filter(|word| word.starts_with("weir_")).collect();
+    assert!(asked.len() > 10, "{asked:?}");
+    for name in &asked {
+        assert!(names.contains(*name), "packaging/grafana/weir.json asks for {name}, which does not exist");
+    }
+    // Labels in a legend or a sum are those of a metric of the same query.
+    let targets =
+        dashboard["panels"].as_array().expect("panels").iter().flat_map(|panel| panel["targets"].as_array());
+    for target in targets.flatten() {
+        let (query, legend) =
+            (target["expr"].as_str().expect("expr"), target["legendFormat"].as_str().expect("legend"));
+        let family = serve::metrics::FAMILIES.iter().find(|family| query.contains(&family.full_name()));
+        let family = family.unwrap_or_else(|| panic!("no metric in {query}"));
+        for label in legend.split("{{").skip(1).filter_map(|rest| rest.split("}}").next()) {
+            assert!(label == "instance" || family.labels.contains(&label), "{label} is no label of {query}");
+        }
+    }
+}

@@ -1,9 +1,11 @@
 //! Chores of developers. `xtask vm-test` boots Debian kernels in emulated machines and runs weir on real drivers
-//! there (docs/drivers.md); the same program is the first process of those machines.
+//! there (docs/drivers.md); the same program is the first process of those machines. `xtask metrics` writes
+//! docs/metrics.md from the table of metrics.
 
 mod guest;
 mod vm;
 
+use anyhow::Context;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
@@ -13,10 +15,18 @@ fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let result = match args.first().map(String::as_str) {
         Some("vm-test") => vm::main(&args[1..]),
-        _ => Err(anyhow::anyhow!("not vm-test; run it by `make vm-test`")),
+        Some("metrics") => metrics(),
+        _ => Err(anyhow::anyhow!("neither vm-test (run it by `make vm-test`) nor metrics")),
     };
     result.unwrap_or_else(|e| {
         eprintln!("xtask: {e:#}");
         ExitCode::from(2)
     })
+}
+
+/// Run it in the root of the tree.
+fn metrics() -> anyhow::Result<ExitCode> {
+    const PAGE: &str = "docs/metrics.md";
+    std::fs::write(PAGE, serve::metrics::document()).with_context(|| PAGE.to_owned())?;
+    Ok(ExitCode::SUCCESS)
 }

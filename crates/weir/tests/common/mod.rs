@@ -12,6 +12,7 @@
 pub mod dump;
 pub mod faults;
 pub mod foreign;
+pub mod http;
 pub mod procs;
 pub mod quiet;
 pub mod world;

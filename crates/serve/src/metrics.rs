@@ -1,0 +1,247 @@
+//! Metrics: what each is called, its unit and type, and where its numbers come from stands once, in [`FAMILIES`]. The
+//! exposition (OpenMetrics 1.0 text, written by `prometheus-client`) and `docs/metrics.md` are made from that table.
+//!
+//! A snapshot tells what happened in one interval; [`Store`] sums that up, because a monitor wants counters that only
+//! rise. They begin at 0 when weir starts.
+
+mod families;
+
+pub use families::FAMILIES;
+
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, MetricEncoder, text};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::metrics::counter::ConstCounter;
+use prometheus_client::metrics::gauge::ConstGauge;
+use prometheus_client::registry::{Registry, Unit};
+use see::Snapshot;
+use see::explain::Report;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// Media type of [`Store::text`].
+pub const MEDIA_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+/// What every name begins with, and an underscore.
+pub const PREFIX: &str = "weir";
+/// Longest value of a label, characters.
+const LABEL_MAX: usize = 128;
+
+/// Counter or gauge.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Sum since weir started.
+    Counter,
+    /// Of the last interval, or at its end.
+    Gauge,
+}
+
+/// What the numbers of one interval are made from.
+pub struct Seen<'a> {
+    /// The interval.
+    pub snapshot: &'a Snapshot,
+    /// What explain says about it.
+    pub report: &'a Report,
+}
+
+/// Takes one number: values of the labels, in the order of [`Family::labels`], and the value.
+pub type Take<'a> = dyn FnMut(&[&str], f64) + 'a;
+
+/// One metric.
+pub struct Family {
+    /// Name without prefix, unit and `_total`.
+    pub name: &'static str,
+    /// Unit, which is the end of the name too; empty: it has none.
+    pub unit: &'static str,
+    /// Type.
+    pub kind: Kind,
+    /// Names of its labels.
+    pub labels: &'static [&'static str],
+    /// Most series. Of a counter that has them all, the series that was not seen for longest gives way.
+    pub limit: usize,
+    /// What it says, one sentence without its full stop.
+    pub help: &'static str,
+    /// The numbers of one interval. Numbers with the same labels are added for a counter; of a gauge the largest counts.
+    pub of: fn(&Seen<'_>, &mut Take<'_>),
+}
+
+impl Family {
+    /// Name of its series, as in a query.
+    #[must_use]
+    pub fn full_name(&self) -> String {
+        let unit = if self.unit.is_empty() { String::new() } else { format!("_{}", self.unit) };
+        let total = if self.kind == Kind::Counter { "_total" } else { "" };
+        format!("{PREFIX}_{}{unit}{total}", self.name)
+    }
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Series {
+    value: f64,
+    /// Number of the interval in which it was told last.
+    seen: u64,
+}
+
+impl Series {
+    fn encode(self, kind: Kind, encoder: MetricEncoder<'_>) -> Result<(), std::fmt::Error> {
+        match kind {
+            Kind::Counter => ConstCounter::new(self.value).encode(encoder),
+            Kind::Gauge => ConstGauge::new(self.value).encode(encoder),
+        }
+    }
+}
+
+/// The sums since weir started, and the gauges of the last interval.
+#[derive(Clone, Debug, Default)]
+pub struct Store {
+    intervals: u64,
+    refused: u64,
+    /// Per family of [`FAMILIES`], by the values of the labels.
+    series: Vec<BTreeMap<Vec<String>, Series>>,
+}
+
+impl Store {
+    /// Adds an interval. Cost: some 100 ns per series.
+    pub fn add(&mut self, seen: &Seen<'_>) {
+        self.intervals += 1;
+        self.series.resize_with(FAMILIES.len(), BTreeMap::new);
+        for (family, series) in FAMILIES.iter().zip(&mut self.series) {
+            if family.kind == Kind::Gauge {
+                series.clear();
+            }
+            let (now, refused) = (self.intervals, &mut self.refused);
+            (family.of)(seen, &mut |labels, value| {
+                *refused += u64::from(!take(family, series, labels, value, now));
+            });
+        }
+    }
+
+    /// The exposition, with its end mark.
+    #[must_use]
+    pub fn text(self: &Arc<Store>) -> String {
+        let mut registry = Registry::with_prefix(PREFIX);
+        registry.register_collector(Box::new(Scrape(Arc::clone(self))));
+        let mut buffer = String::new();
+        // Writing into a string does not fail.
+        let _ = text::encode(&mut buffer, &registry);
+        buffer
+    }
+}
+
+/// Takes one number; false if there is no room for its series.
+fn take(
+    family: &Family,
+    series: &mut BTreeMap<Vec<String>, Series>,
+    labels: &[&str],
+    value: f64,
+    now: u64,
+) -> bool {
+    debug_assert_eq!(labels.len(), family.labels.len(), "{}", family.name);
+    let key: Vec<String> = labels.iter().map(|label| clean(label)).collect();
+    if !series.contains_key(&key) && series.len() >= family.limit {
+        let oldest = series.iter().min_by_key(|(_, one)| one.seen).map(|(key, one)| (key.clone(), one.seen));
+        match oldest {
+            Some((old, seen)) if seen < now => series.remove(&old),
+            _ => return false,
+        };
+    }
+    let one = series.entry(key).or_default();
+    match family.kind {
+        Kind::Counter => one.value += value.max(0.0),
+        // The first of this interval, or one that is larger.
+        Kind::Gauge if one.seen < now || value > one.value => one.value = value,
+        Kind::Gauge => {}
+    }
+    one.seen = now;
+    true
+}
+
+fn clean(label: &str) -> String {
+    label.chars().take(LABEL_MAX).map(|c| if c.is_control() { '?' } else { c }).collect()
+}
+
+/// What weir says about itself, beside [`FAMILIES`].
+const OWN: [(&str, &str, &str); 2] = [
+    ("intervals", "", "Intervals since weir started"),
+    ("refused_series", "", "Numbers left out because their metric had all the series that it may have"),
+];
+
+#[derive(Debug)]
+struct Scrape(Arc<Store>);
+
+impl Collector for Scrape {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
+        let info = prometheus_client::metrics::info::Info::new(vec![("version", env!("CARGO_PKG_VERSION"))]);
+        info.encode(encoder.encode_descriptor("build", "Version of weir", None, MetricType::Info)?)?;
+        for ((name, _, help), value) in OWN.iter().zip([self.0.intervals, self.0.refused]) {
+            let one = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
+            ConstCounter::new(value).encode(one)?;
+        }
+        for (family, series) in FAMILIES.iter().zip(&self.0.series).filter(|(_, series)| !series.is_empty()) {
+            let unit = (!family.unit.is_empty()).then(|| Unit::Other(family.unit.to_owned()));
+            let kind = match family.kind {
+                Kind::Counter => MetricType::Counter,
+                Kind::Gauge => MetricType::Gauge,
+            };
+            let mut all = encoder.encode_descriptor(family.name, family.help, unit.as_ref(), kind)?;
+            for (values, one) in series {
+                let labels: Vec<(&str, &str)> =
+                    family.labels.iter().copied().zip(values.iter().map(String::as_str)).collect();
+                if labels.is_empty() {
+                    // The only one, without braces.
+                    one.encode(family.kind, all)?;
+                    break;
+                }
+                one.encode(family.kind, all.encode_family(&labels)?)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Names of all series.
+#[must_use]
+pub fn names() -> Vec<String> {
+    let own = OWN.iter().map(|(name, ..)| format!("{PREFIX}_{name}_total"));
+    let build = std::iter::once(format!("{PREFIX}_build_info"));
+    build.chain(own).chain(FAMILIES.iter().map(Family::full_name)).collect()
+}
+
+/// The text of `docs/metrics.md`.
+#[must_use]
+pub fn document() -> String {
+    let mut text = String::from(DOCUMENT);
+    text += &format!("| `{PREFIX}_build_info` | info | `version` | Version of weir |\n");
+    for (name, _, help) in OWN {
+        text += &format!("| `{PREFIX}_{name}_total` | counter | | {help} |\n");
+    }
+    for family in &FAMILIES {
+        let kind = match family.kind {
+            Kind::Counter => "counter",
+            Kind::Gauge => "gauge",
+        };
+        let labels: Vec<String> = family.labels.iter().map(|label| format!("`{label}`")).collect();
+        let limit = if family.limit > 1 { format!(" (at most {})", family.limit) } else { String::new() };
+        let name = family.full_name();
+        text += &format!("| `{name}` | {kind} | {}{limit} | {} |\n", labels.join(", "), family.help);
+    }
+    text
+}
+
+const DOCUMENT: &str = "\
+# Metrics
+
+Made by `cargo run -p xtask -- metrics` from the table in `crates/serve/src/metrics/families.rs`; not to be edited.
+
+`weir watch --metrics` serves them at `/metrics` as OpenMetrics 1.0 text. Counters begin at 0 when weir starts and count what
+happened in its intervals; a counter that has all the series it may have forgets the one that was not seen for longest. Gauges are those
+of the last interval; one that has no number then has no series. Packets are counted as in [watch.md](watch.md), and the same
+words name stages and losses.
+
+`packaging/grafana/weir.json` is a dashboard over them.
+
+| metric | type | labels (series) | what it says |
+| --- | --- | --- | --- |
+";
+
+#[cfg(test)]
+mod tests;

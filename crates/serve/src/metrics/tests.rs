@@ -1,0 +1,165 @@
+use super::*;
+use see::model::{Consumer, Cpu, Interface, Ledger, Place, Queue, Stage, Wait};
+use std::collections::BTreeSet;
+
+/// A snapshot in which every family has a number.
+fn snapshot() -> Snapshot {
+    let stage = Stage {
+        place: Place::Ring,
+        r#in: Some(10),
+        out: Some(9),
+        level: Some(0.5),
+        wait: Some(Wait { p50_us: 1.0, p99_us: 2.0, estimated: false }),
+        drops: [("ring".to_owned(), 1)].into(),
+    };
+    let queue = Queue { packets: Some(9), interrupts: Some(3), ..Queue::default() };
+    Snapshot {
+        interval_s: 2.0,
+        path: vec![stage.clone()],
+        interfaces: vec![Interface {
+            name: "eth\"0\\\n".into(),
+            ring: Some(256),
+            offered: 10,
+            stages: vec![stage],
+            queues: vec![queue],
+            ..Interface::default()
+        }],
+        cpus: vec![Cpu { idle: 0.5, programs: 0.5, backlog: Some(1), ..Cpu::default() }],
+        consumers: vec![consumer("udp 53", 0.25, 4), consumer("udp 53", 0.75, 3)],
+        processes: vec![see::model::Process {
+            name: "knotd".into(),
+            runs: 0.5,
+            receives: true,
+            ..Default::default()
+        }],
+        ledger: Ledger {
+            offered: 10,
+            delivered: [("udp".to_owned(), 2)].into(),
+            drops: [("socket".to_owned(), 7)].into(),
+            unaccounted: -1,
+            ..Ledger::default()
+        },
+        skipped: [("sockets".to_owned(), 1)].into(),
+        missing: vec!["x".into()],
+        ..Snapshot::default()
+    }
+}
+
+fn consumer(socket: &str, level: f64, lost: u64) -> Consumer {
+    Consumer {
+        socket: socket.into(),
+        process: "knotd".into(),
+        level: Some(level),
+        lost: Some(lost),
+        r#in: Some(10),
+        out: Some(6),
+        ..Consumer::default()
+    }
+}
+
+fn store(snapshots: &[Snapshot]) -> Arc<Store> {
+    let mut store = Store::default();
+    let report = Report {
+        findings: vec![see::explain::Finding { rule: "ring-small".into(), lost: 1, ..Default::default() }],
+        ..Report::default()
+    };
+    snapshots.iter().for_each(|snapshot| store.add(&Seen { snapshot, report: &report }));
+    Arc::new(store)
+}
+
+#[test]
+fn the_exposition_is_openmetrics() {
+    let samples = testkit::openmetrics::parse(&store(&[snapshot(), snapshot()]).text()).unwrap();
+    assert!(samples.iter().any(|s| s.labels.get("interface").is_some_and(|name| name == "eth\"0\\?")));
+    // Before the first interval it is one too.
+    let samples = testkit::openmetrics::parse(&Arc::new(Store::default()).text()).unwrap();
+    assert_eq!(samples.len(), 1 + OWN.len());
+}
+
+/// Value of a series, whose text before the value is `series`.
+fn value(text: &str, series: &str) -> f64 {
+    let line = text.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' '));
+    line.unwrap_or_else(|| panic!("no {series} in\n{text}")).parse().unwrap()
+}
+
+#[test]
+fn counters_add_up_and_gauges_do_not() {
+    let text = store(&[snapshot(), snapshot()]).text();
+    assert_eq!(value(&text, "weir_ledger_offered_packets_total"), 20.0);
+    assert_eq!(value(&text, "weir_ledger_lost_packets_total{place=\"socket\"}"), 14.0);
+    assert_eq!(value(&text, "weir_ledger_lost_packets_total{place=\"no port\"}"), 0.0);
+    assert_eq!(value(&text, "weir_ledger_unaccounted_packets"), -1.0);
+    assert_eq!(value(&text, "weir_cpu_time_seconds_total{cpu=\"0\",mode=\"idle\"}"), 2.0);
+    assert_eq!(value(&text, "weir_intervals_total"), 2.0);
+    // Two sockets of one port and program.
+    let labels = "{kind=\"udp\",socket=\"udp 53\",process=\"knotd\"}";
+    assert_eq!(value(&text, &format!("weir_consumer_lost_packets_total{labels}")), 14.0);
+    assert_eq!(value(&text, &format!("weir_consumer_level_ratio{labels}")), 0.75);
+    assert!(text.ends_with("# EOF\n"));
+}
+
+#[test]
+fn labels_are_escaped_and_bounded() {
+    let text = store(&[snapshot()]).text();
+    assert_eq!(value(&text, "weir_interface_offered_packets_total{interface=\"eth\\\"0\\\\?\"}"), 10.0);
+    assert_eq!(clean(&"ä".repeat(200)).chars().count(), LABEL_MAX);
+}
+
+#[test]
+fn every_metric_is_made_by_some_interval() {
+    let text = store(&[snapshot()]).text();
+    for name in names() {
+        let told = text.lines().any(|line| line.starts_with(&name) && !line.starts_with('#'));
+        assert!(told, "{name} is never told");
+    }
+}
+
+#[test]
+fn names_units_and_limits_hold_together() {
+    let all: Vec<String> = names();
+    assert_eq!(all.iter().collect::<BTreeSet<_>>().len(), all.len(), "two of one name");
+    for family in &FAMILIES {
+        assert!(
+            !family.help.ends_with('.') && !family.help.contains(['\n', '"', '\\', '|']),
+            "{}",
+            family.name
+        );
+        assert!(family.limit > 0 && (family.limit == 1) == family.labels.is_empty(), "{}", family.name);
+        assert!(["", "packets", "bytes", "seconds", "ratio"].contains(&family.unit), "{}", family.unit);
+    }
+}
+
+#[test]
+fn a_metric_that_is_full_forgets_the_oldest_series_first() {
+    let family = FAMILIES.iter().find(|f| f.name == "consumer_lost").unwrap();
+    let mut series = BTreeMap::new();
+    for i in 0..family.limit {
+        assert!(take(
+            family,
+            &mut series,
+            &["udp", &format!("udp {i}"), "p"],
+            1.0,
+            if i == 7 { 1 } else { 2 }
+        ));
+    }
+    // All but the eighth were seen in this interval.
+    assert!(take(family, &mut series, &["udp", "new", "p"], 1.0, 2));
+    assert!(!take(family, &mut series, &["udp", "newer", "p"], 1.0, 2), "nothing older is left");
+    assert_eq!(series.len(), family.limit);
+    assert!(!series.keys().any(|key| key[1] == "udp 7"));
+}
+
+#[test]
+fn many_consumers_stay_within_the_limits() {
+    let busy = |round: usize| Snapshot {
+        consumers: (0..256).map(|i| consumer(&format!("udp {}", round * 1000 + i), 0.5, 5)).collect(),
+        ..snapshot()
+    };
+    let rounds: Vec<Snapshot> = (0..10).map(busy).collect();
+    let store = store(&rounds);
+    for (family, series) in FAMILIES.iter().zip(&store.series) {
+        assert!(series.len() <= family.limit, "{}", family.name);
+    }
+    assert_eq!(store.refused, 0);
+    assert!(store.text().len() < 64 * 1024, "{} bytes", store.text().len());
+}
