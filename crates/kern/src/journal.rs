@@ -29,7 +29,7 @@ pub const MAX_ENTRIES: usize = 1024;
 /// Most values of weir that are remembered for one setting (the newest).
 pub const MAX_OURS: usize = 4;
 /// Drivers take a NAPI away and bring it back with its settings when an XDP program is detached, as it is when a guard
-/// dies: how often, and how long apart, one that is absent is looked for in one restore.
+/// dies: how often, and how long apart, one that is absent is looked for in one last restore.
 const ABSENCES: u32 = 10;
 const ABSENCE: Duration = Duration::from_millis(5);
 /// Most journals that are listed from one directory.
@@ -68,9 +68,9 @@ impl Owner {
 pub struct Planned {
     /// What is changed.
     pub setting: Setting,
-    /// Receive queue it serves, if known; for the user only.
+    /// Receive queue it serves, if known: by it a NAPI is known again that comes back under another id.
     pub queue: Option<u32>,
-    /// Value found, to be put back.
+    /// Value found, to be put back unless it is one of weir's.
     pub old: Value,
     /// Value that weir writes.
     pub new: Value,
@@ -101,7 +101,7 @@ pub enum Fate {
     },
     /// Its interface, NAPI or queue is gone, and the value with it.
     Gone,
-    /// Its interface is down, so it cannot be seen; it may come back with weir's value when the interface is up.
+    /// Its interface is down, or its NAPI disabled, so it cannot be seen; it may come back with weir's value.
     Waiting,
     /// It could not be read or written.
     Failed {
@@ -199,8 +199,8 @@ impl Entry {
         })
     }
 
-    fn new(p: &Planned) -> Self {
-        let (set, id) = match p.setting {
+    fn kind(setting: &Setting) -> (Kind, Option<u32>) {
+        match *setting {
             Setting::NapiDefer { napi_id, .. } => (Kind::NapiDefer, Some(napi_id)),
             Setting::NapiFlush { napi_id, .. } => (Kind::NapiFlush, Some(napi_id)),
             Setting::NapiThreaded { napi_id, .. } => (Kind::NapiThreaded, Some(napi_id)),
@@ -209,8 +209,63 @@ impl Entry {
             Setting::DevFlush { .. } => (Kind::DevFlush, None),
             Setting::DevThreaded { .. } => (Kind::DevThreaded, None),
             Setting::Gro { .. } => (Kind::Gro, None),
-        };
-        Entry { set, id, queue: p.queue, old: p.old.clone(), ours: vec![p.new.clone()] }
+        }
+    }
+
+    /// It is this setting, or the same one of another NAPI of the queue.
+    fn concerns(&self, setting: &Setting, queue: Option<u32>) -> bool {
+        let (set, id) = Entry::kind(setting);
+        let of_queue = setting.napi_id().is_some() && queue.is_some() && self.queue == queue;
+        self.set == set && (self.id == id || of_queue)
+    }
+}
+
+/// What a restore asks of the kernel; a double of it in the tests has NAPIs that come and go.
+trait Kernel {
+    /// As [`Access::read`].
+    fn read(&mut self, setting: &Setting) -> Result<Value>;
+    /// As [`Access::write`].
+    fn write(&mut self, setting: &Setting, value: &Value) -> Result<()>;
+    /// As [`Access::napi_of_queue`].
+    fn napi_of_queue(&mut self, ifindex: u32, queue: u32) -> Option<u32>;
+    /// The NAPI is in the list of its interface; one that is listed and cannot be asked for is disabled.
+    fn lists(&mut self, ifindex: u32, napi_id: u32) -> bool;
+    /// As [`presence`], but one that is being set down is down.
+    fn presence(&mut self, ifindex: u32) -> Presence;
+    /// Lets [`ABSENCE`] pass.
+    fn wait(&mut self);
+}
+
+impl Kernel for Access {
+    fn read(&mut self, setting: &Setting) -> Result<Value> {
+        Access::read(self, setting)
+    }
+
+    fn write(&mut self, setting: &Setting, value: &Value) -> Result<()> {
+        Access::write(self, setting, value)
+    }
+
+    fn napi_of_queue(&mut self, ifindex: u32, queue: u32) -> Option<u32> {
+        Access::napi_of_queue(self, ifindex, queue)
+    }
+
+    fn lists(&mut self, ifindex: u32, napi_id: u32) -> bool {
+        let list = self.netdev().and_then(|n| n.list(ifindex).ok());
+        list.is_some_and(|all| all.iter().any(|n| n.id == napi_id))
+    }
+
+    fn presence(&mut self, ifindex: u32) -> Presence {
+        match presence(ifindex) {
+            // It has its flag until it is down, but no carrier that can be read, and no NAPIs.
+            Presence::Up if self.sysfs().device(ifindex).and_then(|d| d.text("carrier")).is_err() => {
+                Presence::Down
+            }
+            presence => presence,
+        }
+    }
+
+    fn wait(&mut self) {
+        std::thread::sleep(ABSENCE);
     }
 }
 
@@ -248,8 +303,7 @@ impl Journal {
                 return Err(ClaimError::Guarded { name, pid: found.owner().pid });
             }
             if found.is_here() {
-                for entry in found.in_order() {
-                    let Some(outcome) = found.settle(access, entry, true) else { continue };
+                for (entry, outcome) in found.walk(access, true, ABSENCES) {
                     if !outcome.settled() {
                         journal.doc.entries.insert(0, entry.clone());
                     }
@@ -297,8 +351,15 @@ impl Journal {
         }
     }
 
-    /// Writes down changes before they are made. A setting recorded before keeps its first `old`, and counts
-    /// both its new values as weir's. Nothing may be changed unless this succeeds.
+    /// The value from before weir of a setting that has the value `found` now. One of weir's values that is found in
+    /// force is not it, also not on a NAPI that serves the `queue` under a new id and came with the values of the old.
+    pub fn before(&self, setting: &Setting, queue: Option<u32>, found: &Value) -> Value {
+        before(&self.doc.entries, setting, queue, found)
+    }
+
+    /// Writes down changes before they are made. What was weir's value for a setting, or for that of the NAPI that the
+    /// queue had before, stays weir's; `old` is taken as [`Journal::before`] has it. Nothing may be changed unless this
+    /// succeeds.
     pub fn record(&mut self, planned: &[Planned]) -> Result<()> {
         let mut entries = self.doc.entries.clone();
         for p in planned {
@@ -312,15 +373,25 @@ impl Journal {
             if !p.setting.accepts(&p.old) || !p.setting.accepts(&p.new) {
                 return refused("cannot have this value");
             }
-            match entries.iter_mut().find(|e| e.setting(self.doc.ifindex) == Some(p.setting)) {
-                Some(e) => {
-                    e.ours.retain(|v| *v != p.new);
-                    e.ours.push(p.new.clone());
-                    let surplus = e.ours.len().saturating_sub(MAX_OURS);
-                    e.ours.drain(..surplus);
-                }
-                None => entries.push(Entry::new(p)),
+            let old = before(&entries, &p.setting, p.queue, &p.old);
+            let (set, id) = Entry::kind(&p.setting);
+            let concerned = |e: &Entry| e.concerns(&p.setting, p.queue);
+            let known = entries.iter().position(|e| e.set == set && e.id == id);
+            let place = known.or_else(|| entries.iter().position(concerned)).unwrap_or(entries.len());
+            let mut ours: Vec<Value> =
+                entries.iter().filter(|e| concerned(e)).flat_map(|e| e.ours.clone()).collect();
+            ours.retain(|v| *v != p.new);
+            ours.push(p.new.clone());
+            let surplus = ours.len().saturating_sub(MAX_OURS);
+            ours.drain(..surplus);
+            let entry = Entry { set, id, queue: p.queue, old, ours };
+            match entries.get_mut(place) {
+                Some(e) => *e = entry,
+                None => entries.push(entry),
             }
+            // A queue has one NAPI: what was to be remembered of an earlier one is remembered of this.
+            let mut index = 0..;
+            entries.retain(|e| index.next() == Some(place) || !concerned(e));
         }
         if entries.len() > MAX_ENTRIES {
             return Err(Error::Invalid {
@@ -335,26 +406,31 @@ impl Journal {
         self.save().inspect_err(|_| self.doc.entries = before)
     }
 
-    /// Puts back every setting that still has a value of weir, newest first. Does not touch the file.
+    /// Puts back every setting that still has a value of weir, newest first, also one that a NAPI has taken along to a
+    /// new id. Waits up to 50 ms for NAPIs that are absent from an interface that is up. Does not touch the file.
     pub fn restore(&self, access: &mut Access) -> Vec<Outcome> {
-        self.walk(access, true)
+        outcomes(self.walk(access, true, ABSENCES))
+    }
+
+    /// As [`Journal::restore`], without waiting: for a guard that keeps the journal, and so does not need to know now.
+    pub fn restore_present(&self, access: &mut Access) -> Vec<Outcome> {
+        outcomes(self.walk(access, true, 0))
     }
 
     /// What [`Journal::restore`] would do; changes nothing. `Restored` then means "would be".
     pub fn dry_run(&self, access: &mut Access) -> Vec<Outcome> {
-        self.walk(access, false)
+        outcomes(self.walk(access, false, 0))
     }
 
-    fn walk(&self, access: &mut Access, write: bool) -> Vec<Outcome> {
-        let mut patience = if write { ABSENCES } else { 0 };
-        let mut settle = |entry: &Entry| loop {
-            let outcome = self.settle(access, entry, write)?;
-            let absent = outcome.fate == Fate::Gone && outcome.napi_id.is_some();
-            if !absent || patience == 0 || presence(self.doc.ifindex) != Presence::Up {
-                return Some(outcome);
+    fn walk<K: Kernel>(&self, kernel: &mut K, write: bool, mut patience: u32) -> Vec<(&Entry, Outcome)> {
+        let mut settle = |entry| loop {
+            let outcome = self.settle(kernel, entry, write)?;
+            let absent = matches!(outcome.fate, Fate::Gone | Fate::Waiting) && outcome.napi_id.is_some();
+            if !absent || patience == 0 || kernel.presence(self.doc.ifindex) != Presence::Up {
+                return Some((entry, outcome));
             }
             patience -= 1;
-            std::thread::sleep(ABSENCE);
+            kernel.wait();
         };
         self.in_order().into_iter().filter_map(&mut settle).collect()
     }
@@ -367,29 +443,49 @@ impl Journal {
         entries
     }
 
-    fn settle(&self, access: &mut Access, entry: &Entry, write: bool) -> Option<Outcome> {
+    /// Where an entry's setting is, with its value. From 6.13 on a NAPI that is disabled and enabled again keeps its
+    /// values, but its id only if its driver has the kernel keep that too (`napi_hash_add` in net/core/dev.c): then it is
+    /// known by its queue and by weir's value in it.
+    fn find<K: Kernel>(&self, kernel: &mut K, entry: &Entry, setting: Setting) -> Result<(Setting, Value)> {
+        let found = kernel.read(&setting).map(|value| (setting, value));
+        let (Err(e), Some(id), Some(queue)) = (&found, entry.id, entry.queue) else { return found };
+        if !e.is_gone() || setting.napi_id().is_none() {
+            return found;
+        }
+        let Some(now) = kernel.napi_of_queue(self.doc.ifindex, queue).filter(|now| *now != id) else {
+            return found;
+        };
+        let there = setting.of_napi(now);
+        match kernel.read(&there) {
+            Ok(value) if entry.ours.contains(&value) => Ok((there, value)),
+            _ => found,
+        }
+    }
+
+    fn settle<K: Kernel>(&self, kernel: &mut K, entry: &Entry, write: bool) -> Option<Outcome> {
         let setting = entry.setting(self.doc.ifindex)?;
         let show = |v: &Value| setting.show(v);
-        // While it is being set down it counts as up, and has neither NAPIs nor a carrier that can be read.
-        let stopped = |access: &Access| match presence(self.doc.ifindex) {
-            Presence::Up => access.sysfs().device(self.doc.ifindex).and_then(|d| d.text("carrier")).is_err(),
-            presence => presence == Presence::Down,
+        let ifindex = self.doc.ifindex;
+        let failed = |kernel: &mut K, e: Error| match (e.is_gone(), setting.napi_id()) {
+            (true, Some(id)) if kernel.presence(ifindex) == Presence::Down || kernel.lists(ifindex, id) => {
+                Fate::Waiting
+            }
+            (true, _) => Fate::Gone,
+            (false, _) => Fate::Failed { why: e.to_string() },
         };
-        let failed = |access: &Access, e: Error| match e.is_gone() {
-            // Drivers with persistent NAPI settings bring them back, under the same id, when set up again.
-            true if setting.napi_id().is_some() && stopped(access) => Fate::Waiting,
-            true => Fate::Gone,
-            false => Fate::Failed { why: e.to_string() },
+        let (setting, found) = match self.find(kernel, entry, setting) {
+            Ok((there, value)) => (there, Ok(value)),
+            Err(e) => (setting, Err(e)),
         };
-        let fate = match access.read(&setting) {
-            Err(e) => failed(access, e),
+        let fate = match found {
+            Err(e) => failed(kernel, e),
             Ok(found) if found == entry.old => Fate::Verified { value: show(&found) },
             Ok(found) if !entry.ours.contains(&found) => {
                 Fate::Left { found: show(&found), old: show(&entry.old) }
             }
-            Ok(found) => match if write { access.write(&setting, &entry.old) } else { Ok(()) } {
+            Ok(found) => match if write { kernel.write(&setting, &entry.old) } else { Ok(()) } {
                 Ok(()) => Fate::Restored { from: show(&found), to: show(&entry.old) },
-                Err(e) => failed(access, e),
+                Err(e) => failed(kernel, e),
             },
         };
         let name = netns::name_of(self.doc.ifindex).unwrap_or_else(|_| self.doc.name.clone());
@@ -478,6 +574,15 @@ impl Journal {
             Error::io(self.path.display().to_string(), e)
         })
     }
+}
+
+fn outcomes(walked: Vec<(&Entry, Outcome)>) -> Vec<Outcome> {
+    walked.into_iter().map(|(_, outcome)| outcome).collect()
+}
+
+fn before(entries: &[Entry], setting: &Setting, queue: Option<u32>, found: &Value) -> Value {
+    let known = entries.iter().rev().find(|e| e.concerns(setting, queue) && e.ours.contains(found));
+    known.map_or(found, |e| &e.old).clone()
 }
 
 fn file_name(netns_inode: u64, ifindex: u32) -> String {

@@ -39,17 +39,44 @@ fn file_round_trip() {
     assert_eq!(serde_json::to_string(&loaded.doc).unwrap(), serde_json::to_string(&j.doc).unwrap());
     assert_eq!(loaded.longest_flush(), Duration::from_millis(2));
     let setting = Setting::NapiDefer { ifindex: 7, napi_id: 8193 };
-    for new in [9, 10, 11, 12, 8] {
-        j.record(&[Planned { setting, queue: Some(0), old: 5.into(), new: Value::Number(new) }]).unwrap();
+    for (old, new) in [(8, 9), (9, 10), (8, 11), (11, 12), (0, 8)] {
+        j.record(&[Planned { setting, queue: Some(0), old: old.into(), new: Value::Number(new) }]).unwrap();
     }
     let loaded = Journal::load(j.path()).unwrap();
     assert_eq!(loaded.len(), 3, "a known setting is not recorded twice");
-    assert_eq!(loaded.doc.entries[0].old, Value::Number(0), "the first old value stays");
+    assert_eq!(loaded.doc.entries[0].old, Value::Number(0), "a value of weir is never the old one");
     assert_eq!(loaded.doc.entries[0].ours, [10, 11, 12, 8].map(Value::Number));
     assert_eq!(paths(dir.path()).unwrap(), [j.path().to_path_buf()]);
     j.remove().unwrap();
     j.remove().unwrap();
     assert!(paths(dir.path()).unwrap().is_empty());
+}
+
+/// A value of weir that is found is not the old one, also not on another NAPI of the queue; a value of anybody else is.
+#[test]
+fn values_from_before_weir_outlive_the_napi() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut j = journal(dir.path());
+    let defer = |napi_id| Setting::NapiDefer { ifindex: 7, napi_id };
+    let before = |j: &Journal, id, queue, found: u64| j.before(&defer(id), Some(queue), &found.into());
+    j.record(&[Planned { setting: defer(8193), queue: Some(0), old: 3.into(), new: 8.into() }]).unwrap();
+    assert_eq!(before(&j, 8193, 0, 8), 3.into());
+    assert_eq!(before(&j, 8200, 0, 8), 3.into(), "the queue's next NAPI");
+    assert_eq!(before(&j, 8200, 0, 4), 4.into(), "somebody's value");
+    assert_eq!(before(&j, 8200, 1, 8), 8.into(), "another queue");
+    assert_eq!(j.before(&Setting::NapiDefer { ifindex: 7, napi_id: 8200 }, None, &8.into()), 8.into());
+    assert_eq!(j.before(&Setting::NapiFlush { ifindex: 7, napi_id: 8200 }, Some(0), &8.into()), 8.into());
+
+    // However often it comes back, it is one entry with the first old value, and all of weir's values stay known.
+    for napi_id in 8200..8300 {
+        j.record(&[Planned { setting: defer(napi_id), queue: Some(0), old: 8.into(), new: 9.into() }])
+            .unwrap();
+    }
+    let j = Journal::load(j.path()).unwrap();
+    assert_eq!(j.len(), 3);
+    let entry = &j.doc.entries[0];
+    assert_eq!((entry.id, &entry.old, &entry.ours), (Some(8299), &3.into(), &vec![8.into(), 9.into()]));
+    assert_eq!(j.doc.entries[1].id, Some(8193), "another setting of the queue is left alone");
 }
 
 #[test]
@@ -166,6 +193,156 @@ fn garbage() {
         }
     }
     assert!(understood > 100, "the mutations are too rough: {understood}");
+}
+
+/// An interface with one queue whose NAPI goes away and comes back with its values under another id.
+struct Returning {
+    /// Id of the NAPI, and its flush timeout and defer count.
+    napi: (u32, [u64; 2]),
+    up: bool,
+    /// Waits until it is there.
+    absent: u32,
+    /// While it is absent it is listed.
+    listed: bool,
+    waits: u32,
+}
+
+impl Returning {
+    fn new() -> Self {
+        Self { napi: (8193, [70_000, 3]), up: true, absent: 0, listed: false, waits: 0 }
+    }
+
+    /// It is away for `absent` waits, then there as `id`.
+    fn goes_away(&mut self, absent: u32, id: u32) {
+        (self.absent, self.napi.0) = (absent, id);
+    }
+
+    fn value(&mut self, setting: &Setting) -> Result<&mut u64> {
+        let gone = || Err(Error::Gone { what: setting.label().into() });
+        if self.absent > 0 || !self.up || setting.napi_id() != Some(self.napi.0) {
+            return gone();
+        }
+        match setting {
+            Setting::NapiFlush { .. } => Ok(&mut self.napi.1[0]),
+            Setting::NapiDefer { .. } => Ok(&mut self.napi.1[1]),
+            _ => gone(),
+        }
+    }
+}
+
+impl Kernel for Returning {
+    fn read(&mut self, setting: &Setting) -> Result<Value> {
+        self.value(setting).map(|v| Value::Number(*v))
+    }
+
+    fn write(&mut self, setting: &Setting, value: &Value) -> Result<()> {
+        let Value::Number(n) = value else { panic!("{value}") };
+        *self.value(setting)? = *n;
+        Ok(())
+    }
+
+    fn napi_of_queue(&mut self, _: u32, queue: u32) -> Option<u32> {
+        (self.up && self.absent == 0 && queue == 0).then_some(self.napi.0)
+    }
+
+    fn lists(&mut self, _: u32, napi_id: u32) -> bool {
+        self.up && self.absent > 0 && self.listed && napi_id == self.napi.0
+    }
+
+    fn presence(&mut self, _: u32) -> Presence {
+        if self.up { Presence::Up } else { Presence::Down }
+    }
+
+    fn wait(&mut self) {
+        self.waits += 1;
+        self.absent = self.absent.saturating_sub(1);
+    }
+}
+
+/// What a guard does when it knows a source's NAPI: values of weir are put back, what was before is written down. Then it
+/// is taken over.
+fn take_over(j: &mut Journal, kernel: &mut Returning) {
+    let napi_id = kernel.napi.0;
+    let flush = Setting::NapiFlush { ifindex: 7, napi_id };
+    for (setting, new) in [(flush, 5_000_000), (Setting::NapiDefer { ifindex: 7, napi_id }, 8)] {
+        let found = kernel.read(&setting).unwrap();
+        let old = j.before(&setting, Some(0), &found);
+        kernel.write(&setting, &old).unwrap();
+        j.record(&[Planned { setting, queue: Some(0), old, new: Value::Number(new) }]).unwrap();
+        kernel.write(&setting, &Value::Number(new)).unwrap();
+    }
+}
+
+fn empty_journal(dir: &Path) -> Journal {
+    let mut j = journal(dir);
+    j.doc.entries.clear();
+    j
+}
+
+fn fates(walked: Vec<(&Entry, Outcome)>) -> Vec<Fate> {
+    walked.into_iter().map(|(_, o)| o.fate).collect()
+}
+
+/// Whatever the guard sees of it, and however long the NAPI is away: 40 waits are 200 ms.
+#[test]
+fn values_of_weir_never_pass_for_those_found() {
+    for case in 0..64u32 {
+        let dir = tempfile::tempdir().unwrap();
+        let (mut j, mut kernel) = (empty_journal(dir.path()), Returning::new());
+        take_over(&mut j, &mut kernel);
+        for round in 1..4 {
+            kernel.up = case & 1 == 0;
+            kernel.listed = case & 2 != 0;
+            let id = if case & 4 != 0 { 8193 + round } else { 8193 };
+            kernel.goes_away(if case & 8 != 0 { 40 } else { 0 }, id);
+            if case & 16 != 0 {
+                // Set up anew while it is away: nothing can be known, so nothing is forgotten.
+                j.walk(&mut kernel, true, 0);
+            }
+            kernel.up = true;
+            kernel.absent = 0;
+            if case & 32 != 0 {
+                j.walk(&mut kernel, true, 0);
+                assert_eq!(kernel.napi.1, [70_000, 3], "case {case}");
+            }
+            take_over(&mut j, &mut kernel);
+            assert_eq!((kernel.napi.1, j.len()), ([5_000_000, 8], 2), "case {case}");
+        }
+        let j = Journal::load(j.path()).unwrap();
+        assert!(
+            fates(j.walk(&mut kernel, true, 0)).iter().all(|f| matches!(f, Fate::Restored { .. })),
+            "case {case}"
+        );
+        assert_eq!(kernel.napi.1, [70_000, 3], "case {case}");
+    }
+}
+
+#[test]
+fn a_last_restore_finds_the_new_id_and_what_it_cannot_see_waits() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut j, mut kernel) = (empty_journal(dir.path()), Returning::new());
+    take_over(&mut j, &mut kernel);
+    // Disabled: it may come back, and for longer than anybody waits.
+    kernel.goes_away(40, 8193);
+    kernel.listed = true;
+    let walked = j.walk(&mut kernel, true, ABSENCES);
+    assert!(walked.iter().all(|(_, o)| o.fate == Fate::Waiting && !o.settled()), "{walked:?}");
+    assert_eq!(kernel.waits, ABSENCES, "once for all settings");
+    kernel.up = false;
+    assert_eq!(fates(j.walk(&mut kernel, true, ABSENCES)), [Fate::Waiting, Fate::Waiting]);
+    assert_eq!(kernel.waits, ABSENCES, "down: it is not waited for");
+    (kernel.up, kernel.listed) = (true, false);
+    kernel.goes_away(2, 8194);
+    assert_eq!(kernel.napi.1, [5_000_000, 8]);
+    let walked = j.walk(&mut kernel, true, ABSENCES);
+    assert!(walked.iter().all(|(_, o)| o.napi_id == Some(8194)), "{walked:?}");
+    assert!(walked.iter().all(|(_, o)| matches!(o.fate, Fate::Restored { .. })), "{walked:?}");
+    assert_eq!(kernel.napi.1, [70_000, 3]);
+    // What is not weir's on a new NAPI is none of its business.
+    kernel.goes_away(0, 8195);
+    kernel.napi.1 = [0, 1];
+    assert_eq!(fates(j.walk(&mut kernel, true, 0)), [Fate::Gone, Fate::Gone]);
+    assert_eq!(kernel.napi.1, [0, 1]);
 }
 
 #[test]

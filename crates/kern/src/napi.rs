@@ -206,6 +206,20 @@ impl Client {
         Ok(list.into_iter().collect())
     }
 
+    /// NAPI ids of the first `queues` receive queues of `ifindex`: from the kernel's queue map, else by order where there
+    /// are as many NAPIs as queues; empty if neither tells. [`Error::Unsupported`] before 6.8.
+    pub fn of_queues(&mut self, ifindex: u32, queues: u32) -> Result<Vec<u32>> {
+        let map = self.queues(ifindex).unwrap_or_default();
+        let mapped: Vec<u32> =
+            (0..queues).map_while(|q| map.get(&(Direction::Rx, q)).copied().flatten()).collect();
+        if mapped.len() == queues as usize {
+            return Ok(mapped);
+        }
+        let listed: Vec<u32> = self.list(ifindex)?.into_iter().map(|n| n.id).collect();
+        // Ids are given in the order of the queues.
+        Ok(if listed.len() == queues as usize { listed } else { Vec::new() })
+    }
+
     /// XDP features that the driver of `ifindex` declares.
     pub fn xdp_features(&mut self, ifindex: u32) -> Result<XdpFeatures> {
         let mut request = Request::new().op_dev_get_do();

@@ -115,6 +115,16 @@ impl Setting {
         }
     }
 
+    /// The same setting of another NAPI of its interface; itself if it is none of a NAPI.
+    pub fn of_napi(self, napi_id: u32) -> Setting {
+        match self {
+            Setting::NapiDefer { ifindex, .. } => Setting::NapiDefer { ifindex, napi_id },
+            Setting::NapiFlush { ifindex, .. } => Setting::NapiFlush { ifindex, napi_id },
+            Setting::NapiThreaded { ifindex, .. } => Setting::NapiThreaded { ifindex, napi_id },
+            of_device => of_device,
+        }
+    }
+
     /// The kernel's name of it, for the user.
     pub fn label(&self) -> &'static str {
         match self {
@@ -212,6 +222,13 @@ impl Access {
     /// The sysfs of this namespace.
     pub fn sysfs(&self) -> &Sysfs {
         &self.sysfs
+    }
+
+    /// The NAPI that serves receive queue `queue` of `ifindex` now, if the kernel tells.
+    pub fn napi_of_queue(&mut self, ifindex: u32, queue: u32) -> Option<u32> {
+        let queues = self.sysfs.device(ifindex).and_then(|d| d.rx_queues()).ok()?;
+        let ids = self.netdev.as_mut()?.of_queues(ifindex, queues).ok()?;
+        ids.get(queue as usize).copied()
     }
 
     /// The setting's value now. [`Error::Gone`] if its interface, NAPI or queue does not exist, also for the

@@ -134,9 +134,10 @@ pub fn line(outcome: &Outcome, dry_run: bool, paint: Paint) -> String {
             ("left".to_owned(), format!("{found}: changed by someone else; before weir it was {old}"))
         }
         Fate::Gone => ("gone".to_owned(), "nothing to put back".to_owned()),
-        Fate::Waiting => {
-            (paint.red("waiting "), "the interface is down; set it up and run weir undo again".to_owned())
-        }
+        Fate::Waiting => (
+            paint.red("waiting "),
+            "it or its interface is down; set it up and run weir undo again".to_owned(),
+        ),
         Fate::Failed { why } => (paint.red("failed  "), why.clone()),
     };
     format!("{verb:<8}  {:<8}  {:<18}  {what}\n", outcome.target, outcome.setting)

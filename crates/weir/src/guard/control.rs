@@ -159,7 +159,12 @@ pub fn run(opts: GuardOptions) -> anyhow::Result<ExitCode> {
         opts,
     };
     for index in 0..control.interfaces.len() {
-        control.set_up(index)?;
+        if let Err(e) = control.set_up(index) {
+            for interface in &mut control.interfaces {
+                let _ = interface.restore(&mut control.access, |_| ());
+            }
+            return Err(e);
+        }
     }
     control.look_for_filters();
     control.start_keeper()?;
@@ -805,6 +810,12 @@ impl Control {
         }
         self.gauges.unlearn(self.interfaces[index].ifindex);
         self.interfaces[index].tear_down(&self.gauges, state);
+        if state == State::Gone
+            && let Some(journal) = self.interfaces[index].journal.take()
+        {
+            // Its settings went with it.
+            let _ = journal.remove();
+        }
         self.log.line("lost", &name, why);
     }
 
@@ -857,15 +868,7 @@ impl Control {
         }
         let mut complete = true;
         for interface in &mut self.interfaces {
-            interface.close_rx();
-            let Some(journal) = interface.journal.take() else { continue };
-            for outcome in journal.restore(&mut self.access) {
-                complete &= outcome.settled();
-                self.log.outcome(&outcome);
-            }
-            if complete {
-                journal.remove()?;
-            }
+            complete &= interface.restore(&mut self.access, |outcome| self.log.outcome(outcome))?;
         }
         if let Some(keeper) = self.keeper.take() {
             if complete {

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use anyhow::Context;
 use kern::cpus::CpuSet;
 use kern::guard::{Gauges, Handle, Rx, SOURCES, When, mode};
-use kern::journal::{self, ClaimError, Journal};
+use kern::journal::{self, ClaimError, Journal, Outcome};
 use kern::napi::{Napi, Threaded};
 use kern::netns;
 use kern::settings::{Access, Setting, Value};
@@ -163,13 +163,19 @@ impl Interface {
         slots: impl FnOnce(usize) -> Option<usize>,
     ) -> anyhow::Result<()> {
         let ifindex = netns::index_of(&self.wanted)?;
-        // What stood for NAPIs that are gone by now must not fill the journal.
-        if let Some(journal) = self.journal.take() {
-            if journal.restore(setup.access).iter().all(kern::journal::Outcome::settled) {
-                journal.remove()?;
-            } else if self.ifindex == ifindex {
+        match self.journal.take() {
+            // NAPIs come back with their settings, some later than others: what was found before weir stays written down,
+            // so that a value of weir never passes for it.
+            Some(journal) if journal.ifindex() == ifindex => {
+                journal.restore_present(setup.access);
                 self.journal = Some(journal);
             }
+            // Another interface has the name now.
+            Some(journal) => {
+                journal.restore_present(setup.access);
+                journal.remove()?;
+            }
+            None => {}
         }
         if self.journal.is_none() {
             let claimed = Journal::claim(setup.journal_dir, setup.access, ifindex);
@@ -350,6 +356,7 @@ impl Interface {
                     new: Value::Cpus(CpuSet::new()),
                 });
             }
+            self.put_own_back(setup.access, queue, &mut plan)?;
             record.extend(written_down(&plan, queue));
             let source = Source {
                 slot,
@@ -408,6 +415,23 @@ impl Interface {
         self.tell_addresses(setup.gauges);
         self.state = State::Guarded;
         self.start_threads(setup.gauges, setup.access, setup.cpus.as_ref())
+    }
+
+    /// A NAPI that came back with values of weir gets those from before weir, which are the old ones of its plan too.
+    fn put_own_back(&self, access: &mut Access, queue: u32, plan: &mut [Planned]) -> anyhow::Result<()> {
+        let Some(journal) = &self.journal else { return Ok(()) };
+        for planned in plan.iter_mut().rev() {
+            let before = journal.before(&planned.setting, Some(queue), &planned.old);
+            if before == planned.old {
+                continue;
+            }
+            match access.write(&planned.setting, &before) {
+                // Absent again: the journal knows.
+                Err(e) if !e.is_gone() => return Err(e.into()),
+                _ => planned.old = before,
+            }
+        }
+        Ok(())
     }
 
     /// Mode thread: the scheduler sees the packet work of each NAPI as that of a thread.
@@ -503,7 +527,8 @@ impl Interface {
             }
             let mut plan_now = source.plan.lock().map_err(|_| anyhow::anyhow!("its plan is broken"))?;
             if !plan_now.iter().any(Planned::of_device) {
-                let planned = plan(access, self.ifindex, id, flush)?;
+                let mut planned = plan(access, self.ifindex, id, flush)?;
+                self.put_own_back(access, queue as u32, &mut planned)?;
                 if let Some(journal) = &mut self.journal {
                     journal.record(&written_down(&planned, queue as u32))?;
                 }
@@ -530,11 +555,24 @@ impl Interface {
         self.state = state;
         if state == State::Gone {
             self.close_rx();
-            // Its settings went with it.
-            if let Some(journal) = self.journal.take() {
-                let _ = journal.remove();
-            }
         }
+    }
+
+    /// Puts everything back and closes the journal; true if nothing of weir is left. What became of each setting is told
+    /// to `hear`.
+    ///
+    /// # Errors
+    /// If the journal cannot be removed.
+    pub fn restore(&mut self, access: &mut Access, mut hear: impl FnMut(&Outcome)) -> anyhow::Result<bool> {
+        self.close_rx();
+        let Some(journal) = self.journal.take() else { return Ok(true) };
+        let outcomes = journal.restore(access);
+        outcomes.iter().for_each(&mut hear);
+        let complete = outcomes.iter().all(Outcome::settled);
+        if complete {
+            journal.remove()?;
+        }
+        Ok(complete)
     }
 
     /// Queues, or NAPI ids as the kernel lists them, are others now than those that are watched.
@@ -615,19 +653,12 @@ fn hands_off(access: &Access, ifindex: u32, napi: Option<&Napi>, rps: &CpuSet) -
     None
 }
 
-/// NAPI ids by receive queue: from the kernel's queue map, else by order where there is one NAPI per queue.
+/// NAPI ids by receive queue, as far as the kernel tells; the handle's own id proves them at takeover.
 fn source_napis(access: &mut Access, ifindex: u32, queues: u32) -> anyhow::Result<Vec<u32>> {
-    let Some(netdev) = access.netdev() else { return Ok(Vec::new()) };
-    let map = netdev.queues(ifindex).unwrap_or_default();
-    let mapped: Vec<u32> = (0..queues)
-        .map(|q| map.get(&(kern::napi::Direction::Rx, q)).copied().flatten().unwrap_or(0))
-        .collect();
-    if mapped.iter().all(|id| *id != 0) {
-        return Ok(mapped);
+    match access.netdev() {
+        Some(netdev) => Ok(netdev.of_queues(ifindex, queues)?),
+        None => Ok(Vec::new()),
     }
-    let listed: Vec<u32> = netdev.list(ifindex)?.into_iter().map(|n| n.id).collect();
-    // Ids are given in the order of the queues; the handle's own id proves it at takeover.
-    Ok(if listed.len() == queues as usize { listed } else { Vec::new() })
 }
 
 /// What mode thread changes: of the NAPI alone where the kernel can (6.17), else of the device.

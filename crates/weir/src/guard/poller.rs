@@ -244,7 +244,7 @@ impl Loop {
             }
             Command::Drop(source) => {
                 if let Some(polled) = self.polled[source].take() {
-                    // Most settings went with the NAPI; those of the device stay while it is down.
+                    // Those of a NAPI that is away are put back when it is here again; those of the device now.
                     takeover::put_back(&polled.source, &mut self.access);
                     let now = clock::now();
                     self.policy.released(now, source);

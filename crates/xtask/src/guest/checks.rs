@@ -183,8 +183,10 @@ fn life(host: &mut Host, sink: &mut Sink, e: &Expected) -> anyhow::Result<()> {
     net::set_up("eth0", true)?;
     let up = wait(PATIENCE, || seen::status().is_some_and(|s| s["interfaces"][0]["state"] == "guarded"));
     host.row(down && up, "link down, up", &seen::reasons());
+    ids(host, "ids after it", e);
     taken_over(host, "takeover after it");
     released(host, "release after it");
+    restored(host, "settings after it");
 
     if e.queues > 1 {
         let refused = net::channels("eth0", 1);
