@@ -384,7 +384,10 @@ impl Journal {
             ours.push(p.new.clone());
             let surplus = ours.len().saturating_sub(MAX_OURS);
             ours.drain(..surplus);
-            let entry = Entry { set, id, queue: p.queue, old, ours };
+            // A setting of the device keeps the first queue that it was written down for.
+            let of_device = known.filter(|_| p.setting.napi_id().is_none());
+            let queue = of_device.and_then(|i| entries[i].queue).or(p.queue);
+            let entry = Entry { set, id, queue, old, ours };
             match entries.get_mut(place) {
                 Some(e) => *e = entry,
                 None => entries.push(entry),
