@@ -186,7 +186,6 @@ fn life(host: &mut Host, sink: &mut Sink, e: &Expected) -> anyhow::Result<()> {
     ids(host, "ids after it", e);
     taken_over(host, "takeover after it");
     released(host, "release after it");
-    restored(host, "settings after it");
 
     if e.queues > 1 {
         let refused = net::channels("eth0", 1);
@@ -210,6 +209,8 @@ fn life(host: &mut Host, sink: &mut Sink, e: &Expected) -> anyhow::Result<()> {
         guard = Guard::start(&SLOW)?;
         host.row(seen::sources().len() == e.queues, "back to all queues", &seen::reasons());
         by_interrupt(host, sink, "all queues receive", 60);
+    } else {
+        restored(host, "settings after it");
     }
 
     taken_over(host, "before SIGKILL");
