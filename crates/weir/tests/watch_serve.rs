@@ -222,6 +222,34 @@ fn a_stream_ends_with_weir_and_begins_again() {
 }
 
 #[test]
+fn on_a_terminal_it_serves_too() {
+    let dir = tempfile::tempdir().unwrap();
+    let (file, said) = (dir.path().join("one.jsonl"), dir.path().join("said"));
+    recording(&file, [second(0, 1, 1)].into_iter());
+    // script(1) is a terminal; timeout(1) ends weir should this test not.
+    let weir = env!("CARGO_BIN_EXE_weir");
+    let (replay, errors) = (file.display(), said.display());
+    let command = format!("exec timeout 60 {weir} watch --web 0 --replay {replay} 2>{errors}");
+    let mut terminal = Command::new("script")
+        .args(["-qec", &command, "/dev/null"])
+        .stdin(std::process::Stdio::null())
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut address = None;
+    within("its address", Duration::from_secs(3), || {
+        let text = std::fs::read_to_string(&said).unwrap_or_default();
+        address =
+            text.split("page at http://").nth(1).and_then(|rest| rest.split_once("/\n")?.0.parse().ok());
+        address.is_some()
+    });
+    shown(address.unwrap());
+    terminal.kill().unwrap();
+    let output = terminal.wait_with_output().unwrap();
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "", "nothing is drawn in the terminal");
+}
+
+#[test]
 fn addresses_are_checked_first() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("one.jsonl");
