@@ -1,5 +1,5 @@
 //! Test helpers: a gate for privileged tests, network namespaces that delete themselves, a packet builder,
-//! and random frames.
+//! random frames, and programs on a terminal.
 //!
 //! Nothing here is for programs that ship: a failed system call panics with what failed, because a test has
 //! no better answer.
@@ -7,6 +7,7 @@
 pub mod frames;
 pub mod openmetrics;
 pub mod packet;
+pub mod pty;
 
 use std::fs::{self, File};
 use std::marker::PhantomData;

@@ -40,8 +40,9 @@ pub enum Command {
     /// Live: where every packet waits and is lost
     #[command(
         long_about = "Where packets wait and are lost on this host: the path from ring to program, levels, CPUs, \
-                      consumers with their processes, and a ledger that says where each packet went. Works without \
-                      root with less, and says what is missing. Changes nothing."
+                      consumers with their processes, and a ledger that says where each packet went. A live view on a \
+                      terminal (? shows its keys), else a table per interval. Works without root with less, and says \
+                      what is missing. Changes nothing."
     )]
     Watch(WatchArgs),
     /// Report: what loses packets, why, what to change
@@ -197,6 +198,8 @@ pub struct WatchArgs {
     pub record: Option<PathBuf>,
 
     /// Show a recording instead of this host
+    ///
+    /// On a terminal in the live view, with its keys to pause and to step; elsewhere as tables.
     ///
     /// weir watch --replay night.jsonl
     #[arg(long, value_name = "FILE", conflicts_with_all = ["record", "interfaces"])]

@@ -65,7 +65,7 @@ fn command(cli: Cli) -> anyhow::Result<ExitCode> {
     let paint = out::Paint::stdout(cli.color);
     match cli.command {
         Command::Check(args) => check::run(&args, paint),
-        Command::Watch(args) => watch::run(&args, paint),
+        Command::Watch(args) => watch::run(&args, cli.color),
         Command::Explain(args) => explain::run(&args, paint),
         Command::Guard(args) => guard(*args),
         Command::Status(args) => status::run(&args, paint),

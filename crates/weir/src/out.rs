@@ -73,6 +73,11 @@ impl Paint {
         Paint { on }
     }
 
+    /// True if text is painted.
+    pub fn coloured(self) -> bool {
+        self.on
+    }
+
     fn with(self, code: &str, text: &str) -> String {
         if self.on { format!("\x1b[{code}m{text}\x1b[0m") } else { text.to_owned() }
     }

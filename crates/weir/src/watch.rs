@@ -2,7 +2,7 @@
 
 use crate::cli::WatchArgs;
 use crate::error::{failed, usage};
-use crate::out::{self, Paint, shown};
+use crate::out::{self, ColorWhen, Paint, shown};
 use kern::discover::{self, DiscoverError};
 use kern::raw::Want;
 use see::{SCHEMA, Sampler, Snapshot};
@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 
 mod serve;
 mod table;
+mod view;
 
 /// Longest line of a recording, bytes: a snapshot of 256 consumers and 1024 queues is below it.
 const LINE_MAX: u64 = 16 * 1024 * 1024;
@@ -26,10 +27,16 @@ const STEP: Duration = Duration::from_millis(50);
 ///
 /// # Errors
 /// 2 for an unknown interface or a file that is no recording, 1 if the kernel shows no counters.
-pub fn run(args: &WatchArgs, paint: Paint) -> anyhow::Result<ExitCode> {
+pub fn run(args: &WatchArgs, when: ColorWhen) -> anyhow::Result<ExitCode> {
     if args.web.is_some() || args.metrics.is_some() {
         return serve::run(args);
     }
+    // A recording in a pipe cannot be gone back in.
+    let seekable = args.replay.as_ref().is_none_or(|path| path.is_file());
+    if !args.once && !args.json && seekable && view::possible() {
+        return view::run(args, when);
+    }
+    let paint = Paint::stdout(when);
     let mut show = |snapshot: &Snapshot| match args.json {
         true => out::data(&format!("{}\n", serde_json::to_string(snapshot)?)),
         false => out::data(&table::text(snapshot, paint)),
@@ -99,6 +106,19 @@ pub fn sleep_until(then: Instant, stop: &AtomicBool) -> bool {
     }
 }
 
+/// The snapshot in line `number` of the recording `name`.
+fn parse(line: &[u8], name: &str, number: usize) -> anyhow::Result<Snapshot> {
+    let snapshot: Snapshot = serde_json::from_slice(line).map_err(|e| {
+        usage(format!("--replay {name}: line {number} is no snapshot ({e}); give a file of --record"))
+    })?;
+    if snapshot.schema != SCHEMA {
+        return Err(usage(format!(
+            "--replay {name}: line {number} is not {SCHEMA}; give a file of --record"
+        )));
+    }
+    Ok(snapshot)
+}
+
 /// Shows each snapshot of a recording; with `last` only the last one.
 fn replay(
     path: &Path,
@@ -120,14 +140,7 @@ fn replay(
         if line.last() != Some(&b'\n') && number > 1 {
             break;
         }
-        let snapshot: Snapshot = serde_json::from_slice(&line).map_err(|e| {
-            usage(format!("--replay {name}: line {number} is no snapshot ({e}); give a file of --record"))
-        })?;
-        if snapshot.schema != SCHEMA {
-            return Err(usage(format!(
-                "--replay {name}: line {number} is not {SCHEMA}; give a file of --record"
-            )));
-        }
+        let snapshot = parse(&line, &name, number)?;
         match last {
             true => kept = Some(snapshot),
             false => show(&snapshot)?,

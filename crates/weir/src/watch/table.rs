@@ -34,19 +34,22 @@ pub fn text(s: &Snapshot, paint: Paint) -> String {
 }
 
 /// Thousands per second with one digit, as wide as a column.
-fn rate(packets: u64, s: &Snapshot) -> String {
+pub(super) fn rate(packets: u64, s: &Snapshot) -> String {
     let k = packets as f64 / s.interval_s.max(1e-9) / 1e3;
     // What is above zero never shows as zero.
     if packets > 0 && k < 0.05 { "<0.1".into() } else { format!("{k:.1}") }
 }
 
-fn path(s: &Snapshot, paint: Paint) -> String {
-    let title = |place: Place| match place {
+/// The word of a stage as a heading.
+pub(super) fn title(place: Place) -> &'static str {
+    match place {
         Place::Napi => "NAPI",
         Place::Xdp => "XDP",
-        Place::Consumer => "consumer",
         other => other.name(),
-    };
+    }
+}
+
+fn path(s: &Snapshot, paint: Paint) -> String {
     let stages: Vec<&Stage> = s.path.iter().collect();
     let mut row = format!("{:<8}", "path");
     for stage in &stages {
