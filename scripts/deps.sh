@@ -50,6 +50,7 @@ look() {
     have iperf3 || wanted="$wanted iperf3"
     have nginx || wanted="$wanted nginx"
     have wrk || wanted="$wanted wrk"
+    have perl || wanted="$wanted perl"
 }
 
 if ! have "${CARGO:-cargo}"; then

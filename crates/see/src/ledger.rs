@@ -146,10 +146,19 @@ pub fn close(
         .map(|name| at(&format!("IpExt.{name}")) + at(&format!("Ip6.{name}")))
         .sum();
     // InReceives counts what GRO made of segments, and those with a broken header, which the others do not.
-    let merged = segments.saturating_sub(both("Ip.InReceives"));
-    // A peer on this machine or a NIC with LRO hands over what is merged already: then devices counted that.
+    let received = both("Ip.InReceives");
+    let merged = segments.saturating_sub(received);
+    ledger.skew_reading = late(before).saturating_add(late(after));
+    // A peer on this machine or a NIC with LRO hands over what is merged already: then devices counted fewer than segments,
+    // by more than counters of one reading differ by, and only what they have above IP can have been merged here.
     let handed_up = arrivals.iter().map(|a| a.offered.saturating_sub(a.drops.values().sum())).sum::<u64>();
-    let merged = if handed_up >= segments { merged } else { 0 };
+    let merged = match handed_up.saturating_add(ledger.skew_reading) >= segments {
+        true => merged,
+        // As long as that is more than the skew.
+        false => Some(merged.min(handed_up.saturating_sub(received)))
+            .filter(|n| *n > ledger.skew_reading)
+            .unwrap_or(0),
+    };
     let tcp_bad = at("Tcp.InCsumErrors");
     for (end, n) in [
         ("udp", both("Udp.InDatagrams")),
@@ -165,13 +174,8 @@ pub fn close(
     let (backlog_before, backlog_after) = (waiting_backlog(before), waiting_backlog(after));
     ledger.in_flight = backlog_after - backlog_before;
     let (bytes_before, bytes_after) = (waiting_bytes(before), waiting_bytes(after));
-    let span = after.end_ns.saturating_sub(before.end_ns).max(1);
-    let took = |raw: &Raw| raw.end_ns.saturating_sub(raw.begin_ns);
-    let reading = took(before).saturating_add(took(after));
-    let at_edges = u128::from(ledger.offered) * u128::from(reading) / u128::from(span);
     // A datagram in a queue takes at least this much of its limit: one sk_buff and the smallest data area.
     let in_queues = bytes_before.max(bytes_after) / TRUESIZE_MIN;
-    ledger.skew_reading = u64::try_from(at_edges).unwrap_or(u64::MAX);
     ledger.skew = ledger.skew_reading.saturating_add(in_queues);
     let sum = ledger.delivered() + ledger.lost();
     ledger.unaccounted = signed(ledger.offered) - signed(sum) - ledger.in_flight;
@@ -187,6 +191,20 @@ fn both_forwarded(stack: &BTreeMap<String, u64>) -> u64 {
 
 fn signed(n: u64) -> i64 {
     i64::try_from(n).unwrap_or(i64::MAX)
+}
+
+/// Packets that a driver hands up before it counts them: those of one poll (`NAPI_POLL_WEIGHT`, include/linux/netdevice.h).
+const POLL: u64 = 64;
+
+/// Packets that arrived while the counters were read one after the other: some counters have them and some have not. Where
+/// some did, a poll of each queue may have been under way besides.
+fn late(raw: &Raw) -> u64 {
+    let one = |d: &Device| match d.late {
+        0 => 0,
+        n if d.napi => n.saturating_add(POLL * d.queues.len().max(1) as u64),
+        n => n,
+    };
+    raw.devices.iter().filter(|d| counts(d)).map(one).fold(0, u64::saturating_add)
 }
 
 fn waiting_backlog(raw: &Raw) -> i64 {

@@ -388,7 +388,7 @@ pub struct Ledger {
     /// Packets that may be counted in one interval by one counter and in the next by another, because counters are
     /// not read at one moment and bytes in queues are not packets.
     pub skew: u64,
-    /// The part of `skew` that comes from reading the counters one after the other.
+    /// The part of `skew` that comes from reading the counters one after the other: packets that arrived meanwhile.
     pub skew_reading: u64,
     /// Packets that all devices sent.
     pub sent: u64,

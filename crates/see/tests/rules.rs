@@ -427,6 +427,15 @@ fn what_the_change_says_fits_the_host() {
 }
 
 #[test]
+fn a_protocol_that_nobody_knows_is_no_firewall() {
+    for version in ["Ip", "Ip6"] {
+        let mut host = Pair::new();
+        refused(&mut host, &format!("{version}.InUnknownProtos"), 500);
+        assert_eq!(host.rules(), ["refused"]);
+    }
+}
+
+#[test]
 fn a_socket_that_nobody_is_known_to_hold_is_named_by_its_port() {
     let mut host = Pair::new();
     host.socket_full(500, 1.0);

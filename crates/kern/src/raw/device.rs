@@ -79,6 +79,8 @@ pub struct Device {
     pub counters: BTreeMap<String, u64>,
     /// The driver's own (`ethtool -S`); empty if they are not looked at.
     pub driver: BTreeMap<String, u64>,
+    /// Packets by which `rx_packets` moved while the other counters of this reading were read.
+    pub late: u64,
 }
 
 /// One queue to transmit.

@@ -82,6 +82,10 @@ const SOFTNET: &str = "0000000a 00000001 00000002 0 0 0 0 0 0 0 0 00000003 00000
     0000000b 00000004 00000005 0 0 0 0 0 0 0 0 00000006 0000000d 0 0\n\
     0000000c 00000007 00000008 0 0 0 0 0 0 0 0 00000009 00000020 0 0\n";
 const FILTERS: &str = "    0  31621   200 2   128     5     7    90000  1\n    7   4711     0 2 65531     0     0       12  1\n";
+const DEV: &str = "Inter-|   Receive                                                |  Transmit\n \
+    face |bytes    packets errs drop fifo frame compressed multicast|bytes    packets errs drop fifo colls carrier compressed\n    \
+    lo: 520881498 4637039    0    0    0     0          0         0 520881498 4637039    0    0    0     0       0          0\n\
+    enp0s31f6: 612868119   13140    0    0    0     0          0         0   581099    7179    0    0    0     0       0          0\n";
 const UDP: &str = "  12: 0100007F:0035 00000000:0000 07 00000000:00003400 00:00000000 00000000  101        0 4711 2 \
     0000000000000000 99";
 const TASK: &str =
@@ -182,6 +186,19 @@ proptest! {
     }
 
     #[test]
+    fn packets_by_interface(line in any::<usize>(), edit in edit()) {
+        let whole = stack::parse_dev(DEV, &mut 0);
+        prop_assert_eq!(&whole, &[("enp0s31f6".to_owned(), 13_140), ("lo".to_owned(), 4_637_039)].into());
+        let (text, old, new) = mutated(DEV, line, &edit);
+        let mut bad = 0;
+        let found = stack::parse_dev(&text, &mut bad);
+        for (name, n) in whole.iter().filter(|(name, _)| !old.contains(&format!("{name}:"))) {
+            prop_assert_eq!(found.get(name), Some(n));
+        }
+        prop_assert!(found.len() == 2 || bad > 0 || new.trim().is_empty(), "{:?}", new);
+    }
+
+    #[test]
     fn queues_to_filters(line in any::<usize>(), edit in edit()) {
         let (text, old, _) = mutated(FILTERS, line, &edit);
         let found: Vec<_> = text.lines().filter_map(proc::parse_filter).collect();
@@ -214,6 +231,7 @@ proptest! {
             let _ = stack::parse_stat(&text, &mut bad);
             let _ = stack::parse_softirqs(&text, "NET_RX", &mut bad);
             let _ = stack::parse_softnet(&text, &mut bad);
+            let _ = stack::parse_dev(&text, &mut bad);
             let _ = stack::parse_limit(&text, &mut bad);
             let _ = (tasks::parse_stat(&text), tasks::parse_schedstat(&text));
             let _ = (proc::parse_udp(&text), proc::parse_filter(&text), irq::parse(&text));

@@ -105,6 +105,12 @@ impl Reader {
         raw.skipped.insert("sockets", sockets.bad);
         raw.qdiscs = device::qdiscs(&mut self.sock).unwrap_or_default();
         raw.unresolved = device::unresolved(&mut self.sock).unwrap_or_default();
+        // Once more: what came since is what the counters of one reading may differ by.
+        let received = stack::received(&mut bad);
+        for device in &mut raw.devices {
+            let then = device.counters.get("rx_packets").copied().unwrap_or(0);
+            device.late = received.get(&device.name).map_or(0, |now| now.saturating_sub(then));
+        }
         raw.end_ns = monotonic_ns();
         raw.cpus = stack::cpus(&mut bad);
         raw.limits = stack::limits(&mut bad);
@@ -168,6 +174,7 @@ impl Reader {
             queues,
             counters,
             driver,
+            late: 0,
             name: link.name,
         }
     }
@@ -192,7 +199,7 @@ impl Reader {
         }
         let unknown = self.holders.values().filter(|(_, h)| h.is_none()).count();
         if unknown > 0 && !nix::unistd::geteuid().is_root() {
-            raw.missing.push(format!("processes of {unknown} sockets of other users: needs root"));
+            raw.missing.push(format!("processes of sockets of other users ({unknown}): needs root"));
         }
         let held = self.holders.iter().filter_map(|(inode, (_, h))| Some((*inode, h.clone()?)));
         raw.holders = held.collect();

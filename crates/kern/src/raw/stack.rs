@@ -52,6 +52,22 @@ pub(super) fn counters(bad: &mut u64) -> Result<BTreeMap<String, u64>> {
     Ok(all)
 }
 
+/// Packets received, by interface.
+pub(super) fn received(bad: &mut u64) -> BTreeMap<String, u64> {
+    parse_dev(&of_namespace("dev"), bad)
+}
+
+pub(super) fn parse_dev(text: &str, bad: &mut u64) -> BTreeMap<String, u64> {
+    let line = |line: &str| {
+        let (name, rest) = line.split_once(':')?;
+        // Bytes come first.
+        Some((name.trim().to_owned(), rest.split_ascii_whitespace().nth(1)?.parse().ok()?))
+    };
+    // Two lines of names.
+    let rest = text.splitn(3, '\n').nth(2).unwrap_or_default();
+    each(rest, bad, line).into_iter().collect()
+}
+
 /// What `parse` makes of each line that is not empty.
 fn each<T>(text: &str, bad: &mut u64, mut parse: impl FnMut(&str) -> Option<T>) -> Vec<T> {
     let lines = text.lines().filter(|line| !line.trim().is_empty());
@@ -239,6 +255,7 @@ mod tests {
         assert!(limits(&mut bad)["net.core.rmem_max"][0] > 0);
         assert!(cpus(&mut bad).iter().all(|c| c.net_rx.is_some()));
         assert!(!cpus(&mut bad).is_empty() && !softnet(&mut bad).is_empty());
+        assert!(received(&mut bad).contains_key("lo"));
         let _ = filters(&mut bad);
         assert_eq!(bad, 0, "a live kernel's files are understood whole");
     }

@@ -53,6 +53,7 @@ fn device(ifindex: u32, name: &str) -> Device {
         }],
         counters: counters.map(|n| (n.to_owned(), BASE)).into(),
         driver: Default::default(),
+        late: 0,
     }
 }
 

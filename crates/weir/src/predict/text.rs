@@ -151,7 +151,7 @@ mod tests {
                 row("--guarded", 462e3, Limit::Cpu, Class::Realizable),
             ],
             readers: vec![Reader { pid: 7, name: "knotd".into(), share: 0.41, lost: 0.0 }],
-            missing: vec!["processes of 3 sockets of other users: needs root".into()],
+            missing: vec!["processes of sockets of other users (3): needs root".into()],
         }
     }
 

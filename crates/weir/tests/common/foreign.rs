@@ -54,6 +54,12 @@ pub fn xdp_pass(world: &World, name: &'static str) -> OwnedFd {
     world.inside(move || attach(kern::netns::index_of(name).unwrap(), &[0x0000_0002_0000_00b7, 0x95]))
 }
 
+/// `return XDP_DROP` on `name` of the caller's namespace.
+pub fn xdp_drop(name: &str) -> OwnedFd {
+    // mov64 r0, XDP_DROP; exit
+    attach(kern::netns::index_of(name).unwrap(), &[0x0000_0001_0000_00b7, 0x95])
+}
+
 fn instruction(code: u8, to: u8, from: u8, offset: i16, value: i32) -> u64 {
     u64::from(code)
         | u64::from(to | from << 4) << 8

@@ -9,12 +9,14 @@
 #![allow(dead_code, reason = "each test program uses its part")]
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a failed step is a failed test, in helpers too")]
 
+pub mod delay;
 pub mod dump;
 pub mod faults;
 pub mod foreign;
 pub mod http;
 pub mod procs;
 pub mod quiet;
+pub mod watched;
 pub mod world;
 
 use std::fs::File;

@@ -43,6 +43,8 @@ pub struct Window {
     pub received: u64,
     /// Datagrams read since the sink's start.
     pub total: u64,
+    /// Sequence numbers below the highest that came in the window, and did not come themselves.
+    pub missing: u64,
     /// Frames sent meanwhile. Only where the load was given.
     pub sent: u64,
     /// Datagrams read / frames sent; the wire may miss its rate when its CPU is wanted by others. Only
@@ -65,11 +67,16 @@ impl Sink {
 
     /// The same in another namespace; `loops` of work per datagram.
     pub fn start_in(ns: &Namespace, loops: u64, bind: SocketAddrV4) -> Sink {
+        Sink::start_by(|mut command| ns.run(|| Ok(command.spawn())).unwrap().unwrap(), loops, bind)
+    }
+
+    /// The same by `spawn`, which may enter a namespace first.
+    pub fn start_by(spawn: impl FnOnce(Command) -> Child, loops: u64, bind: SocketAddrV4) -> Sink {
         let mut command = Command::new(lab::locate("udp-sink", None).unwrap());
         command.args(["--cpu", &HOST_CPU.to_string(), "--control-cpu", &WIRE_CPU.to_string()]);
         command.args(["--work-loops", &loops.to_string(), "--rcvbuf", "524288"]);
         command.args(["--bind", &bind.to_string()]).stdin(Stdio::piped()).stdout(Stdio::piped());
-        let mut child = ns.run(|| Ok(command.spawn())).unwrap().unwrap();
+        let mut child = spawn(command);
         let (sender, lines) = channel();
         let out = BufReader::new(child.stdout.take().unwrap());
         std::thread::spawn(move || out.lines().map_while(Result::ok).try_for_each(|l| sender.send(l)));
@@ -108,6 +115,7 @@ impl Sink {
             max: us("max"),
             received: n("received"),
             total: n("total_received"),
+            missing: n("missing"),
             sent: 0,
             share: f64::NAN,
         }
