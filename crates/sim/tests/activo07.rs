@@ -53,6 +53,25 @@ fn tests_a_and_b() {
         assert!(off(got, expected).abs() <= 20.0, "{what}: {got}");
         writeln!(table, "{what:<34} {expected:>9.0} {got:>9.1} {:>6.1}%", off(got, expected)).unwrap();
     }
+    // The report's profiles: test B has so many times the samples of test A, and copies as often (0.96).
+    let samples = 1_431_460.0 / 1_169_350.0;
+    let of = |title: &str| value(title, "test-b");
+    let polls = (of("profile: poll") + of("profile: look")) / 100.0;
+    let per_segment = |arm: &str| value("CPU time per segment", arm);
+    for (what, got, expected, digits) in [
+        ("samples, test B / test A", per_segment("test-b") / per_segment("test-a"), samples, 2),
+        ("CPU by samples, %, test B", of("CPU of the machine"), 70.0 * samples, 1),
+        (
+            "... less empty polls, %, test B",
+            of("CPU of the machine") * (1.0 - polls),
+            70.0 * samples * (1.0 - 0.084_372 - 0.066_855),
+            1,
+        ),
+    ] {
+        assert!(off(got, expected).abs() <= 15.0, "{what}: {got}");
+        writeln!(table, "{what:<34} {expected:>9.digits$} {got:>9.digits$} {:>6.1}%", off(got, expected))
+            .unwrap();
+    }
     let one = document.arms.iter().find(|arm| arm.name == "one-cpu").unwrap();
     let carried = one.points.last().unwrap().goodput_pps * 1448.0 * 8.0 / 1e9;
     writeln!(table, "{:<34} {:>9} {carried:>9.2} {:>6.1}%", "one CPU carries, Gb/s", 1.5, off(carried, 1.5))

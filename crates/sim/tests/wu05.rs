@@ -176,15 +176,34 @@ fn ring_and_queues() {
     line("", "6200 500", text[2..].join(" "));
     // Queues that the figure shows early and short.
     let backlog = value("highest backlog", "enough-memory", 10.0);
-    line("backlog, peak, BL10, packets", "121", format!("{backlog:.0}"));
+    line("backlog, peak, BL10, a route that has met no stalls", "121", format!("{backlog:.0}"));
+    // The route remembers stalls: the window is small from the start, and smaller after the losses of this transfer.
+    let steps = curve(&document, "backlog, peak", "stalls-remembered");
+    let highest = |from: f64, to: f64| {
+        steps.iter().filter(|(x, _)| (from..to).contains(x)).map(|(_, y)| *y).fold(0.0, f64::max)
+    };
+    let (first, second) = (highest(0.0, 1.15), highest(2.0, 2.35));
+    assert!(off(first, 121.0).abs() <= 10.0, "{first}");
+    assert!(off(second, 42.0).abs() <= 20.0, "{second}");
+    line("backlog, peak, BL10, a route that has", "121", format!("{first:.0}"));
+    line("... after its first losses", "42", format!("{second:.0}"));
     line(
         "backlog, peak, BL0, packets",
         "640",
         format!("{:.0}", value("highest backlog", "enough-memory", 0.0)),
     );
-    let longest = |x: f64| value("longest out-of-sequence", "stalls", x);
-    line("out-of-sequence queue, peak, BL10 with stalls", "151", format!("{:.0}", longest(10.0)));
-    line("out-of-sequence queue, peak, BL0 with stalls", "1780", format!("{:.0}", longest(0.0)));
+    for (arm, what) in [("stalls", "stalls"), ("stalls-clusters", "clusters")] {
+        let longest = |x: f64| value("longest out-of-sequence", arm, x);
+        for (jobs, paper) in [(10.0, "151"), (0.0, "1780")] {
+            let what = format!("out-of-sequence queue, peak, BL{jobs}, {what}");
+            line(&what, paper, format!("{:.0}", longest(jobs)));
+        }
+    }
+    let behind = value("longest out-of-sequence", "stalls-clusters", 10.0);
+    assert!(off(behind, 151.0).abs() <= 20.0, "{behind}");
+    // Nothing is lost, nothing is out of sequence (WU-08).
+    assert_eq!(value("longest out-of-sequence", "enough-memory", 0.0), 0.0);
+    assert_eq!(value("longest out-of-sequence", "enough-memory", 10.0), 0.0);
     let prequeue = curve(&document, "prequeue", "enough-memory");
     assert!(prequeue.iter().all(|(x, y)| *y == 0.0 || *x < 1.0), "{prequeue:?}");
     line(

@@ -98,6 +98,8 @@ settings! {
         window_lines: u32 = 3, (0..=64);
         /// lines of a buffer that freeing it writes
         free_lines: u32 = 2, (0..=64);
+        /// lines of a buffer that its next user finds in the cache of the CPU that freed it
+        buffer_lines: u32 = 0, (0..=64);
         /// lines of a request that qdisc_restart writes
         request_lines: u32 = 6, (0..=64);
         /// lines of another CPU's run queue and thread that a wake-up writes

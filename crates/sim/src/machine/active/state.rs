@@ -115,6 +115,8 @@ pub(super) struct Core {
     /// The program that ran last; `None` after the idle thread.
     pub ran: Option<usize>,
     pub queue: Lines,
+    /// Buffers that were freed here and not used again.
+    pub spare: u32,
 }
 
 /// One stream with its interface and program.
@@ -187,6 +189,7 @@ impl<'a> State<'a> {
                     task: super::work::Task::Idle,
                     ran: None,
                     queue: Lines::default(),
+                    spare: 0,
                 }
             })
             .collect();

@@ -194,13 +194,10 @@ impl State<'_> {
     /// The descriptor of the packet that was taken gets a new buffer, and so do those that are empty (WU-04).
     pub(super) fn refill(&mut self, now: Nanos) {
         let taken = u32::from(self.nic.hand.is_some());
-        if self.memory.refill(now) {
-            self.nic.empty = 0;
-        } else {
-            self.nic.empty = (self.nic.empty + taken).min(self.s.ring);
-            if self.nic.empty > 0 {
-                self.tick_at(now);
-            }
+        let wanted = (self.nic.empty + taken).min(self.s.ring);
+        self.nic.empty = wanted - self.memory.refill(now, wanted);
+        if self.nic.empty > 0 {
+            self.tick_at(now);
         }
     }
 

@@ -17,6 +17,9 @@ pub(super) struct Memory {
     real_permille: u64,
     stalls: [Nanos; 3],
     stall: Nanos,
+    reclaim: Nanos,
+    /// Buffers that were granted in the stall that began then.
+    granted: (Nanos, u64),
     /// The first and the last failure of the present shortage, and how many.
     failing: Option<(Nanos, Nanos, u32)>,
     kill_after: Nanos,
@@ -32,6 +35,8 @@ const FORGET: Nanos = 5 * SEC;
 const FAILURES: u32 = 10;
 const KIB: u64 = 1024;
 const PAGE: u64 = 4096;
+/// Buffers in what reclaim frees at once: SWAP_CLUSTER_MAX, 32 pages of two buffers of 2 KiB.
+const CLUSTER_BUFFERS: u64 = 64;
 
 impl Memory {
     pub fn new(s: &Linux26) -> Self {
@@ -45,6 +50,8 @@ impl Memory {
             real_permille: u64::from(s.real_permille),
             stalls: [s.stall_1.0, s.stall_2.0, s.stall_3.0],
             stall: s.stall.0,
+            reclaim: s.reclaim.0,
+            granted: (0, 0),
             failing: None,
             kill_after: s.kill_after.0,
             kills: 0,
@@ -71,16 +78,28 @@ impl Memory {
         }
     }
 
-    /// An allocation in an interrupt at `now`: false if it fails.
-    pub fn refill(&mut self, now: Nanos) -> bool {
-        let stalled = self.stalls.iter().any(|at| *at > 0 && (*at..*at + self.stall).contains(&now));
+    /// Of `wanted` buffers for the ring, allocated in an interrupt at `now`, those that are there.
+    pub fn refill(&mut self, now: Nanos, wanted: u32) -> u32 {
+        let stall = self.stalls.iter().find(|at| **at > 0 && (**at..**at + self.stall).contains(&now));
         let short = self.free() < self.least;
         if short {
             let (first, _, count) =
                 self.failing.filter(|(_, last, _)| now - last < FORGET).unwrap_or((now, now, 0));
             self.failing = Some((first, now, count + 1));
         }
-        !short && !stalled
+        match stall {
+            _ if short => 0,
+            None => wanted,
+            Some(began) => {
+                if self.granted.0 != *began {
+                    self.granted = (*began, 0);
+                }
+                let clusters = (now - began).checked_div(self.reclaim).unwrap_or(0);
+                let left = (clusters * CLUSTER_BUFFERS).saturating_sub(self.granted.1).min(wanted.into());
+                self.granted.1 += left;
+                left as u32
+            }
+        }
     }
 
     /// True once allocations have failed for so long, and so often, that a program is killed: out_of_memory() of 2.6.
@@ -120,10 +139,10 @@ mod tests {
         assert_eq!((m.cache, m.free()), (cache, free - m.real()));
         m.accounted = 160 << 20;
         m.changed();
-        assert!(m.cache < cache && m.refill(0));
+        assert!(m.cache < cache && m.refill(0, 1) == 1);
         m.accounted = 400 << 20;
         m.changed();
-        assert!((5..15).all(|now| !m.refill(now) && !m.kill(now)));
+        assert!((5..15).all(|now| m.refill(now, 1) == 0 && !m.kill(now)));
         assert!(!m.kill(SEC) && m.kill(SEC + 5) && !m.kill(SEC + 6));
     }
 
@@ -131,6 +150,13 @@ mod tests {
     fn a_stall_ends() {
         let stalled = Linux26 { stall_1: Time(100), stall: Time(10), ..Linux26::default() };
         let mut m = Memory::new(&stalled);
-        assert_eq!([99, 100, 109, 110].map(|now| m.refill(now)), [true, false, false, true]);
+        assert_eq!([99, 100, 109, 110].map(|now| m.refill(now, 3)), [3, 0, 0, 3]);
+    }
+
+    #[test]
+    fn reclaim_gives_back_clusters() {
+        let stalled = Linux26 { stall_1: Time(100), stall: Time(10), reclaim: Time(5), ..Linux26::default() };
+        let mut m = Memory::new(&stalled);
+        assert_eq!([104, 105, 106, 109, 110].map(|now| m.refill(now, 40)), [0, 40, 24, 0, 40]);
     }
 }

@@ -54,6 +54,16 @@ impl Design for Linux26 {
     }
 
     fn run(machine: &Sourced<Self>, input: &Input) -> Outcome {
-        state::State::new(machine, input).run(input)
+        let mut threshold = machine.settings.threshold.0;
+        let mut events = 0;
+        let mut earlier = machine.clone();
+        earlier.settings.jobs = machine.settings.before_jobs;
+        for _ in 0..machine.settings.before {
+            let (outcome, remembered) = state::State::new(&earlier, input, threshold).run(input);
+            (threshold, events) = (remembered, events + outcome.events);
+        }
+        let (mut outcome, _) = state::State::new(machine, input, threshold).run(input);
+        outcome.events += events;
+        outcome
     }
 }

@@ -12,6 +12,8 @@ const AGAIN: u8 = 4;
 const REORDERING: u64 = 3;
 /// First congestion window.
 const FIRST: u64 = 2;
+/// A slow-start threshold from here on is none.
+const UNLIMITED: u64 = 0xffff;
 /// Longest timeout as a power of two of the shortest.
 const BACKOFF_MAX: u32 = 9;
 
@@ -81,6 +83,19 @@ impl Sender {
             rto,
             ended: false,
             timeouts: 0,
+        }
+    }
+
+    /// What the route remembers as slow-start threshold once this connection is closed: tcp_update_metrics() of 2.6.12.
+    /// `known` is what it knew, [`u64::MAX`] for nothing.
+    pub fn remembered(&self, known: u64) -> u64 {
+        let more = |value: u64| if known == u64::MAX { known } else { known.max(value) };
+        if self.threshold >= UNLIMITED {
+            more(self.window / 2)
+        } else if self.window > self.threshold && self.recovery.is_none() && self.prior.is_none() {
+            self.threshold.max(self.window / 2)
+        } else {
+            more(self.threshold)
         }
     }
 
@@ -297,6 +312,20 @@ mod tests {
         assert_eq!(all(&mut s), [0]);
         s.acknowledged(ack(1, None));
         assert_eq!(all(&mut s), [1, 3]);
+    }
+
+    #[test]
+    fn the_route_remembers_congestion_avoidance_and_forgets_slow_start() {
+        let mut s = Sender::new(1000, 200, 64);
+        (s.window, s.threshold) = (100, 64);
+        assert_eq!(s.remembered(640), 64);
+        s.window = 200;
+        assert_eq!(s.remembered(640), 100);
+        s.window = 2;
+        assert_eq!((s.remembered(640), s.remembered(10), s.remembered(u64::MAX)), (640, 64, u64::MAX));
+        s.threshold = u64::MAX;
+        s.window = 3000;
+        assert_eq!((s.remembered(640), s.remembered(u64::MAX)), (1500, u64::MAX));
     }
 
     #[test]

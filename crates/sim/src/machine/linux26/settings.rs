@@ -58,6 +58,10 @@ settings! {
         rto: Time = Time(200 * MS), (Time(MS)..=Time(60 * SEC));
         /// the sender's first slow-start threshold, segments
         threshold: Limit = NO_LIMIT, (Limit(2)..=NO_LIMIT);
+        /// transfers like this one before it, whose threshold the route remembers
+        before: u32 = 0, (0..=8);
+        /// compile jobs during these
+        before_jobs: u32 = 0, (0..=64);
         /// longest delay of an acknowledgement
         delayed_ack: Time = Time(40 * MS), (Time(MS)..=Time(SEC));
         /// timer interrupt
@@ -96,6 +100,8 @@ settings! {
         stall_3: Time = Time(0), (Time(0)..=Time(3600 * SEC));
         /// how long the ring is not refilled in a stall
         stall: Time = Time(20 * MS), (Time(0)..=Time(10 * SEC));
+        /// between two clusters of pages that reclaim gives back in a stall; 0s: none before its end
+        reclaim: Time = Time(0), (Time(0)..=Time(10 * SEC));
         /// samples of the series over the load
         samples: u32 = 250, (10..=1000);
         /// the policies of weir: takeover, poller, feedback, budget

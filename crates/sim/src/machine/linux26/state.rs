@@ -108,6 +108,8 @@ pub(super) struct State<'a> {
     /// Packets of a socket's buffer.
     pub buffer: u64,
     load: Nanos,
+    /// What the route knew at the start.
+    threshold: u64,
     source: Option<Source>,
     arrive: Timer,
     /// Frames on the wire: arrival, connection, segment.
@@ -119,7 +121,8 @@ pub(super) struct State<'a> {
 }
 
 impl<'a> State<'a> {
-    pub fn new(machine: &'a Receiver, input: &Input) -> Self {
+    /// `threshold`: the senders' first slow-start threshold, segments.
+    pub fn new(machine: &'a Receiver, input: &Input, threshold: u64) -> Self {
         let s = &machine.settings;
         let mut agenda = Agenda::new();
         let mut cpu = Cpu::new(O1::default(), 0, IDLE);
@@ -127,7 +130,7 @@ impl<'a> State<'a> {
         let ksoftirqd = cpu.thread(Class::Normal(19));
         let connections = (0..s.connections).map(|n| Connection {
             socket: Socket { edge: buffer, waiting: true, ..Socket::default() },
-            sender: Sender::new(buffer, s.rto.0, s.threshold.0),
+            sender: Sender::new(buffer, s.rto.0, threshold),
             thread: cpu.thread(Class::Normal(s.nice)),
             doing: Doing::Nothing,
             call_left: 0,
@@ -163,6 +166,7 @@ impl<'a> State<'a> {
             loading: true,
             buffer,
             load: input.load,
+            threshold,
             source,
             arrive: agenda.timer(Event::Arrive),
             wire: VecDeque::new(),
@@ -178,7 +182,8 @@ impl<'a> State<'a> {
         self.s.protocol == Protocol::Udp
     }
 
-    pub fn run(mut self, input: &Input) -> Outcome {
+    /// The outcome, and the threshold that the route remembers.
+    pub fn run(mut self, input: &Input) -> (Outcome, u64) {
         self.agenda.once(self.load, Event::End);
         self.agenda.once(self.record.interval, Event::Sample);
         self.next_arrival();
@@ -189,7 +194,7 @@ impl<'a> State<'a> {
         self.touch();
         while let Some((now, event)) = self.agenda.pop() {
             if self.agenda.fired().is_multiple_of(LOOK) && input.stop.load(Relaxed) {
-                return Outcome::default();
+                return (Outcome::default(), self.threshold);
             }
             self.event(now, event);
             self.touch();
@@ -197,7 +202,9 @@ impl<'a> State<'a> {
                 break;
             }
         }
-        self.finish()
+        let known = self.threshold;
+        let remembered = self.connections.first().map_or(known, |first| first.sender.remembered(known));
+        (self.finish(), remembered)
     }
 
     fn touch(&mut self) {
