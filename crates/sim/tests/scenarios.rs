@@ -125,6 +125,25 @@ fn a_trace_needs_a_machine_with_sources() {
     assert!(fault.contains("x.toml:3:9: trace: no packets come to this machine from outside"), "{fault}");
 }
 
+/// Every file beside the code is in the program, by its name, and the documentation tells what it shows.
+#[test]
+fn every_scenario_is_shipped_and_documented() {
+    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
+    let docs = std::fs::read_to_string(root.join("../../docs/simulator.md")).expect("docs/simulator.md");
+    let words: Vec<&str> =
+        docs.split(|c: char| !c.is_ascii_alphanumeric() && c != '-').filter(|w| !w.is_empty()).collect();
+    let files = std::fs::read_dir(root.join("scenarios")).expect("scenarios");
+    let names: Vec<String> = files
+        .map(|file| file.expect("a file").file_name().to_string_lossy().into_owned())
+        .filter_map(|file| file.strip_suffix(".toml").map(str::to_owned))
+        .collect();
+    assert_eq!(names.len(), sim::scenario::names().len());
+    for name in names {
+        assert!(sim::scenario::names().contains(&name.as_str()), "{name} is not in the program");
+        assert!(words.contains(&name.as_str()), "docs/simulator.md does not name {name}");
+    }
+}
+
 /// A scenario of days is refused as a whole, though each of its trials is allowed.
 #[test]
 fn all_trials_together_are_bounded() {

@@ -34,6 +34,7 @@ const SCENARIOS: &[(&str, &str)] = &[
     ("trains", include_str!("../../scenarios/trains.toml")),
     ("livelock-udp", include_str!("../../scenarios/livelock-udp.toml")),
     ("modern-router", include_str!("../../scenarios/modern-router.toml")),
+    ("modern-burst", include_str!("../../scenarios/modern-burst.toml")),
     ("hung-consumer", include_str!("../../scenarios/hung-consumer.toml")),
     ("first-drop", include_str!("../../scenarios/first-drop.toml")),
     ("socket-buffer", include_str!("../../scenarios/socket-buffer.toml")),

@@ -44,6 +44,9 @@ impl Design for Modern {
         if self.hang && self.workload == Workload::Router {
             return Err("a router has no program that could hang; set hang = false".into());
         }
+        if self.polled && self.receive != Receive::Weir {
+            return Err("only weir takes a source over; set receive = weir, or polled = false".into());
+        }
         if self.deliver.0 == 0 || self.forward.0 == 0 {
             return Err(
                 "a packet without a cost would never end; give deliver and forward at least 1ns".into()

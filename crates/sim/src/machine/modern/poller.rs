@@ -60,13 +60,18 @@ fn config(s: &Settings) -> Config {
     }
 }
 
+fn timing(s: &Settings) -> Timing {
+    let usual = Timing::default();
+    if s.polled { Timing { hold_min: UNSET, hold_max: UNSET, ..usual } } else { usual }
+}
+
 impl Weir {
     /// Not polling.
     pub fn new<S: Scheduler>(cpu: &mut Cpu<S>, s: &Settings) -> Self {
         Self {
             thread: cpu.thread(Class::Fifo(1)),
             poller: Poller::new(config(s), 0),
-            switch: (s.receive == Receive::Weir).then(|| ModeSwitch::new(Timing::default())),
+            switch: (s.receive == Receive::Weir).then(|| ModeSwitch::new(timing(s))),
             polling: false,
             took_over: false,
             takeover_due: false,

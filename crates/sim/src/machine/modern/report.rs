@@ -1,7 +1,7 @@
 //! What is measured in the window.
 
 use super::settings::Receive;
-use super::state::{Consumer, bucket};
+use super::state::{Consumer, FIRST, bucket};
 use crate::check::{Ledger, Packet};
 use crate::cpu::{BUCKETS, Bucket, IDLE};
 use crate::engine::Nanos;
@@ -25,6 +25,14 @@ pub struct Window {
     offered: u64,
     delivered: u64,
     latency: Option<Histogram<u64>>,
+    /// Of those that begin a burst.
+    first: Option<Histogram<u64>>,
+}
+
+/// Quantiles of the recorded times, us.
+fn quantiles(of: &Histogram<u64>) -> LatencyUs {
+    let quantile = |q| of.value_at_quantile(q) as f64 / 1000.0;
+    LatencyUs { p50: quantile(0.5), p99: quantile(0.99), p999: quantile(0.999) }
 }
 
 impl Window {
@@ -56,11 +64,14 @@ impl Window {
             return;
         }
         self.delivered += 1;
-        if self.latency.is_none() {
-            self.latency = Histogram::new_with_max(LATENCY_MAX, 2).ok();
-        }
-        if let Some(latency) = &mut self.latency {
-            latency.saturating_record(now - packet.born);
+        let first = (packet.tag & FIRST != 0).then_some(&mut self.first);
+        for histogram in std::iter::once(&mut self.latency).chain(first) {
+            if histogram.is_none() {
+                *histogram = Histogram::new_with_max(LATENCY_MAX, 2).ok();
+            }
+            if let Some(histogram) = histogram {
+                histogram.saturating_record(now - packet.born);
+            }
         }
     }
 
@@ -77,10 +88,7 @@ impl Window {
         (receive, mode, hung): (Receive, Option<Mode>, bool),
     ) -> Outcome {
         let seconds = self.length.max(1) as f64 / 1e9;
-        let latency_us = self.latency.as_ref().map(|latency| {
-            let quantile = |q| latency.value_at_quantile(q) as f64 / 1000.0;
-            LatencyUs { p50: quantile(0.5), p99: quantile(0.99), p999: quantile(0.999) }
-        });
+        let latency_us = self.latency.as_ref().map(quantiles);
         let cpu = CpuShares {
             irq: self.share(bucket::IRQ),
             softirq: self.share(bucket::SOFTIRQ),
@@ -121,6 +129,10 @@ impl Window {
         if let Some(latency) = latency_us {
             values.insert("p50_us", latency.p50);
             values.insert("p99_us", latency.p99);
+        }
+        if let Some(first) = self.first.as_ref().map(quantiles) {
+            values.insert("first_p50_us", first.p50);
+            values.insert("first_p99_us", first.p99);
         }
         // The first one may hang.
         let reads: Vec<f64> = self.read.iter().skip(usize::from(hung)).map(|read| *read as f64).collect();

@@ -93,7 +93,9 @@ settings! {
         cold_after: u32 = 64, (1..=1_000_000);
         /// reading a packet that was evicted
         cold: Time = Time(0), ANY_TIME;
-        /// what taking a packet costs more while the source finds the ring full: both sides use the same cache lines
+        /// packets that the source hands over at once: those after one that finds no place are lost too
+        bulk: u32 = 1, (1..=64);
+        /// what taking a packet costs more after the source has found the ring full: both sides use the same cache lines
         bounce: Time = Time(0), (Time(0)..=Time(10_000));
         /// CPUs on which the task group of programs and hogs is busy, which share its weight by load; 0: no group
         group_cpus: u32 = 0, (0..=1024);
@@ -103,6 +105,8 @@ settings! {
         shed: Time = Time(80), ANY_TIME;
         /// weir: from the evidence of overload to the first turn
         takeover: Time = Time(10_000_000), ANY_TIME;
+        /// weir: the source is taken over at the start and never given back
+        polled: bool = false, any;
         /// weir: packets per turn
         quota: u32 = 32, (2..=256);
         /// weir: share of the CPU that programs are sure to get

@@ -58,9 +58,8 @@ const DRAIN_MAX: Nanos = 5 * SEC;
 const HOG_PIECE: Nanos = 100 * MS;
 /// A tick's own work, ns.
 const TICK_COST: Nanos = 1_000;
-/// Packets that are taken out of a full ring before its source sees a free place: the kernel's rings are emptied in
-/// batches of two cache lines (`__ptr_ring_set_size` in include/linux/ptr_ring.h).
-const CONTENDED: u32 = 16;
+/// Mark in a packet's tag: it begins a burst. The rest counts what was handed up before it.
+pub(super) const FIRST: u32 = 1 << 31;
 /// Events between two looks whether to stop.
 const STOP_EVERY: u64 = 1 << 15;
 
@@ -97,8 +96,11 @@ pub(super) struct State {
     source: Source,
     flows: Rng,
     pub ring: VecDeque<Packet>,
-    /// Packets whose place in the ring the source looks at until one is free.
-    contended: u32,
+    /// Packets of the present bulk so far, and whether one of them found no place: those after it are lost too.
+    bulk: u32,
+    refused: bool,
+    /// The source has found the ring full since a packet was taken out of it.
+    looked: bool,
     /// Packets that the stack has touched.
     pub touched: u32,
     pub consumers: Vec<Consumer>,
@@ -146,7 +148,9 @@ impl State {
             source: host.source(input.offered, rng),
             flows: Rng::stream(input.seed, "flows", 0),
             ring: VecDeque::with_capacity(s.ring as usize),
-            contended: 0,
+            bulk: 0,
+            refused: false,
+            looked: false,
             touched: 0,
             consumers,
             hogs,
@@ -169,6 +173,9 @@ impl State {
         let first = self.source.arrival();
         self.agenda.set(self.arrival, first);
         self.arm(0);
+        if self.s.polled {
+            self.overloaded(0);
+        }
         self.agenda.once(self.s.tick.0, Event::Tick);
         self.agenda.once(self.s.warm_up.0, Event::WarmUp);
         self.agenda.once(self.load_end, Event::LoadEnds);
@@ -247,10 +254,17 @@ impl State {
 
     fn arrive(&mut self, now: Nanos) {
         let flow = if self.consumers.len() > 1 { self.flows.below(self.consumers.len() as u64) } else { 0 };
-        let packet = self.ledger.offer(now, flow as u32, 0);
+        let is_first = self.source.is_first();
+        let packet = self.ledger.offer(now, flow as u32, if is_first { FIRST } else { 0 });
         self.window.offered(now);
-        if self.ring.len() >= self.s.ring as usize {
-            self.contended = CONTENDED;
+        if is_first || self.bulk == self.s.bulk {
+            (self.bulk, self.refused) = (0, false);
+        }
+        self.bulk += 1;
+        if self.refused {
+            self.ledger.drop(&packet, place::RING);
+        } else if self.ring.len() >= self.s.ring as usize {
+            (self.refused, self.looked) = (true, true);
             self.ledger.drop(&packet, place::RING);
         } else {
             self.ring.push_back(packet);
@@ -306,13 +320,9 @@ impl State {
         cost + self.contention()
     }
 
-    /// What a packet costs more because the source is at the same cache lines of a full ring.
+    /// What a packet costs more because the source has the cache lines of a full ring.
     pub(super) fn contention(&mut self) -> Nanos {
-        if self.contended == 0 {
-            return 0;
-        }
-        self.contended -= 1;
-        self.s.bounce.0
+        if std::mem::take(&mut self.looked) { self.s.bounce.0 } else { 0 }
     }
 
     /// A packet has come up from the ring; true if a full socket refused it.
@@ -323,7 +333,7 @@ impl State {
             self.window.delivered(now, &packet, self.loading);
             return false;
         }
-        packet.tag = self.touched;
+        packet.tag = packet.tag & FIRST | self.touched & !FIRST;
         let consumer = &mut self.consumers[packet.flow as usize];
         if consumer.queue.len() >= self.s.socket as usize {
             self.ledger.drop(&packet, place::SOCKET);
@@ -342,7 +352,7 @@ impl State {
         let cold = self.consumers[index]
             .queue
             .front()
-            .is_some_and(|packet| self.touched.wrapping_sub(packet.tag) > self.s.cold_after);
+            .is_some_and(|packet| self.touched.wrapping_sub(packet.tag) & !FIRST > self.s.cold_after);
         self.s.read.0 + if cold { self.s.cold.0 } else { 0 }
     }
 
