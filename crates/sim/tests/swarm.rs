@@ -11,12 +11,17 @@ use std::sync::atomic::AtomicBool;
 /// Seeds of one run; `WEIR_SIM_SEEDS=N` runs so many.
 const SEEDS: u64 = 300;
 /// Machines at which something was wrong, as the swarm prints them, with the seed.
-const FAULTS: [(u64, &str); 2] = [
+const FAULTS: [(u64, &str); 3] = [
     // The clock's empty passes took more than the limit, and input never came on again.
     (
         1258,
         "bsd kernel=clocked user=true inputs=2 first_share=95 % high=75 % low=49 % threshold=5 % tick_samples=2 \
          poll_every=0.1ms completion=polled system=0ns jitter=100 % on=0s offered=8000",
+    ),
+    // Two CPU-NETs at one interface overtook each other.
+    (
+        4431,
+        "active arrangement=variant-2 cpus=4 net=3 nics=1 locks=0 buffer_lines=4 dip=0 % burst=20 offered=40000",
     ),
     (1, "bsd kernel=clocked user=true quota=20 output_queue=25 threshold=3 % poll_every=0.1ms offered=25600"),
 ];

@@ -304,7 +304,9 @@ impl State<'_> {
         } else {
             match self.requests.pop_front() {
                 Some(_) => (Task::Transmits, self.transmit(now, c)),
-                None => (Task::Polls(c % nics), self.spend(Function::Poll, self.s.poll.0)),
+                // One beyond the interfaces only transmits: two at one interface would overtake each other.
+                None if c >= nics => (Task::Polls(nics), self.spend(Function::Look, self.s.look.0)),
+                None => (Task::Polls(c), self.spend(Function::Poll, self.s.poll.0)),
             }
         };
         self.cores[c].task = task;
