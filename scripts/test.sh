@@ -1,9 +1,10 @@
 #!/bin/sh
 # Runs every test of the workspace that this machine can run, then names those that were skipped. A few failed tests
-# on the live kernel (_root) or of the whole program (crates/weir/tests) are run again, alone, at most twice: others on a
-# shared machine can spoil their rates and deadlines. Those that needed it are named; every other test has one try.
+# are run again, alone, at most twice: others on a shared machine can spoil rates and deadlines. Those that needed it
+# are named. Tests of crates that know no time but virtual time have one try.
 features=$(sh scripts/features.sh)
 log=target/test.log
+timeless='^-p weir-\(policy\|results\|sim\|see\|model\) '
 mkdir -p target
 # All programs first: the tests of one package run programs of another.
 # shellcheck disable=SC2086
@@ -38,7 +39,7 @@ again=$(failed)
 for try in 2 3; do
     [ "$status" -ne 0 ] || break
     list=$(failed)
-    [ -n "$list" ] && [ "$(echo "$list" | wc -l)" -le 5 ] && ! echo "$list" | grep -qv -e '_root$' -e '^-p weir --test ' || break
+    [ -n "$list" ] && [ "$(echo "$list" | wc -l)" -le 5 ] && ! echo "$list" | grep -q -e "$timeless" -e '!$' || break
     : >"$log"
     result=0
     while read -r arguments; do

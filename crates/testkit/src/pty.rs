@@ -223,9 +223,11 @@ mod tests {
 
     #[test]
     fn a_shell_has_a_terminal_with_a_size() {
-        let script = "stty size; stty raw -echo; printf 'ready\\033[?1049h'; head -c 1; stty sane; exit 3";
+        let script =
+            "stty size; read go; stty raw -echo; printf 'ready\\033[?1049h'; head -c 1; stty sane; exit 3";
         let mut pty = Pty::start(Command::new("sh").args(["-c", script]), 91, 17);
         pty.wait_for("17 91");
+        pty.keys("\n");
         pty.wait("raw and alternate", |screen| screen.alternate_screen());
         assert!(pty.raw());
         pty.keys("x");
