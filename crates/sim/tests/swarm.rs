@@ -11,7 +11,7 @@ use std::sync::atomic::AtomicBool;
 /// Seeds of one run; `WEIR_SIM_SEEDS=N` runs so many.
 const SEEDS: u64 = 300;
 /// Machines at which something was wrong, as the swarm prints them, with the seed.
-const FAULTS: [(u64, &str); 3] = [
+const FAULTS: [(u64, &str); 6] = [
     // The clock's empty passes took more than the limit, and input never came on again.
     (
         1258,
@@ -22,6 +22,25 @@ const FAULTS: [(u64, &str); 3] = [
     (
         4431,
         "active arrangement=variant-2 cpus=4 net=3 nics=1 locks=0 buffer_lines=4 dip=0 % burst=20 offered=40000",
+    ),
+    // The set shrank and grew again while interrupts kept a CPU-NET's loop from ending: programs that had come to that CPU
+    // meanwhile never ran again.
+    (
+        4047,
+        "active arrangement=resize ring=1 writeback=3 writeback_delay=5ms miss=2us hold=5us locks=10 buffer_lines=0 \
+         period=1ms periods=3 low=25 % dip=20 % jitter=100 % offered=160000",
+    ),
+    (
+        4910,
+        "active arrangement=resize cpus=16 net=15 nics=3 writeback=64 writeback_delay=5ms miss=0ns hold=5us locks=10 \
+         period=1ms periods=1 low=25 % burst=1 offered=160000",
+    ),
+    // A thousand clients that send again in step, an accept queue of one: a client never gave up.
+    (
+        4697,
+        "proxy cores=5 sibling=22 % rps_backlog=1000 poll_frames=1 irq_gap=0ns accept=per-core backlog=1 place=spill \
+         busy_low=1 steal=false steal_local=5 migrate=1ms hot_share=100 % workers=1 think=0s links=1 syn_rto=20ms \
+         hold_files=6.9us hold_syn=0us hold_jitter=0 % lines_lock=5 offered=14000",
     ),
     (1, "bsd kernel=clocked user=true quota=20 output_queue=25 threshold=3 % poll_every=0.1ms offered=25600"),
 ];

@@ -262,11 +262,15 @@ impl State<'_> {
         upper + lower + self.spend(Function::Rest, ring)
     }
 
+    /// A program is runnable on this CPU.
+    fn in_use(&self, c: usize) -> bool {
+        self.streams.iter().any(|stream| stream.home == c && stream.doing != Doing::Waits)
+    }
+
     /// Loops run on CPU-NETs that their programs have left, and end elsewhere by themselves.
     pub(super) fn start_loops(&mut self, now: Nanos) {
         for c in 0..self.net() {
-            let in_use = self.streams.iter().any(|stream| stream.home == c && stream.doing != Doing::Waits);
-            if matches!(self.cores[c].task, Task::Idle) && !in_use {
+            if matches!(self.cores[c].task, Task::Idle) && !self.in_use(c) {
                 self.cores[c].task = Task::Polls(c);
                 let thread = self.cores[c].loops;
                 let cost = self.spend(Function::Poll, self.s.poll.0);
@@ -287,7 +291,9 @@ impl State<'_> {
             }
             Task::Transmits => nics,
         };
-        if c >= net {
+        // A set that shrinks and grows again while interrupts keep the loop from ending finds programs that came here
+        // meanwhile: they run first, and the last one to leave starts the loop again.
+        if c >= net || self.in_use(c) {
             self.cores[c].task = Task::Idle;
             self.cores[c].cpu.block(now, thread);
             return;

@@ -21,7 +21,7 @@ pub(super) const GROUPS: usize = 4096;
 const WARM_UP: u64 = 4;
 /// Clients start spread over this time.
 const START: Nanos = 20 * MS;
-/// Longest time after the load until all requests have ended.
+/// Time after the load, beside the longest retransmissions, until all requests have ended.
 const DRAIN_MAX: Nanos = 600 * SEC;
 /// What a change of threads costs.
 const SWITCH_COST: Nanos = 1_000;
@@ -225,6 +225,7 @@ impl<'a> Host<'a> {
         if self.s.migrate.0 > 0 && self.s.accept == Queues::PerCore {
             self.agenda.once(self.s.migrate.0, Event::Migrate);
         }
+        let end = self.load + DRAIN_MAX + Self::longest(self.s);
         while let Some((now, event)) = self.agenda.pop() {
             if self.agenda.fired() & 0x7fff == 0 && input.stop.load(Relaxed) {
                 return false;
@@ -232,7 +233,7 @@ impl<'a> Host<'a> {
             if now >= self.load && !self.counts.closed() {
                 self.close(self.load);
             }
-            if now > self.load + DRAIN_MAX {
+            if now > end {
                 break;
             }
             self.event(now, event);

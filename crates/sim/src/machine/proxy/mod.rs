@@ -14,7 +14,7 @@
 //! next one, the one that waits longest first.
 //!
 //! Clients are closed loops over links of a stated rate; what the ring or an accept queue loses comes again after the
-//! retransmission timeout.
+//! retransmission timeout, 15 times at most; then its request is given up.
 
 mod host;
 mod lock;

@@ -26,6 +26,8 @@ pub(super) struct Counts {
     response: Option<Histogram<u64>>,
     /// Flow groups that moved, over the whole run.
     pub moves: u64,
+    /// Requests that were given up after too many losses, over the whole run.
+    pub given_up: u64,
 }
 
 impl Counts {
@@ -44,6 +46,7 @@ impl Counts {
             // 1 us to 10 minutes in three digits.
             response: Histogram::new_with_bounds(1, 600_000_000, 3).ok(),
             moves: 0,
+            given_up: 0,
         }
     }
 
@@ -160,6 +163,7 @@ impl Host<'_> {
             ("closed_contended_percent", 100.0 * self.locks[2].contention()),
             ("listener_contended_percent", 100.0 * ratio(sum(|l| l.contended), sum(|l| l.taken))),
             ("groups_moved", c.moves as f64),
+            ("given_up", c.given_up as f64),
         ]);
         let trial = Trial {
             offered_pps: self.rate(self.ledger.offered()) * window / end as f64,

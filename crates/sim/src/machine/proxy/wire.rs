@@ -2,7 +2,7 @@
 
 use super::host::{Event, GROUPS, Host, Queued, Request};
 use super::plan::{Then, Train};
-use super::settings::{Outgoing, Steering};
+use super::settings::{Outgoing, Settings, Steering};
 use crate::check::Place as Lost;
 use crate::engine::Nanos;
 
@@ -10,6 +10,10 @@ use crate::engine::Nanos;
 const RSS_ENTRIES: usize = 128;
 /// Most doublings of a retransmission timeout.
 const BACKOFF_MAX: u8 = 6;
+/// Times that a train is sent again; then its connection is given up (tcp_retries2).
+const TRIES_MAX: u8 = 15;
+/// Trains of a request.
+const TRAINS: u64 = 5;
 const RING: Lost = Lost(0);
 
 impl Host<'_> {
@@ -87,15 +91,32 @@ impl Host<'_> {
         }
     }
 
-    /// A train that was lost comes again, each time after twice as long.
+    /// A train that was lost comes again, each time after twice as long, until it is given up.
     pub(super) fn again(&mut self, now: Nanos, lost: &Queued, place: Lost) {
         self.ledger.drop(&lost.packet, place);
         let late = matches!(lost.train, Train::Syn | Train::Connected);
         let first = if late { self.s.syn_rto.0 } else { self.s.rto.0 };
-        let tries = &mut self.requests[lost.request as usize].tries;
-        let after = first << *tries;
-        *tries = (*tries + 1).min(BACKOFF_MAX);
+        let request = &mut self.requests[lost.request as usize];
+        if request.tries == TRIES_MAX {
+            let client = request.client;
+            request.in_use = false;
+            self.free.push(lost.request);
+            self.counts.given_up += 1;
+            // With the response in hand it has gone on long ago.
+            if lost.train != Train::Acks {
+                self.agenda.once(now + self.s.think.0, Event::Start(client));
+            }
+            return;
+        }
+        let after = first << request.tries.min(BACKOFF_MAX);
+        request.tries += 1;
         self.agenda.once(now + after, Event::Arrive(lost.request, lost.train));
+    }
+
+    /// The longest that a request takes to end, if each of its trains is lost as often as can be.
+    pub(super) fn longest(s: &Settings) -> Nanos {
+        let waits: u64 = (0..TRIES_MAX).map(|tries| 1 << tries.min(BACKOFF_MAX)).sum();
+        TRAINS * waits * s.rto.0.max(s.syn_rto.0)
     }
 
     pub(super) fn arrive(&mut self, now: Nanos, index: u32, train: Train) {
