@@ -8,6 +8,7 @@ use std::{
     fs::{self, File},
     io::{self, BufRead, BufReader, Read},
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
+    path::Path,
     time::{Duration, Instant},
 };
 
@@ -15,6 +16,8 @@ use std::{
 pub const MAX_SOCKETS: usize = 65_536;
 /// Most descriptors that are looked at in one process.
 pub const MAX_FDS: usize = 65_536;
+/// Where procfs is.
+pub(crate) const PROC: &str = "/proc";
 
 /// True if standard error of this process goes to systemd's journal: `JOURNAL_STREAM` names its device and inode.
 pub fn stderr_is_journal() -> bool {
@@ -25,7 +28,11 @@ pub fn stderr_is_journal() -> bool {
 /// Start time of process `pid` in clock ticks since boot, which tells it from a later one with the same pid.
 /// `None` if there is no such process, or it is a zombie.
 pub fn start_time(pid: u32) -> Option<u64> {
-    parse_start(&read_limited(&format!("/proc/{pid}/stat"), 4096)?)
+    start_time_in(Path::new(PROC), pid)
+}
+
+pub(crate) fn start_time_in(proc: &Path, pid: u32) -> Option<u64> {
+    parse_start(&read_limited(proc.join(format!("{pid}/stat")), 4096)?)
 }
 
 fn parse_start(stat: &str) -> Option<u64> {
@@ -39,12 +46,16 @@ fn parse_start(stat: &str) -> Option<u64> {
 
 /// Command name of process `pid`, printable characters only, at most 15; `None` if there is none.
 pub fn name(pid: u32) -> Option<String> {
-    let text = read_limited(&format!("/proc/{pid}/comm"), 64)?;
+    name_in(Path::new(PROC), pid)
+}
+
+pub(crate) fn name_in(proc: &Path, pid: u32) -> Option<String> {
+    let text = read_limited(proc.join(format!("{pid}/comm")), 64)?;
     let clean: String = text.trim_end_matches('\n').chars().filter(|c| !c.is_control()).take(15).collect();
     (!clean.is_empty()).then_some(clean)
 }
 
-fn read_limited(path: &str, limit: u64) -> Option<String> {
+fn read_limited(path: impl AsRef<Path>, limit: u64) -> Option<String> {
     let mut bytes = Vec::new();
     File::open(path).ok()?.take(limit).read_to_end(&mut bytes).ok()?;
     Some(String::from_utf8_lossy(&bytes).into_owned())
@@ -172,18 +183,11 @@ pub fn socket_holders(inodes: &[u64], patience: Duration) -> HashMap<u64, Holder
     let until = Instant::now() + patience;
     let inodes: HashSet<u64> = inodes.iter().copied().collect();
     let mut found = HashMap::new();
-    let Ok(proc) = fs::read_dir("/proc") else { return found };
-    let mut pids: Vec<u32> = proc.flatten().filter_map(|e| e.file_name().to_str()?.parse().ok()).collect();
-    pids.sort_unstable();
-    for pid in pids {
+    for pid in pids_in(Path::new(PROC)) {
         if found.len() == inodes.len() || Instant::now() >= until {
             break;
         }
-        let Ok(fds) = fs::read_dir(format!("/proc/{pid}/fd")) else { continue };
-        for fd in fds.flatten().take(MAX_FDS) {
-            let Some(inode) = fs::read_link(fd.path()).ok().and_then(|l| socket_inode(l.to_str()?)) else {
-                continue;
-            };
+        for inode in sockets_in(Path::new(PROC), pid) {
             if inodes.contains(&inode) && !found.contains_key(&inode) {
                 let name = name(pid).unwrap_or_default();
                 found.insert(inode, Holder { pid, name });
@@ -191,6 +195,21 @@ pub fn socket_holders(inodes: &[u64], patience: Duration) -> HashMap<u64, Holder
         }
     }
     found
+}
+
+/// Ids of the processes in `proc`, the lowest first.
+pub(crate) fn pids_in(proc: &Path) -> Vec<u32> {
+    let dir = fs::read_dir(proc).into_iter().flatten().flatten();
+    let mut pids: Vec<u32> = dir.filter_map(|e| e.file_name().to_str()?.parse().ok()).collect();
+    pids.sort_unstable();
+    pids
+}
+
+/// Inodes of the sockets among the first [`MAX_FDS`] descriptors of process `pid` in `proc`; none if it may not be
+/// looked at. Cost: one readlink per descriptor.
+pub(crate) fn sockets_in(proc: &Path, pid: u32) -> impl Iterator<Item = u64> {
+    let fds = fs::read_dir(proc.join(format!("{pid}/fd"))).into_iter().flatten().flatten().take(MAX_FDS);
+    fds.filter_map(|fd| socket_inode(fs::read_link(fd.path()).ok()?.to_str()?))
 }
 
 fn socket_inode(link: &str) -> Option<u64> {

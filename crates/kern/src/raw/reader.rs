@@ -1,6 +1,8 @@
 //! Reads everything, again and again, and keeps what is expensive and seldom changes.
 
-use super::{Device, Queue, Raw, Socket, Task, device, monotonic_ns, sockets, stack, tasks};
+use super::{
+    Device, Queue, Raw, Socket, Task, device, holders::Holders, monotonic_ns, sockets, stack, tasks,
+};
 use crate::{
     discover::{self, Interface, Role},
     error::Result,
@@ -13,7 +15,7 @@ use crate::{
 use netlink_socket2::NetlinkSocket;
 use std::{
     collections::{BTreeMap, BTreeSet},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 /// What is looked up anew only so often, ns.
@@ -22,10 +24,9 @@ const SLOW_NS: u64 = 5_000_000_000;
 const MAX_DRIVERS: usize = 64;
 /// Most sockets whose process is looked for.
 const MAX_HELD: usize = 512;
-/// Longest search for the processes of sockets, per reading.
+/// Time for the search for the processes of sockets, per reading; the process that is looked at when it is over is
+/// finished.
 const SEARCH: Duration = Duration::from_millis(100);
-/// How often the process of one socket is looked for.
-const TRIES: u8 = 3;
 /// Most processes that are read if all are wanted.
 const MAX_TASKS: usize = 8192;
 
@@ -57,8 +58,7 @@ pub struct Reader {
     slow_ns: u64,
     /// Interfaces as found, by index, with the state of the link they were found in.
     interfaces: BTreeMap<u32, (Link, Interface)>,
-    /// Processes of sockets by inode, and how often they were looked for.
-    holders: BTreeMap<u64, (u8, Option<Holder>)>,
+    holders: Holders,
     workers: Vec<u32>,
 }
 
@@ -72,7 +72,7 @@ impl Reader {
             access: Access::for_current_netns().map_err(|e| e.to_string()),
             slow_ns: 0,
             interfaces: BTreeMap::new(),
-            holders: BTreeMap::new(),
+            holders: Holders::new(proc::PROC),
             workers: Vec::new(),
         }
     }
@@ -179,30 +179,18 @@ impl Reader {
         }
     }
 
-    /// Looks for the processes of sockets that are of interest; each a few times only, because those of other
-    /// users and other namespaces are never found.
+    /// Looks for the processes of sockets that are of interest.
     fn find_holders(&mut self, raw: &mut Raw) {
         let known = sockets::by_inode(&raw.sockets);
-        self.holders.retain(|inode, (_, holder)| {
-            let lives = holder.as_ref().is_none_or(|h| proc::start_time(h.pid).is_some());
-            known.contains_key(inode) && lives
-        });
-        let wanted = interesting(&raw.sockets);
-        let tried = |inode: &u64| self.holders.get(inode).is_some_and(|(n, h)| h.is_some() || *n >= TRIES);
-        let search: Vec<u64> = wanted.into_iter().filter(|inode| !tried(inode)).take(MAX_HELD).collect();
-        if !search.is_empty() {
-            let mut found = proc::socket_holders(&search, SEARCH);
-            for inode in search {
-                let entry = self.holders.entry(inode).or_default();
-                *entry = (entry.0 + 1, found.remove(&inode));
-            }
-        }
-        let unknown = self.holders.values().filter(|(_, h)| h.is_none()).count();
+        self.holders.retain(|inode| known.contains_key(&inode));
+        let begin = Instant::now();
+        let spent = || begin.elapsed().as_secs_f64() / SEARCH.as_secs_f64();
+        self.holders.find(&interesting(&raw.sockets), spent);
+        let unknown = self.holders.unknown();
         if unknown > 0 && !nix::unistd::geteuid().is_root() {
             raw.missing.push(format!("processes of sockets of other users ({unknown}): needs root"));
         }
-        let held = self.holders.iter().filter_map(|(inode, (_, h))| Some((*inode, h.clone()?)));
-        raw.holders = held.collect();
+        raw.holders = self.holders.found();
     }
 
     fn find_workers(&self) -> Vec<u32> {
