@@ -6,6 +6,9 @@
 
 pub mod histogram;
 pub mod keepalive;
+mod window;
+
+pub use window::{Moment, Window};
 
 use std::io::{self, BufRead, Write};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,6 +16,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use nix::sched::{CpuSet, sched_setaffinity};
 use nix::time::{ClockId, clock_gettime};
 use nix::unistd::Pid;
+use serde_json::{Value, json};
 
 /// Nanoseconds of CLOCK_MONOTONIC, the clock that the wire stamps frames with.
 #[must_use]
@@ -114,6 +118,16 @@ pub fn calibrate() -> u64 {
     LOOPS * 1_000_000 / fastest.max(1)
 }
 
+/// Prints the result of [`calibrate`] as a line of JSON if `--calibrate` is there; true then: nothing else was asked for.
+#[must_use]
+pub fn calibrated_as_asked(args: &[String]) -> bool {
+    let asked = args.iter().any(|a| a == "--calibrate");
+    if asked {
+        println!("{}", json!({ "loops_per_ms": calibrate() }));
+    }
+    asked
+}
+
 /// A counter with one writer. Plain loads and stores: a locked instruction per datagram would be a cost that
 /// the program does not have.
 #[derive(Debug, Default)]
@@ -149,7 +163,7 @@ impl Counter {
 /// program whose lab is gone must not go on.
 ///
 /// `answer` gets each trimmed line; `None` answers nothing.
-pub fn serve(mut answer: impl FnMut(&str) -> Option<serde_json::Value>) -> ! {
+pub fn serve(mut answer: impl FnMut(&str) -> Option<Value>) -> ! {
     let mut out = io::stdout().lock();
     for line in io::stdin().lock().lines() {
         let Ok(line) = line else { break };
@@ -159,6 +173,12 @@ pub fn serve(mut answer: impl FnMut(&str) -> Option<serde_json::Value>) -> ! {
         }
     }
     std::process::exit(0)
+}
+
+/// The answer to a line that the program does not know.
+#[must_use]
+pub fn unknown(line: &str) -> Value {
+    json!({ "error": format!("nothing to say about {line}") })
 }
 
 /// The value after `--NAME`, or `None`. Arguments are `--name value` pairs; flags have no value.

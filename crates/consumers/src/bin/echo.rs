@@ -6,7 +6,7 @@ use std::io::{Read, Write};
 use std::net::{IpAddr, TcpListener, TcpStream, UdpSocket};
 use std::time::{Duration, Instant};
 
-use consumers::{argument, is_pause, keepalive, number, pin_as_asked, serve, stand_aside};
+use consumers::{argument, is_pause, keepalive, number, pin_as_asked, serve, stand_aside, unknown};
 use serde_json::json;
 
 const USAGE: &str =
@@ -38,7 +38,7 @@ fn run(args: &[String]) -> Result<(), String> {
     }
     println!("{}", json!({ "ready": true, "pid": std::process::id() }));
     stand_aside(number(args, "--control-cpu")?);
-    serve(|line| Some(json!({ "error": format!("nothing to say about {line}") })))
+    serve(|line| Some(unknown(line)))
 }
 
 fn ports(args: &[String], name: &str) -> Result<Vec<u16>, String> {

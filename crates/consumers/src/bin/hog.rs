@@ -4,9 +4,7 @@
 
 use std::sync::OnceLock;
 
-use consumers::{
-    Counter, monotonic_ns, number, pin_as_asked, read_clock, serve, stand_aside, thread_clock, work,
-};
+use consumers::{Counter, Window, number, pin_as_asked, stand_aside, thread_clock, work};
 use serde_json::json;
 
 /// Rounds of work between two counts: about 10 us.
@@ -30,24 +28,8 @@ fn run(args: &[String]) -> Result<(), String> {
     println!("{}", json!({ "ready": true, "pid": std::process::id() }));
     std::thread::spawn(move || {
         stand_aside(control_cpu);
-        let mark = || (monotonic_ns(), read_clock(clock), chunks.get());
-        let mut from = mark();
-        serve(|line| match line {
-            "reset" => {
-                from = mark();
-                Some(json!({ "at_ns": from.0 }))
-            }
-            "report" => {
-                let to = mark();
-                Some(json!({
-                    "at_ns": to.0,
-                    "window_ns": to.0 - from.0,
-                    "cpu_ns": to.1 - from.1,
-                    "work": to.2 - from.2,
-                }))
-            }
-            _ => Some(json!({ "error": format!("not reset or report: {line}") })),
-        })
+        let window = Window::new(clock, || chunks.get());
+        window.serve(|from, to| json!({ "work": to.counts - from.counts }), |_| None)
     });
     loop {
         work(CHUNK);

@@ -13,7 +13,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use consumers::histogram::{Histogram, Snapshot};
-use consumers::{Counter, argument, keepalive, monotonic_ns, number, pin_as_asked, read_clock, serve};
+use consumers::{
+    Counter, argument, keepalive, monotonic_ns, number, pin_as_asked, read_clock, serve, unknown,
+};
 use serde_json::{Value, json};
 
 const USAGE: &str = "probe --to ADDR [--tcp PORT] [--udp PORT] [--arp INTERFACE] [--session PORT] [--count-udp PORT] \
@@ -378,7 +380,7 @@ fn control(flows: &[(&'static str, Arc<Flow>)]) -> ! {
             let rows = flows.iter().zip(&from).map(|((name, flow), from)| (*name, report(flow, from)));
             Some(Value::Object(rows.map(|(name, row)| (name.to_string(), row)).collect()))
         }
-        _ => Some(json!({ "error": format!("not reset or report: {line}") })),
+        _ => Some(unknown(line)),
     })
 }
 

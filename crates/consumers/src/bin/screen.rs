@@ -8,10 +8,8 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::OnceLock;
 
 use consumers::{
-    Counter, calibrate, loops, monotonic_ns, number, pin_as_asked, read_clock, serve, stand_aside,
-    thread_clock, work,
+    Counter, Window, calibrated_as_asked, loops, number, pin_as_asked, stand_aside, thread_clock, work,
 };
-use nix::time::ClockId;
 use serde_json::json;
 
 const USAGE: &str = "screen [--queue N] [--maxlen N] [--cpu N] [--control-cpu N] [--work-ns N | --work-loops N] \
@@ -49,8 +47,7 @@ fn main() {
 
 fn run(args: &[String]) -> Result<(), String> {
     pin_as_asked(args)?;
-    if args.iter().any(|a| a == "--calibrate") {
-        println!("{}", json!({ "loops_per_ms": calibrate() }));
+    if calibrated_as_asked(args) {
         return Ok(());
     }
     let loops = loops(args)?;
@@ -63,7 +60,17 @@ fn run(args: &[String]) -> Result<(), String> {
     println!("{}", json!({ "ready": true, "loops": loops, "pid": std::process::id() }));
     std::thread::spawn(move || {
         stand_aside(control_cpu);
-        control(counts, clock)
+        let window = Window::new(clock, || counts.received.get());
+        window.serve(
+            |from, to| {
+                json!({
+                    "received": to.counts - from.counts,
+                    "total_received": to.counts,
+                    "refused": counts.refused.get(),
+                })
+            },
+            |_| None,
+        )
     });
     filter(&socket, queue, counts, loops)
 }
@@ -95,29 +102,6 @@ fn filter(socket: &OwnedFd, queue: u16, counts: &Counts, loops: u64) -> Result<(
             }
         }
     }
-}
-
-fn control(counts: &Counts, clock: ClockId) -> ! {
-    let mark = || (monotonic_ns(), read_clock(clock), counts.received.get());
-    let mut from = mark();
-    serve(|line| match line {
-        "reset" => {
-            from = mark();
-            Some(json!({ "at_ns": from.0 }))
-        }
-        "report" => {
-            let to = mark();
-            Some(json!({
-                "at_ns": to.0,
-                "window_ns": to.0 - from.0,
-                "cpu_ns": to.1 - from.1,
-                "received": to.2 - from.2,
-                "total_received": to.2,
-                "refused": counts.refused.get(),
-            }))
-        }
-        _ => Some(json!({ "error": format!("not reset or report: {line}") })),
-    })
 }
 
 /// Ids of the packets in what one read gave, in network order.

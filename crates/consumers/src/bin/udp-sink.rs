@@ -13,11 +13,11 @@ use std::sync::OnceLock;
 
 use consumers::histogram::{Histogram, Snapshot};
 use consumers::{
-    Counter, argument, calibrate, loops, monotonic_ns, number, pin_as_asked, read_clock, serve, stand_aside,
-    thread_clock, work,
+    Counter, Moment, Window, argument, calibrated_as_asked, loops, monotonic_ns, number, pin_as_asked,
+    stand_aside, thread_clock, work,
 };
 use nix::time::ClockId;
-use serde_json::json;
+use serde_json::{Value, json};
 
 const USAGE: &str = "udp-sink --bind ADDR:PORT [--cpu N] [--control-cpu N] [--work-ns N | --work-loops N] \
                      [--rcvbuf BYTES] [--series] [--first-of N] | --calibrate [--cpu N]";
@@ -52,8 +52,7 @@ fn main() {
 
 fn run(args: &[String]) -> Result<(), String> {
     pin_as_asked(args)?;
-    if args.iter().any(|a| a == "--calibrate") {
-        println!("{}", json!({ "loops_per_ms": calibrate() }));
+    if calibrated_as_asked(args) {
         return Ok(());
     }
     let bind = argument(args, "--bind").ok_or(USAGE)?;
@@ -124,10 +123,8 @@ fn word(bytes: &[u8], at: usize) -> Option<u64> {
     bytes.get(at..at + 8)?.try_into().ok().map(u64::from_ne_bytes)
 }
 
-/// What the counters said when a window began.
-struct Mark {
-    at_ns: u64,
-    cpu_ns: u64,
+/// What the counters said at one moment.
+struct Seen {
     received: u64,
     bytes: u64,
     out_of_order: u64,
@@ -136,60 +133,54 @@ struct Mark {
     first: Snapshot,
 }
 
-fn mark(counts: &Counts, clock: ClockId) -> Mark {
-    Mark {
-        at_ns: monotonic_ns(),
-        cpu_ns: read_clock(clock),
-        received: counts.received.get(),
-        bytes: counts.bytes.get(),
-        out_of_order: counts.out_of_order.get(),
-        next: counts.next.get(),
-        latency: counts.latency.snapshot(),
-        first: counts.first.snapshot(),
+impl Counts {
+    fn seen(&self) -> Seen {
+        Seen {
+            received: self.received.get(),
+            bytes: self.bytes.get(),
+            out_of_order: self.out_of_order.get(),
+            next: self.next.get(),
+            latency: self.latency.snapshot(),
+            first: self.first.snapshot(),
+        }
+    }
+
+    fn series(&self) -> Value {
+        let last = self.series.iter().rposition(|c| c.get() > 0).map_or(0, |i| i + 1);
+        let per_ms: Vec<u64> = self.series[..last].iter().map(Counter::get).collect();
+        json!({ "first_ns": self.first_ns.get(), "per_ms": per_ms })
     }
 }
 
 fn control(counts: &Counts, fd: RawFd, clock: ClockId, loops: u64) -> ! {
-    let mut from = mark(counts, clock);
-    serve(|line| match line {
-        "reset" => {
-            from = mark(counts, clock);
-            Some(json!({ "at_ns": from.at_ns }))
-        }
-        "report" => {
-            let to = mark(counts, clock);
-            let latency = to.latency.since(&from.latency);
-            let us = |q: f64| latency.quantile(q) / 1000.0;
-            let first = to.first.since(&from.first);
-            let first_us = |q: f64| first.quantile(q) / 1000.0;
-            let received = to.received - from.received;
-            let meminfo = meminfo(fd);
-            Some(json!({
-                "at_ns": to.at_ns,
-                "window_ns": to.at_ns - from.at_ns,
-                "received": received,
-                "bytes": to.bytes - from.bytes,
-                "out_of_order": to.out_of_order - from.out_of_order,
-                "missing": (to.next - from.next).saturating_sub(received),
-                "cpu_ns": to.cpu_ns - from.cpu_ns,
-                "latency_us": { "p50": us(0.5), "p99": us(0.99), "p999": us(0.999), "max": us(1.0) },
-                "latency_count": latency.len(),
-                "first_us": { "p50": first_us(0.5), "p99": first_us(0.99), "p999": first_us(0.999) },
-                "first_count": first.len(),
-                "total_received": to.received,
-                "total_cpu_ns": to.cpu_ns,
-                "drops": meminfo[MEMINFO_DROPS],
-                "queued_bytes": meminfo[MEMINFO_RMEM],
-                "rcvbuf_bytes": meminfo[MEMINFO_RCVBUF],
-                "loops": loops,
-            }))
-        }
-        "series" => {
-            let last = counts.series.iter().rposition(|c| c.get() > 0).map_or(0, |i| i + 1);
-            let per_ms: Vec<u64> = counts.series[..last].iter().map(Counter::get).collect();
-            Some(json!({ "first_ns": counts.first_ns.get(), "per_ms": per_ms }))
-        }
-        _ => Some(json!({ "error": format!("not reset, report or series: {line}") })),
+    let report = |from: &Moment<Seen>, to: &Moment<Seen>| report(&from.counts, to, fd, loops);
+    let series = |line: &str| (line == "series").then(|| counts.series());
+    Window::new(clock, || counts.seen()).serve(report, series)
+}
+
+fn report(from: &Seen, end: &Moment<Seen>, fd: RawFd, loops: u64) -> Value {
+    let to = &end.counts;
+    let latency = to.latency.since(&from.latency);
+    let us = |q: f64| latency.quantile(q) / 1000.0;
+    let first = to.first.since(&from.first);
+    let first_us = |q: f64| first.quantile(q) / 1000.0;
+    let received = to.received - from.received;
+    let meminfo = meminfo(fd);
+    json!({
+        "received": received,
+        "bytes": to.bytes - from.bytes,
+        "out_of_order": to.out_of_order - from.out_of_order,
+        "missing": (to.next - from.next).saturating_sub(received),
+        "latency_us": { "p50": us(0.5), "p99": us(0.99), "p999": us(0.999), "max": us(1.0) },
+        "latency_count": latency.len(),
+        "first_us": { "p50": first_us(0.5), "p99": first_us(0.99), "p999": first_us(0.999) },
+        "first_count": first.len(),
+        "total_received": to.received,
+        "total_cpu_ns": end.cpu_ns,
+        "drops": meminfo[MEMINFO_DROPS],
+        "queued_bytes": meminfo[MEMINFO_RMEM],
+        "rcvbuf_bytes": meminfo[MEMINFO_RCVBUF],
+        "loops": loops,
     })
 }
 
