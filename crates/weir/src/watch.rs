@@ -1,25 +1,23 @@
 //! `weir watch`: where packets wait and are lost, interval by interval.
 
 use crate::cli::WatchArgs;
-use crate::error::{failed, usage};
+use crate::error::usage;
 use crate::out::{self, ColorWhen, Paint, shown};
 use kern::discover::{self, DiscoverError};
 use kern::raw::Want;
-use see::{SCHEMA, Sampler, Snapshot};
+use see::{Sampler, Snapshot};
 use std::fs::File;
-use std::io::{BufRead, BufReader, Read, Write};
-use std::path::Path;
+use std::io::Write;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+mod replay;
 mod serve;
 mod table;
 mod view;
 
-/// Longest line of a recording, bytes: a snapshot of 256 consumers and 1024 queues is below it.
-const LINE_MAX: u64 = 16 * 1024 * 1024;
 /// Longest time between two looks at the signal, so that Ctrl-C is quick.
 const STEP: Duration = Duration::from_millis(50);
 
@@ -42,7 +40,7 @@ pub fn run(args: &WatchArgs, when: ColorWhen) -> anyhow::Result<ExitCode> {
         false => out::data(&table::text(snapshot, paint)),
     };
     if let Some(file) = &args.replay {
-        replay(file, args.once, &mut show)?;
+        replay::replay(file, args.once, &mut show)?;
         return Ok(ExitCode::SUCCESS);
     }
     check_names(&args.interfaces)?;
@@ -104,47 +102,4 @@ pub fn sleep_until(then: Instant, stop: &AtomicBool) -> bool {
         }
         std::thread::sleep(left.min(STEP));
     }
-}
-
-/// The snapshot in line `number` of the recording `name`.
-fn parse(line: &[u8], name: &str, number: usize) -> anyhow::Result<Snapshot> {
-    let snapshot: Snapshot = serde_json::from_slice(line).map_err(|e| {
-        usage(format!("--replay {name}: line {number} is no snapshot ({e}); give a file of --record"))
-    })?;
-    if snapshot.schema != SCHEMA {
-        return Err(usage(format!(
-            "--replay {name}: line {number} is not {SCHEMA}; give a file of --record"
-        )));
-    }
-    Ok(snapshot)
-}
-
-/// Shows each snapshot of a recording; with `last` only the last one.
-fn replay(
-    path: &Path,
-    last: bool,
-    show: &mut impl FnMut(&Snapshot) -> anyhow::Result<()>,
-) -> anyhow::Result<()> {
-    let name = shown(&path.display().to_string());
-    let file = File::open(path).map_err(|e| usage(format!("--replay {name}: {e}")))?;
-    let mut file = BufReader::new(file);
-    let mut kept = None;
-    let mut line = Vec::new();
-    for number in 1.. {
-        line.clear();
-        let read = file.by_ref().take(LINE_MAX).read_until(b'\n', &mut line);
-        if read.map_err(|e| failed(format!("--replay {name}: {e}")))? == 0 {
-            break;
-        }
-        // A recording that was cut off ends within a line: what is whole is shown.
-        if line.last() != Some(&b'\n') && number > 1 {
-            break;
-        }
-        let snapshot = parse(&line, &name, number)?;
-        match last {
-            true => kept = Some(snapshot),
-            false => show(&snapshot)?,
-        }
-    }
-    kept.as_ref().map_or(Ok(()), show)
 }

@@ -102,6 +102,32 @@ fn garbage_is_refused_with_the_line() {
     assert_eq!(answer.1.lines().collect::<Vec<_>>(), lines[..2]);
 }
 
+#[test]
+fn a_recording_without_an_interval_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("night.jsonl");
+    std::fs::write(&path, "").unwrap();
+    for more in [&[][..], &["--json"], &["--once"], &["--web", "0"]] {
+        refused(&replay(&path, more), &["--replay", "no interval is in it", "give a file of --record"]);
+    }
+}
+
+#[test]
+fn a_line_that_is_too_long_is_skipped_and_counted() {
+    let dir = tempfile::tempdir().unwrap();
+    let (path, recorded) = recording(dir.path());
+    let lines: Vec<&str> = recorded.lines().collect();
+    let long = " ".repeat(16 * 1024 * 1024);
+    std::fs::write(&path, format!("{}\n{long}\n{}\n", lines[0], lines[1])).unwrap();
+    let (code, again, error) = replay(&path, &["--json"]);
+    assert_eq!(code, 0, "{error}");
+    assert_eq!(again.lines().collect::<Vec<_>>(), lines[..2]);
+    assert!(error.contains("1 line of more than 16 MiB skipped") && error.lines().count() == 1, "{error}");
+    // Nothing else is in it.
+    std::fs::write(&path, format!("{long}\n{long}\n")).unwrap();
+    refused(&replay(&path, &[]), &["no interval is in it but 2 lines of more than 16 MiB"]);
+}
+
 /// CPU time of a process, all its threads, ns.
 fn cpu_ns(pid: u32) -> u64 {
     kern::wire::tasks::process_cpu_ns(pid as i32).unwrap()

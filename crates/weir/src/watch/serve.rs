@@ -1,6 +1,7 @@
 //! `weir watch --web` and `--metrics`: intervals go to a page and to monitors instead of the terminal.
 
-use super::{check_names, replay, sleep_until, stop_flag};
+use super::replay::replay;
+use super::{check_names, sleep_until, stop_flag};
 use crate::cli::WatchArgs;
 use crate::error::usage;
 use crate::out::{self, Weight};
@@ -71,12 +72,6 @@ fn recorded(args: &WatchArgs, stop: &AtomicBool) -> anyhow::Result<ExitCode> {
     match end {
         Err(e) if e.is::<Stopped>() => return Ok(ExitCode::SUCCESS),
         other => other?,
-    }
-    if show.is_none() {
-        return Err(usage(format!(
-            "--replay {}: no interval in it; give a file of --record",
-            file.display()
-        )));
     }
     while sleep_until(Instant::now() + args.interval, stop) {}
     Ok(ExitCode::SUCCESS)

@@ -2,9 +2,10 @@
 
 use crate::error::{failed, usage};
 use crate::out::shown;
+use crate::watch::replay::{self, LINE_MAX, Line, next_line};
 use see::{Sampler, Snapshot};
 use std::fs::File;
-use std::io::{BufRead, BufReader, Read, Seek, SeekFrom, Write};
+use std::io::{BufReader, Read, Seek, SeekFrom, Write};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -78,30 +79,41 @@ pub struct Recording {
     name: String,
     /// Where each line begins, and the end of the last one, bytes.
     places: Vec<u64>,
+    /// Lines of more than [`LINE_MAX`] bytes; they keep their places, but cannot be read.
+    too_long: u64,
 }
 
 impl Recording {
-    /// Looks for the lines of a file and reads the first one.
+    /// Looks for the lines of a file and reads the first one that is not too long.
     ///
     /// # Errors
     /// 2 if it cannot be read or is no recording.
     pub fn open(path: &Path) -> anyhow::Result<Recording> {
         let name = shown(&path.display().to_string());
         let file = File::open(path).map_err(|e| usage(format!("--replay {name}: {e}")))?;
-        let mut file = BufReader::new(file);
-        let mut places = vec![0];
-        while places.len() <= INTERVALS_MAX {
-            let bytes = line_length(&mut file).map_err(|e| failed(format!("--replay {name}: {e}")))?;
-            let Some(bytes) = bytes else { break };
-            places.push(places.last().copied().unwrap_or(0) + bytes);
+        let mut recording = Recording { file: BufReader::new(file), name, places: vec![0], too_long: 0 };
+        let (mut line, mut first, mut end) = (Vec::new(), None, 0);
+        while recording.len() < INTERVALS_MAX {
+            let read = next_line(&mut recording.file, &mut line);
+            let (what, bytes) = read.map_err(|e| failed(format!("--replay {}: {e}", recording.name)))?;
+            match what {
+                // What was cut off at the end is none.
+                Line::Cut | Line::End => break,
+                Line::TooLong => recording.too_long += 1,
+                Line::Whole => first = first.or(Some(recording.len())),
+            }
+            end += bytes;
+            recording.places.push(end);
         }
-        let mut recording = Recording { file, name, places };
-        if recording.len() > 0 {
-            recording.read(0)?;
-            return Ok(recording);
+        match first {
+            Some(first) => recording.read(first).map(|_| recording),
+            None => Err(replay::nothing_in(&recording.name, recording.too_long)),
         }
-        let name = recording.name;
-        Err(usage(format!("--replay {name}: no interval is in it; give a file of --record")))
+    }
+
+    /// Says what could not be shown.
+    pub fn tell(&self) {
+        replay::tell_too_long(&self.name, self.too_long);
     }
 
     /// Intervals; one that was cut off at the end is none.
@@ -117,13 +129,16 @@ impl Recording {
         let (Some(begin), Some(end)) = (self.places.get(at), self.places.get(at + 1)) else {
             return Err(failed(format!("--replay {}: it has no line {}", self.name, at + 1)));
         };
-        let size = (end - begin).min(crate::watch::LINE_MAX);
+        let size = end - begin;
+        if size > LINE_MAX as u64 {
+            return Err(failed(format!("line {} has more than 16 MiB: skipped", at + 1)));
+        }
         let mut line = Vec::new();
         self.file
             .seek(SeekFrom::Start(*begin))
             .and_then(|_| self.file.by_ref().take(size).read_to_end(&mut line))
             .map_err(|e| failed(format!("--replay {}: {e}", self.name)))?;
-        crate::watch::parse(&line, &self.name, at + 1)
+        replay::parse(&line, &self.name, at + 1)
     }
 }
 
@@ -133,24 +148,6 @@ pub fn past(recording: &mut Recording, at: usize, most: usize) -> Vec<Arc<Snapsh
         |first: &usize| recording.places.get(at).zip(recording.places.get(*first)).map_or(0, |(b, a)| b - a);
     let first = (at.saturating_sub(most)..at).find(|first| from(first) <= PAST_MAX).unwrap_or(at);
     (first..at).filter_map(|at| recording.read(at).ok()).map(Arc::new).collect()
-}
-
-/// Bytes up to and with the next end of a line; none if there is no further whole line.
-fn line_length(file: &mut BufReader<File>) -> std::io::Result<Option<u64>> {
-    let mut bytes = 0;
-    loop {
-        let buffer = file.fill_buf()?;
-        if buffer.is_empty() {
-            return Ok(None);
-        }
-        let end = buffer.iter().position(|b| *b == b'\n');
-        let used = end.map_or(buffer.len(), |end| end + 1);
-        file.consume(used);
-        bytes += used as u64;
-        if end.is_some() {
-            return Ok(Some(bytes));
-        }
-    }
 }
 
 #[cfg(test)]
@@ -203,6 +200,19 @@ mod tests {
             let error = open(text).err().unwrap().to_string();
             assert!(error.contains("give a file of --record"), "{text:?}: {error}");
         }
+    }
+
+    #[test]
+    fn a_line_that_is_too_long_keeps_its_place_and_is_named() {
+        let long = "x".repeat(LINE_MAX) + "\n";
+        let mut recording = open(&(long.clone() + &lines(2))).unwrap();
+        assert_eq!((recording.len(), recording.too_long), (3, 1));
+        assert!(recording.read(0).unwrap_err().to_string().contains("line 1 has more than 16 MiB"));
+        assert_eq!(recording.read(2).unwrap().time_s, 1.0);
+        let times: Vec<f64> = past(&mut recording, 2, 100).iter().map(|s| s.time_s).collect();
+        assert_eq!(times, [0.0]);
+        let error = open(&long).err().unwrap().to_string();
+        assert!(error.contains("no interval is in it but 1 line of more than 16 MiB"), "{error}");
     }
 
     #[test]

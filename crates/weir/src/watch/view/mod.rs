@@ -104,11 +104,12 @@ pub fn run(args: &WatchArgs, when: ColorWhen) -> anyhow::Result<ExitCode> {
     // Nobody waits for room in it any more.
     drop(messages);
     result?;
-    if let Source::Live(host) = shown.source {
-        match host.thread.join() {
+    match shown.source {
+        Source::Live(host) => match host.thread.join() {
             Ok(result) => result?,
             Err(panic) => std::panic::resume_unwind(panic),
-        }
+        },
+        Source::Replay(recording) => recording.tell(),
     }
     Ok(ExitCode::SUCCESS)
 }
