@@ -6,6 +6,7 @@
 pub mod consumers;
 mod cpus;
 pub mod explain;
+pub mod guard;
 pub mod ledger;
 pub mod model;
 mod path;

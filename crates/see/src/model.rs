@@ -3,6 +3,7 @@
 //! Counts are those of the interval; a rate is its count over [`Snapshot::interval_s`]. `None` (absent in JSON) means
 //! not measured, and never zero.
 
+use crate::guard::Guard;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -37,6 +38,9 @@ pub struct Snapshot {
     pub processes: Vec<Process>,
     /// Where every packet of this network namespace went.
     pub ledger: Ledger,
+    /// Running guards of the interfaces that are watched.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub guards: Vec<Guard>,
     /// Counters of the stack that moved, by the kernel's own names.
     pub stack: BTreeMap<String, u64>,
     /// Numbers of the end of the interval that are no counters, such as `sockstat.UDP.mem` (pages).
@@ -213,6 +217,9 @@ pub struct Queue {
     /// Process id of its NAPI's kernel thread.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub thread: Option<u32>,
+    /// How a guard serves it: `interrupt`, `poll`, `thread`, `shed`; empty without one.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub mode: String,
     /// Interrupts.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub interrupts: Option<u64>,

@@ -94,6 +94,7 @@ fn queue(now: &raw::Queue, driver: &BTreeMap<String, u64>, arrival: &Arrival, be
         cpus: now.cpus.to_string(),
         rps: now.rps.to_string(),
         thread: now.thread,
+        mode: String::new(),
         interrupts: now.interrupts.zip(then.and_then(|q| q.interrupts)).map(|(n, t)| moved64(t, n)),
         packets: QUEUE_PACKETS.iter().find_map(named),
         drops: arrival.queues.get(&now.queue).cloned().unwrap_or_default(),

@@ -78,6 +78,7 @@ pub fn snapshot(before: &Raw, after: &Raw, watched: &[String], host: &str, time_
         consumers_quiet,
         processes: processes.into_iter().take(PROCESSES_MAX).collect(),
         ledger,
+        guards: Vec::new(),
         stack,
         gauges,
         limits: after.limits.clone(),

@@ -110,6 +110,7 @@
     $("caption-cpu").textContent = `fullest CPU, % (now CPU ${at.cpu})`;
     consumers(s);
     cpus(s);
+    guards(s);
     ledger(s);
     notes(s);
     spanText();
@@ -229,6 +230,29 @@
     }));
   }
 
+  function guards(s) {
+    const all = s.guards || [];
+    $("guard").hidden = !all.length;
+    $("sources").replaceChildren(...all.flatMap((guard) => guard.sources).map((source) => {
+      const row = html("tr");
+      const name = html("td", "", source.name);
+      name.title = source.reason;
+      const shed = Object.entries(source.shed || {}).filter(([, n]) => n > 0);
+      const gone = html("td", shed.length ? "shed" : "", kilo(source.shed && total(source.shed), s.interval_s));
+      gone.title = shed.map(([kind, n]) => `${kilo(n, s.interval_s)} ${kind}`).join(", ");
+      row.append(name, html("td", "", source.mode), html("td", "", String(source.cpu)),
+        html("td", "", kilo(source.packets, s.interval_s)), html("td", "", kilo(source.turns, s.interval_s)),
+        gone, html("td", "", source.foreign_polls === undefined ? "n/a" : grouped(source.foreign_polls)));
+      return row;
+    }));
+    const cpus = all.flatMap((guard) => guard.cpus).filter((cpu) => cpu.budget_used !== undefined);
+    $("budget").textContent = cpus.slice(0, 8).map((cpu) => {
+      const pauses = cpu.sleeps.feedback || 0;
+      const waits = cpu.sleeps.budget || 0;
+      return `CPU ${cpu.cpu} uses ${percent(cpu.budget_used)} of its budget, ${grouped(pauses)} pauses, ${grouped(waits)} waits for budget`;
+    }).join("; ");
+  }
+
   function ledger(s) {
     const l = s.ledger;
     const list = (map) => Object.entries(map).map(([what, n]) => `${grouped(n)} ${what}`).join(", ") || "none";
@@ -239,7 +263,7 @@
   }
 
   function notes(s) {
-    const lines = Object.entries(s.skipped).map(([what, n]) => `${n} ${what} vanished or could not be parsed`).concat(s.missing);
+    const lines = Object.entries(s.skipped).map(([what, n]) => `${n} ${what} vanished, were too slow or could not be parsed`).concat(s.missing);
     $("notes").replaceChildren(...lines.map((text) => html("li", "", text)));
   }
 

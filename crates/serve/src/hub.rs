@@ -3,6 +3,7 @@
 use crate::http::{Event, Feed};
 use crate::metrics::{Seen, Store};
 use see::explain::{Finding, Report, explain};
+use see::guard::Guard;
 use see::model::Place;
 use see::{SCHEMA, Snapshot};
 use serde::Serialize;
@@ -20,6 +21,10 @@ const CONSUMERS: usize = 48;
 const CPUS: usize = 256;
 /// Interfaces that an event has.
 const INTERFACES: usize = 64;
+/// Guards that an event has.
+const GUARDS: usize = 4;
+/// Sources, and CPUs, of a guard that an event has.
+const SOURCES: usize = 64;
 
 /// One interval as the curves show it. Packets are counts of the interval.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
@@ -218,6 +223,11 @@ fn brief(s: &Snapshot) -> Snapshot {
         stages: Vec::new(),
         ..i.clone()
     };
+    let guard = |g: &Guard| Guard {
+        sources: g.sources.iter().take(SOURCES).cloned().collect(),
+        cpus: g.cpus.iter().take(SOURCES).cloned().collect(),
+        ..g.clone()
+    };
     Snapshot {
         schema: SCHEMA.to_owned(),
         host: s.host.clone(),
@@ -229,6 +239,7 @@ fn brief(s: &Snapshot) -> Snapshot {
         consumers: s.consumers.iter().take(CONSUMERS).cloned().collect(),
         consumers_quiet: s.consumers_quiet + s.consumers.len().saturating_sub(CONSUMERS) as u64,
         ledger: s.ledger.clone(),
+        guards: s.guards.iter().take(GUARDS).map(guard).collect(),
         skipped: s.skipped.clone(),
         missing: s.missing.clone(),
         ..Snapshot::default()

@@ -204,6 +204,10 @@ pub struct WatchArgs {
     /// weir watch --replay night.jsonl
     #[arg(long, value_name = "FILE", conflicts_with_all = ["record", "interfaces"])]
     pub replay: Option<PathBuf>,
+
+    /// Directory of the guards' sockets.
+    #[arg(long, hide = true, default_value = RUN_DIR)]
+    pub control_dir: PathBuf,
 }
 
 /// `weir explain`.

@@ -7,13 +7,15 @@
 use crate::cli::StatusArgs;
 use crate::error::{failed, missing};
 use crate::out::{self, Paint, shown};
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, connect, socket};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::io::{ErrorKind, Read};
+use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 mod table;
 
@@ -22,7 +24,7 @@ pub const SCHEMA: &str = "weir.status/1";
 /// Guards that are asked.
 const GUARDS_MAX: usize = 256;
 /// Bytes of the longest answer.
-const ANSWER_MAX: u64 = 4 * 1024 * 1024;
+const ANSWER_MAX: usize = 4 * 1024 * 1024;
 /// A guard's control loop answers within one of its rounds; one that is stopped must not stop this program.
 const PATIENCE: Duration = Duration::from_secs(2);
 
@@ -36,6 +38,10 @@ pub struct Status {
     pub pid: u32,
     /// When the interval ended, RFC 3339, UTC.
     pub time: String,
+    /// The same, CLOCK_MONOTONIC ns.
+    pub time_ns: u64,
+    /// Inode of its network namespace.
+    pub netns: u64,
     /// Length of the interval.
     pub interval_s: f64,
     /// Guarded interfaces.
@@ -108,6 +114,8 @@ pub struct Poller {
     pub lent: u64,
     /// CPU time spent on packets, ns.
     pub busy_ns: u64,
+    /// CPU time of NET_RX softirqs on its CPU, ns.
+    pub softirq_ns: u64,
 }
 
 /// One guarded interface.
@@ -162,6 +170,26 @@ pub struct Source {
     pub classes: BTreeMap<String, u64>,
     /// Of the normal ones, those that a rule protects, but not that many of them.
     pub over_bound: u64,
+    /// Frames shed by class.
+    pub shed: BTreeMap<String, u64>,
+    /// Since the guard started.
+    pub total: Option<SourceTotal>,
+}
+
+/// Counts of one source since the guard started: who asks now and then knows what happened meanwhile.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct SourceTotal {
+    /// Packets handed up.
+    pub packets: u64,
+    /// Turns of the poller.
+    pub turns: u64,
+    /// Polls that were not the poller's, in any mode.
+    pub other_polls: u64,
+    /// Frames by class.
+    pub classes: BTreeMap<String, u64>,
+    /// Frames shed by class.
+    pub shed: BTreeMap<String, u64>,
 }
 
 /// One consumer.
@@ -221,7 +249,7 @@ pub fn run(args: &StatusArgs, paint: Paint) -> anyhow::Result<ExitCode> {
     let mut running = 0;
     let mut silent = Vec::new();
     for (pid, path) in &sockets {
-        let text = match ask(path) {
+        let text = match ask(path, PATIENCE) {
             Ok(text) => text,
             Err(err) if matches!(err.kind(), ErrorKind::ConnectionRefused | ErrorKind::NotFound) => {
                 out::talk(&format!(
@@ -281,7 +309,10 @@ pub fn sweep(dir: &Path) {
 }
 
 /// Sockets of guards in `dir` by process id, at most [`GUARDS_MAX`].
-fn sockets(dir: &Path) -> anyhow::Result<Vec<(u32, PathBuf)>> {
+///
+/// # Errors
+/// 3 if only root may look, 1 if the directory cannot be read.
+pub fn sockets(dir: &Path) -> anyhow::Result<Vec<(u32, PathBuf)>> {
     let entries = match std::fs::read_dir(dir) {
         Ok(entries) => entries,
         Err(err) if err.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
@@ -303,10 +334,91 @@ fn sockets(dir: &Path) -> anyhow::Result<Vec<(u32, PathBuf)>> {
     Ok(list)
 }
 
-fn ask(path: &Path) -> std::io::Result<String> {
-    let stream = UnixStream::connect(path)?;
-    stream.set_read_timeout(Some(PATIENCE))?;
-    let mut text = String::new();
-    stream.take(ANSWER_MAX).read_to_string(&mut text)?;
-    Ok(text)
+/// What the guard behind `path` answers, within `patience`. It never waits longer: not for one that is stopped, whose queue of
+/// connections is full at last, and not for one that answers by the byte.
+///
+/// # Errors
+/// `ConnectionRefused` or `NotFound` if there is no guard, `WouldBlock` or `TimedOut` if it is too slow.
+pub fn ask(path: &Path, patience: Duration) -> std::io::Result<String> {
+    let until = Instant::now() + patience;
+    let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
+    let socket = socket(AddressFamily::Unix, SockType::Stream, flags, None)?;
+    connect(socket.as_raw_fd(), &UnixAddr::new(path)?)?;
+    let mut stream = UnixStream::from(socket);
+    stream.set_nonblocking(false)?;
+    let (mut text, mut part) = (Vec::new(), [0; 16 * 1024]);
+    loop {
+        let left = until.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(ErrorKind::TimedOut.into());
+        }
+        stream.set_read_timeout(Some(left))?;
+        match stream.read(&mut part) {
+            Ok(0) => return String::from_utf8(text).map_err(|_| ErrorKind::InvalidData.into()),
+            Ok(n) if text.len() + n > ANSWER_MAX => return Err(ErrorKind::FileTooLarge.into()),
+            Ok(n) => text.extend_from_slice(&part[..n]),
+            Err(e) if e.kind() == ErrorKind::Interrupted => {}
+            Err(e) => return Err(e),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write;
+    use std::os::unix::net::UnixListener;
+
+    /// A socket in a directory of its own.
+    fn listener() -> (tempfile::TempDir, PathBuf, UnixListener) {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("guard-7.sock");
+        let listener = UnixListener::bind(&path).unwrap();
+        (dir, path, listener)
+    }
+
+    #[test]
+    fn the_whole_answer_is_read() {
+        let (dir, path, listener) = listener();
+        let long = "x".repeat(100_000);
+        let sent = long.clone();
+        let guard = std::thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            stream.write_all(sent.as_bytes()).unwrap();
+        });
+        assert_eq!(ask(&path, Duration::from_secs(10)).unwrap(), long);
+        guard.join().unwrap();
+        assert_eq!(sockets(dir.path()).unwrap(), [(7, path.clone())]);
+        // The listener is gone, its socket is not.
+        assert_eq!(ask(&path, PATIENCE).unwrap_err().kind(), ErrorKind::ConnectionRefused);
+    }
+
+    #[test]
+    fn nobody_is_waited_for_longer_than_allowed() {
+        use nix::sys::socket::{Backlog, listen};
+        let (_dir, path, listener) = listener();
+        listen(&listener, Backlog::new(1).unwrap()).unwrap();
+        // Nobody accepts: the first ones wait for an answer, then the queue is full and none can connect any more.
+        for _ in 0..8 {
+            let begin = Instant::now();
+            let kind = ask(&path, Duration::from_millis(20)).unwrap_err().kind();
+            assert!(matches!(kind, ErrorKind::WouldBlock | ErrorKind::TimedOut), "{kind:?}");
+            assert!(begin.elapsed() < Duration::from_secs(5), "{:?}", begin.elapsed());
+        }
+    }
+
+    #[test]
+    fn one_that_answers_by_the_byte_is_not_waited_for() {
+        let (_dir, path, listener) = listener();
+        let guard = std::thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            while stream.write_all(b"x").is_ok() {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+        });
+        let begin = Instant::now();
+        assert!(ask(&path, Duration::from_millis(50)).is_err());
+        assert!(begin.elapsed() < Duration::from_secs(5), "{:?}", begin.elapsed());
+        guard.join().unwrap();
+    }
 }

@@ -13,6 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+mod guards;
 mod replay;
 mod serve;
 mod table;
@@ -51,13 +52,13 @@ pub fn run(args: &WatchArgs, when: ColorWhen) -> anyhow::Result<ExitCode> {
         None => None,
     };
     let stop = stop_flag()?;
-    let mut sampler = Sampler::open(Want { devices: args.interfaces.clone(), ..Want::default() })?;
+    let mut host = Host::open(args)?;
     let mut next = Instant::now() + args.interval;
     loop {
         if !sleep_until(next, &stop) {
             return Ok(ExitCode::SUCCESS);
         }
-        let snapshot = sampler.sample()?;
+        let snapshot = host.sample()?;
         if let Some(file) = &mut record {
             writeln!(file, "{}", serde_json::to_string(&snapshot)?)?;
         }
@@ -67,6 +68,33 @@ pub fn run(args: &WatchArgs, when: ColorWhen) -> anyhow::Result<ExitCode> {
         }
         // A reader that is slow costs intervals, not a backlog of them.
         next = (next + args.interval).max(Instant::now());
+    }
+}
+
+/// This host: the kernel's counters, and what guards tell.
+pub struct Host {
+    sampler: Sampler,
+    guards: guards::Guards,
+}
+
+impl Host {
+    /// Takes the first readings, in the caller's network namespace.
+    ///
+    /// # Errors
+    /// If the kernel shows neither interfaces nor counters.
+    pub fn open(args: &WatchArgs) -> anyhow::Result<Host> {
+        let sampler = Sampler::open(Want { devices: args.interfaces.clone(), ..Want::default() })?;
+        Ok(Host { sampler, guards: guards::Guards::open(args.control_dir.clone()) })
+    }
+
+    /// The interval since the last call, or since this was opened.
+    ///
+    /// # Errors
+    /// As [`Host::open`].
+    pub fn sample(&mut self) -> anyhow::Result<Snapshot> {
+        let mut snapshot = self.sampler.sample()?;
+        self.guards.add(&mut snapshot);
+        Ok(snapshot)
     }
 }
 

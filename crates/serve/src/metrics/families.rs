@@ -1,6 +1,7 @@
 //! The table of metrics.
 
 use super::{Family, Kind, Seen, Take};
+use see::guard::{Poller, Source};
 use see::model::{Consumer, Cpu, Interface, Place};
 use std::collections::BTreeMap;
 
@@ -108,6 +109,22 @@ fn processes(seen: &Seen<'_>, take: &mut Take<'_>, value: fn(&see::model::Proces
     }
 }
 
+fn sources(seen: &Seen<'_>, take: &mut Take<'_>, value: fn(&Source) -> Option<u64>) {
+    for source in seen.snapshot.guards.iter().flat_map(|guard| &guard.sources).take(QUEUES) {
+        if let Some(value) = value(source) {
+            take(&[&source.name], n(value));
+        }
+    }
+}
+
+fn pollers(seen: &Seen<'_>, take: &mut Take<'_>, value: fn(&Poller) -> Option<f64>) {
+    for poller in seen.snapshot.guards.iter().flat_map(|guard| &guard.cpus).take(CPUS) {
+        if let Some(value) = value(poller) {
+            take(&[&poller.cpu.to_string()], value);
+        }
+    }
+}
+
 fn each(map: &BTreeMap<String, u64>, take: &mut Take<'_>) {
     for (word, packets) in map {
         take(&[word], n(*packets));
@@ -115,7 +132,7 @@ fn each(map: &BTreeMap<String, u64>, take: &mut Take<'_>) {
 }
 
 /// All metrics but those about weir itself.
-pub static FAMILIES: [Family; 38] = [
+pub static FAMILIES: [Family; 46] = [
     Family {
         name: "interval",
         unit: "seconds",
@@ -140,7 +157,7 @@ pub static FAMILIES: [Family; 38] = [
         kind: Kind::Counter,
         labels: &["what"],
         limit: WORDS,
-        help: "What vanished while it was read or could not be parsed",
+        help: "What vanished while it was read, was too slow or could not be parsed",
         of: |seen, take| each(&seen.snapshot.skipped, take),
     },
     Family {
@@ -482,6 +499,91 @@ pub static FAMILIES: [Family; 38] = [
         limit: PROCESSES,
         help: "Time that they were ready and waited for a CPU",
         of: |seen, take| processes(seen, take, |p| p.waits),
+    },
+    Family {
+        name: "guards",
+        unit: "",
+        kind: Kind::Gauge,
+        labels: &[],
+        limit: 1,
+        help: "Running guards of the interfaces that are watched; only root sees them",
+        of: |seen, take| one(seen, take, |s| s.guards.len() as f64),
+    },
+    Family {
+        name: "guard_mode",
+        unit: "",
+        kind: Kind::Gauge,
+        labels: &["source", "mode"],
+        limit: QUEUES,
+        help: "1 for the mode in which a guard has a source: interrupt, poll, thread or shed",
+        of: |seen, take| {
+            for source in seen.snapshot.guards.iter().flat_map(|guard| &guard.sources).take(QUEUES) {
+                take(&[&source.name, &source.mode], 1.0);
+            }
+        },
+    },
+    Family {
+        name: "guard_received",
+        unit: "packets",
+        kind: Kind::Counter,
+        labels: &["source"],
+        limit: QUEUES,
+        help: "Packets that a guarded source handed up, in any mode",
+        of: |seen, take| sources(seen, take, |source| source.packets),
+    },
+    Family {
+        name: "guard_turns",
+        unit: "",
+        kind: Kind::Counter,
+        labels: &["source"],
+        limit: QUEUES,
+        help: "Turns in which a guard polled a source",
+        of: |seen, take| sources(seen, take, |source| source.turns),
+    },
+    Family {
+        name: "guard_foreign_polls",
+        unit: "",
+        kind: Kind::Counter,
+        labels: &["source"],
+        limit: QUEUES,
+        help: "Polls that were not the guard's while it polled a source all the interval",
+        of: |seen, take| sources(seen, take, |source| source.foreign_polls),
+    },
+    Family {
+        name: "guard_shed",
+        unit: "packets",
+        kind: Kind::Counter,
+        labels: &["source", "class"],
+        limit: 3 * QUEUES,
+        help: "Packets that a guard shed, by class: normal, bulk, protected",
+        of: |seen, take| {
+            for source in seen.snapshot.guards.iter().flat_map(|guard| &guard.sources).take(QUEUES) {
+                source.shed.iter().for_each(|(class, shed)| take(&[&source.name, class], n(*shed)));
+            }
+        },
+    },
+    Family {
+        name: "guard_budget_used",
+        unit: "ratio",
+        kind: Kind::Gauge,
+        labels: &["cpu"],
+        limit: CPUS,
+        help: "Share of the packet budget of a guarded CPU that was used; the budget is 1 minus the reserve",
+        of: |seen, take| pollers(seen, take, |poller| poller.budget_used),
+    },
+    Family {
+        name: "guard_sleeps",
+        unit: "",
+        kind: Kind::Counter,
+        labels: &["cpu", "cause"],
+        limit: 3 * CPUS,
+        help: "Sleeps of a poller: ring (drained), budget (spent), feedback (a pause: all was for full consumers)",
+        of: |seen, take| {
+            for poller in seen.snapshot.guards.iter().flat_map(|guard| &guard.cpus).take(CPUS) {
+                let cpu = poller.cpu.to_string();
+                poller.sleeps.iter().for_each(|(cause, sleeps)| take(&[&cpu, cause], n(*sleeps)));
+            }
+        },
     },
     Family {
         name: "finding_lost",

@@ -1,4 +1,5 @@
 use super::*;
+use see::guard::{Guard, Poller, Source};
 use see::model::{Consumer, Cpu, Interface, Ledger, Place, Queue, Stage, Wait};
 use std::collections::BTreeSet;
 
@@ -39,6 +40,25 @@ fn snapshot() -> Snapshot {
             unaccounted: -1,
             ..Ledger::default()
         },
+        guards: vec![Guard {
+            pid: 7,
+            sources: vec![Source {
+                name: "eth0/0".into(),
+                mode: "poll".into(),
+                packets: Some(9),
+                turns: Some(2),
+                foreign_polls: Some(1),
+                shed: [("normal".to_owned(), 4)].into(),
+                ..Source::default()
+            }],
+            cpus: vec![Poller {
+                cpu: 1,
+                budget_used: Some(0.5),
+                sleeps: [("feedback".to_owned(), 3)].into(),
+                ..Poller::default()
+            }],
+            ..Guard::default()
+        }],
         skipped: [("sockets".to_owned(), 1)].into(),
         missing: vec!["x".into()],
         ..Snapshot::default()
@@ -91,6 +111,9 @@ fn counters_add_up_and_gauges_do_not() {
     assert_eq!(value(&text, "weir_ledger_unaccounted_packets"), -1.0);
     assert_eq!(value(&text, "weir_cpu_time_seconds_total{cpu=\"0\",mode=\"idle\"}"), 2.0);
     assert_eq!(value(&text, "weir_intervals_total"), 2.0);
+    assert_eq!(value(&text, "weir_guard_shed_packets_total{source=\"eth0/0\",class=\"normal\"}"), 8.0);
+    assert_eq!(value(&text, "weir_guard_mode{source=\"eth0/0\",mode=\"poll\"}"), 1.0);
+    assert_eq!(value(&text, "weir_guard_budget_used_ratio{cpu=\"1\"}"), 0.5);
     // Two sockets of one port and program.
     let labels = "{kind=\"udp\",socket=\"udp 53\",process=\"knotd\"}";
     assert_eq!(value(&text, &format!("weir_consumer_lost_packets_total{labels}")), 14.0);

@@ -22,7 +22,9 @@ use super::poller::mode_name;
 use crate::error::failed;
 use crate::options::StatusTo;
 use crate::out::{ColorWhen, Paint, Weight};
-use crate::status::{Change, Consumer, Cpu, Interface as IfStatus, Poller, SCHEMA, Source, Status};
+use crate::status::{
+    Change, Consumer, Cpu, Interface as IfStatus, Poller, SCHEMA, Source, SourceTotal, Status,
+};
 
 /// Changes kept for the next status; older ones are dropped and counted by `mode_switches` alone.
 const CHANGES_MAX: usize = 256;
@@ -112,7 +114,7 @@ impl Log {
 #[derive(Default)]
 struct Totals {
     time: Nanos,
-    packets: BTreeMap<usize, [u64; 9]>,
+    packets: BTreeMap<usize, [u64; 12]>,
     overflows: BTreeMap<usize, [u64; 2]>,
     cpu: BTreeMap<usize, [u64; 2]>,
 }
@@ -121,11 +123,16 @@ struct Totals {
 #[derive(Default)]
 struct Maker {
     last: Totals,
+    /// Inode of this network namespace; 0: not looked for yet, or not known.
+    netns: u64,
 }
 
 impl Maker {
     fn status(&mut self, control: &Control, now: Nanos, changes: Vec<Change>, events: Vec<String>) -> Status {
         let views = &control.gauges.views;
+        if self.netns == 0 {
+            self.netns = kern::netns::current_inode().unwrap_or(0);
+        }
         let interval = now.saturating_sub(self.last.time).max(1);
         let first = self.last.time == 0;
         self.last.time = now;
@@ -133,6 +140,8 @@ impl Maker {
             schema: SCHEMA.to_owned(),
             pid: std::process::id(),
             time: rfc3339(SystemTime::now()),
+            time_ns: now,
+            netns: self.netns,
             interval_s: if first { 0.0 } else { interval as f64 / 1e9 },
             mode_switches: control.mode_switches,
             missing: control
@@ -172,6 +181,9 @@ impl Maker {
                     rx.by_class[1].load(Relaxed),
                     rx.by_class[2].load(Relaxed),
                     rx.over_bound.load(Relaxed),
+                    rx.shed_class[0].load(Relaxed),
+                    rx.shed_class[1].load(Relaxed),
+                    rx.shed_class[2].load(Relaxed),
                 ];
                 let before = self.last.packets.insert(source.slot, now).unwrap_or_default();
                 let delta: Vec<u64> = now.iter().zip(before).map(|(n, b)| n.saturating_sub(b)).collect();
@@ -180,9 +192,9 @@ impl Maker {
                 marked += delta[4];
                 shed_total += now[3];
                 marked_total += now[4];
-                let class = |normal, bulk, protected| {
+                let class = |counts: &[u64]| {
                     let names = [Class::Normal, Class::Bulk, Class::Protected];
-                    names.iter().map(|c| c.name().to_owned()).zip([normal, bulk, protected]).collect()
+                    names.iter().map(|c| c.name().to_owned()).zip(counts.iter().copied()).collect()
                 };
                 let mode = mode_name(views, source.slot);
                 row.sources.push(Source {
@@ -199,8 +211,16 @@ impl Maker {
                     napi_id: source.napi_id.load(Relaxed),
                     mode_switches: source.switches(),
                     refused_turns: source.refused.load(Relaxed),
-                    classes: class(delta[5], delta[6], delta[7]),
+                    classes: class(&delta[5..8]),
                     over_bound: delta[8],
+                    shed: class(&delta[9..12]),
+                    total: Some(SourceTotal {
+                        packets: now[0],
+                        turns: now[1],
+                        other_polls: now[2],
+                        classes: class(&now[5..8]),
+                        shed: class(&now[9..12]),
+                    }),
                 });
             }
             row.offered = Some(packets);
@@ -258,6 +278,7 @@ impl Maker {
                 timeouts: counts.timeouts,
                 lent: counts.lent,
                 busy_ns: now[0],
+                softirq_ns: now[1],
             });
         }
         let polled = (0..SOURCES).filter(|slot| mode_name(views, *slot) == "poll").count();

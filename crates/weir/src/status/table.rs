@@ -64,11 +64,15 @@ fn sources(text: &mut String, status: &Status, seconds: f64, paint: Paint) {
                 let class =
                     |(name, n): (&String, &u64)| format!("{} {}", rate(Some(*n), seconds), shown(name));
                 let classes: Vec<String> = source.classes.iter().map(class).collect();
+                let shed: Vec<String> = source.shed.iter().filter(|(_, n)| **n > 0).map(class).collect();
+                let shed =
+                    if shed.is_empty() { String::new() } else { format!("; shed {}", shed.join(", ")) };
                 let over = match source.over_bound {
                     0 => String::new(),
                     n => format!("; {} over the bound of protected", rate(Some(n), seconds)),
                 };
-                *text += &format!("  k/s by class: {}{over}\n", classes.join(", "));
+                let line = format!("k/s by class: {}{shed}{over}", classes.join(", "));
+                *text += &format!("  {}\n", wrap(&line, 2));
             }
         }
     }
@@ -166,6 +170,7 @@ mod tests {
                     reason: "turns were full".into(),
                     classes: BTreeMap::from([("normal".into(), 81_000), ("protected".into(), 200)]),
                     over_bound: 7,
+                    shed: BTreeMap::from([("normal".into(), 79_000), ("protected".into(), 0)]),
                     ..Source::default()
                 },
             ],
@@ -201,7 +206,8 @@ mod tests {
         for part in [
             "eth0/0                 0  interrupt       <0.1        n/a       n/a",
             "  turns were full",
-            "  k/s by class: 81.0 normal, 0.2 protected; <0.1 over the bound of protected",
+            "  k/s by class: 81.0 normal, 0.2 protected; shed 79.0 normal; <0.1 over the",
+            "  bound of protected",
             "1            n/a     n/a    49.2       n/a     n/a        20          n/a",
             "rsyslogd 1204     udp 514          76      n/a      n/a      n/a     <0.1",
             "1            other    1     9 153 602",

@@ -1,12 +1,11 @@
 //! `weir watch --web` and `--metrics`: intervals go to a page and to monitors instead of the terminal.
 
 use super::replay::replay;
-use super::{check_names, sleep_until, stop_flag};
+use super::{Host, check_names, sleep_until, stop_flag};
 use crate::cli::WatchArgs;
 use crate::error::usage;
 use crate::out::{self, Weight};
-use kern::raw::Want;
-use see::{Sampler, Snapshot};
+use see::Snapshot;
 use serve::Show;
 use serve::http::Limits;
 use std::fs::File;
@@ -33,11 +32,11 @@ pub fn run(args: &WatchArgs) -> anyhow::Result<ExitCode> {
         }
         None => None,
     };
-    let mut sampler = Sampler::open(Want { devices: args.interfaces.clone(), ..Want::default() })?;
+    let mut host = Host::open(args)?;
     let show = start(args)?;
     let mut next = Instant::now() + args.interval;
     while sleep_until(next, &stop) {
-        let snapshot = sampler.sample()?;
+        let snapshot = host.sample()?;
         if let Some(file) = &mut record {
             writeln!(file, "{}", serde_json::to_string(&snapshot)?)?;
         }

@@ -26,8 +26,11 @@ pub fn text(s: &Snapshot, paint: Paint) -> String {
     text += &cpus(&s.cpus);
     text += &consumers(s, paint);
     text += &ledger(s, paint);
+    for guard in &s.guards {
+        text += &format!("guard      {}\n", crate::out::wrap(&super::guards::sentence(guard, s), 11));
+    }
     for (what, n) in &s.skipped {
-        text += &format!("skipped    {n} {what} that vanished or could not be parsed\n");
+        text += &format!("skipped    {n} {what} that vanished, were too slow or could not be parsed\n");
     }
     s.missing.iter().for_each(|line| text += &format!("missing    {}\n", crate::out::sentence(line)));
     text + "\n"
@@ -191,6 +194,7 @@ fn ledger(s: &Snapshot, paint: Paint) -> String {
 mod tests {
     use super::*;
     use crate::out::ColorWhen;
+    use see::guard::{Guard, Source};
     use see::model::{Interface, Ledger};
 
     fn snapshot() -> Snapshot {
@@ -222,6 +226,16 @@ mod tests {
                 drops: [("socket".to_owned(), 4_000)].into(),
                 ..Ledger::default()
             },
+            guards: vec![Guard {
+                pid: 812,
+                sources: vec![Source {
+                    name: "eth0/0".into(),
+                    mode: "poll".into(),
+                    shed: [("normal".to_owned(), 2_000)].into(),
+                    ..Source::default()
+                }],
+                ..Guard::default()
+            }],
             missing: vec!["processes: needs root".into()],
             ..Snapshot::default()
         }
@@ -234,6 +248,7 @@ mod tests {
         assert!(text.contains("loses most at  consumer, knotd 9 udp 53: socket 2.0 k/s"), "{text}");
         assert!(text.contains("14:01:31 UTC") && text.contains("sssssssssssss............."), "{text}");
         assert!(text.contains("missing    processes: needs root"), "{text}");
+        assert!(text.contains("guard      pid 812: poll eth0/0; shed 1.0 k/s normal"), "{text}");
         let wide: Vec<&str> = text.lines().filter(|l| l.chars().count() > 80).collect();
         assert!(wide.is_empty(), "{wide:?}");
     }

@@ -2,8 +2,9 @@
 
 use crate::error::{failed, usage};
 use crate::out::shown;
+use crate::watch::Host;
 use crate::watch::replay::{self, LINE_MAX, Line, next_line};
-use see::{Sampler, Snapshot};
+use see::Snapshot;
 use std::fs::File;
 use std::io::{BufReader, Read, Seek, SeekFrom, Write};
 use std::path::Path;
@@ -53,14 +54,14 @@ pub struct Live {
 /// If the kernel shows no counters any more, or the recording cannot be written.
 pub fn sample(
     live: &Live,
-    sampler: &mut Sampler,
+    host: &mut Host,
     interval: Duration,
     record: &mut Option<File>,
     wake: impl Fn(),
 ) -> anyhow::Result<()> {
     let mut next = Instant::now() + interval;
     while crate::watch::sleep_until(next, &live.stop) {
-        let snapshot = sampler.sample()?;
+        let snapshot = host.sample()?;
         if let Some(file) = record {
             let line = format!("{}\n", serde_json::to_string(&snapshot)?);
             file.write_all(line.as_bytes()).map_err(|e| failed(format!("--record: {e}")))?;

@@ -160,6 +160,18 @@ impl Item for Queue {
             sort: |q| option(q.napi_id.map(u64::from)),
         },
         Column {
+            title: "guard",
+            width: 11,
+            left: false,
+            from: 90,
+            cell: |q, _| match q.mode.as_str() {
+                "" => plain("-"),
+                "interrupt" => plain(&*q.mode),
+                mode => (mode.to_owned(), Tone::Weir),
+            },
+            sort: |q| Sort::Text(&q.mode),
+        },
+        Column {
             title: "thread",
             width: 10,
             left: false,

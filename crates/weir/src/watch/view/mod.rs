@@ -20,12 +20,10 @@ use crate::cli::WatchArgs;
 use crate::error::{failed, usage};
 use crate::out::{ColorWhen, Paint};
 use feed::{Live, Recording, Slot};
-use kern::raw::Want;
 use ratatui::backend::{Backend, CrosstermBackend};
 use ratatui::buffer::Buffer;
 use ratatui::crossterm::event::{self, Event, KeyEvent, KeyEventKind};
 use ratatui::layout::{Rect, Size};
-use see::Sampler;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use state::{Action, Feed, HISTORY, View};
@@ -156,13 +154,13 @@ fn host(args: &WatchArgs, stop: &Arc<AtomicBool>, sender: &SyncSender<Message>) 
         File::create(path).map_err(|e| usage(format!("--record {}: {e}", path.display())))
     };
     let mut record = args.record.as_ref().map(create).transpose()?;
-    let mut sampler = Sampler::open(Want { devices: args.interfaces.clone(), ..Want::default() })?;
+    let mut sampled = crate::watch::Host::open(args)?;
     let live = Arc::new(Live { newest: Slot::new(), stop: Arc::clone(stop), recorded: AtomicU64::new(0) });
     let (shared, wake, end, interval) =
         (Arc::clone(&live), waking(sender), OnEnd(sender.clone()), args.interval);
     let thread = std::thread::Builder::new().name("weir-sample".into()).spawn(move || {
         let _end = end;
-        feed::sample(&shared, &mut sampler, interval, &mut record, wake)
+        feed::sample(&shared, &mut sampled, interval, &mut record, wake)
     })?;
     Ok(Host { live, thread })
 }

@@ -10,6 +10,7 @@ use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use ratatui::layout::Size;
 use ratatui::style::{Color, Modifier};
 use see::Snapshot;
+use see::guard::{Guard, Poller, Source};
 use see::model::{Consumer, Cpu, Interface, Kind, Ledger, Place, Process, Queue, Stage};
 use std::io::Write;
 use std::sync::Arc;
@@ -332,6 +333,39 @@ fn a_frame_costs_what_is_seen() {
             // A tenth of the default interval for all of it.
             assert!(settle + draw < Duration::from_millis(500), "{settle:?} {draw:?}");
         }
+    }
+}
+
+#[test]
+fn what_a_guard_does_is_shown_where_its_queue_is() {
+    let source = Source {
+        name: "eth0/1".into(),
+        cpu: 1,
+        mode: "poll".into(),
+        reason: "polls were full".into(),
+        packets: Some(200_000),
+        turns: Some(12_000),
+        foreign_polls: Some(3),
+        classes: [("normal".to_owned(), 900_000), ("protected".to_owned(), 400)].into(),
+        shed: [("normal".to_owned(), 700_000), ("protected".to_owned(), 0)].into(),
+    };
+    let cpu = Poller { cpu: 1, budget_used: Some(0.43), ..Poller::default() };
+    let guard = Guard { pid: 812, sources: vec![source], cpus: vec![cpu], missing: vec!["x: y".into()] };
+    let mut snapshot = large(2, 3);
+    snapshot.interfaces[0].queues[1].mode = "poll".into();
+    snapshot.guards = vec![guard];
+    let mut view = view(PLAIN, 100, 40);
+    view.arrived(Arc::new(snapshot));
+    for (keys, part) in [
+        ("", "guard       pid 812: poll eth0/1; CPU 1 uses 43 % of its budget; shed 700.0"),
+        ("2", "guard"),
+        ("/0/1\n\n", "guard       poll by CPU 1; k/s: 200.0 handed up, 12.0 turns; 3 foreign polls"),
+        ("\x1b6", "without     x: y"),
+        ("", "because     polls were full"),
+        ("", "shed k/s    700.0 normal, 0.0 protected"),
+    ] {
+        press(&mut view, keys);
+        assert!(text(&view).contains(part), "{keys:?}: no {part:?} in\n{}", text(&view));
     }
 }
 

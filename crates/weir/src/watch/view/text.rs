@@ -5,9 +5,11 @@ use super::lists::{Item, full_in, unit};
 use super::state::{Feed, HISTORY, Pane, Target, View};
 use super::theme::Tone;
 use crate::out::{WIDTH, grouped, sentence, wrap};
+use crate::watch::guards;
 use crate::watch::table::{named, rate};
 use see::Snapshot;
 use see::explain::{Finding, Report};
+use see::guard::{Guard, Source};
 use see::model::{Consumer, Cpu, Kind, Process, Queue};
 use std::collections::BTreeMap;
 
@@ -40,7 +42,10 @@ fn paragraph(label: &str, text: &str, tone: Tone) -> Vec<Line> {
     wrapped.lines().enumerate().map(one).collect()
 }
 
-/// offered = delivered + lost + in queues + unaccounted, in three lines.
+/// Guards that the first pane has room for.
+const GUARDS: usize = 2;
+
+/// offered = delivered + lost + in queues + unaccounted, in three lines, and what guards do.
 pub fn sums(s: &Snapshot) -> Vec<Line> {
     let l = &s.ledger;
     let list = |map: &BTreeMap<String, u64>| {
@@ -52,7 +57,37 @@ pub fn sums(s: &Snapshot) -> Vec<Line> {
     let rest =
         format!("+ {} packets in queues; unaccounted {}, known to +-{}", l.in_flight, l.unaccounted, l.skew);
     let tone = if l.lost() > 0 { Tone::Lost } else { Tone::Plain };
-    vec![plain("ledger k/s", offered), line("", lost, tone), plain("", rest)]
+    let mut lines = vec![plain("ledger k/s", offered), line("", lost, tone), plain("", rest)];
+    s.guards.iter().take(GUARDS).for_each(|guard| lines.extend(guard_lines(guard, s)));
+    lines
+}
+
+fn guard_lines(guard: &Guard, s: &Snapshot) -> Vec<Line> {
+    paragraph("guard", &guards::sentence(guard, s), Tone::Weir)
+}
+
+/// What a guard says of one source.
+fn guarded(source: &Source, s: &Snapshot) -> Vec<Line> {
+    let number = |n: Option<u64>| n.map_or("n/a".to_owned(), |n| rate(n, s));
+    let what = format!(
+        "{} by CPU {}; k/s: {} handed up, {} turns; {} foreign polls",
+        source.mode,
+        source.cpu,
+        number(source.packets),
+        number(source.turns),
+        source.foreign_polls.map_or("n/a".to_owned(), grouped)
+    );
+    let mut lines = vec![line("guard", what, Tone::Weir)];
+    lines.extend(paragraph("because", &source.reason, Tone::Plain));
+    let list = |map: &BTreeMap<String, u64>| {
+        let parts: Vec<String> = map.iter().map(|(class, n)| format!("{} {class}", rate(*n, s))).collect();
+        parts.join(", ")
+    };
+    if source.classes.values().any(|n| *n > 0) {
+        lines.push(plain("frames k/s", list(&source.classes)));
+        lines.push(plain("shed k/s", list(&source.shed)));
+    }
+    lines
 }
 
 /// Every place, and what the counters say that it was made from.
@@ -95,12 +130,25 @@ pub fn ledger(s: &Snapshot) -> Vec<Line> {
     lines.push(Line::new());
     lines.push(head("stack: counters that moved"));
     lines.extend(counters(&s.stack, s));
+    for guard in &s.guards {
+        lines.push(Line::new());
+        lines.push(head(&format!("guard pid {}", guard.pid)));
+        lines.extend(guard_lines(guard, s));
+        for source in &guard.sources {
+            lines.push(plain("source", &*source.name));
+            lines.extend(guarded(source, s));
+        }
+        guard.missing.iter().for_each(|what| lines.extend(paragraph("without", what, Tone::Plain)));
+    }
     if !s.skipped.is_empty() || !s.missing.is_empty() {
         lines.push(Line::new());
         lines.push(head("not seen"));
     }
     for (what, n) in &s.skipped {
-        lines.push(plain("skipped", format!("{n} {what} that vanished or could not be parsed")));
+        lines.push(plain(
+            "skipped",
+            format!("{n} {what} that vanished, were too slow or could not be parsed"),
+        ));
     }
     s.missing.iter().for_each(|what| lines.extend(paragraph("missing", what, Tone::Plain)));
     lines
@@ -227,6 +275,9 @@ fn queue(view: &View, s: &Snapshot, q: &Queue) -> Vec<Line> {
             q.thread.map_or("none: softirq".to_owned(), |pid| format!("threaded NAPI, pid {pid}")),
         ),
     ];
+    if let Some(source) = s.guards.iter().flat_map(|g| &g.sources).find(|source| source.name == q.name) {
+        lines.extend(guarded(source, s));
+    }
     let key = q.key();
     let packets = |s: &Snapshot| {
         let found = find(s.interfaces.iter().flat_map(|i| &i.queues), key);
