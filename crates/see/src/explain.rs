@@ -290,7 +290,7 @@ fn closest(s: &Snapshot) -> Vec<String> {
     if let Some(cpu) = s.cpus.iter().min_by(|a, b| a.idle.total_cmp(&b.idle)) {
         list.push(format!("CPU {}, {} busy", cpu.cpu, percent(1.0 - cpu.idle)));
     }
-    let fullest = s.consumers.iter().filter(|c| c.level.is_some()).max_by(|a, b| {
+    let fullest = s.consumers.iter().filter(|c| c.level.is_some_and(|l| l > 0.0)).max_by(|a, b| {
         let level = |c: &Consumer| c.level.unwrap_or(0.0);
         level(a).total_cmp(&level(b))
     });

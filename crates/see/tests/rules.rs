@@ -57,6 +57,13 @@ fn forwarded(p: &mut Pair, lost: u64) {
     p.after.unresolved = vec![(7, [10, 0, 0, 9].into())];
 }
 
+/// A socket of another user, seen without root.
+fn hidden(p: &mut Pair, level: f64) {
+    p.socket_full(500, level);
+    p.after.holders.clear();
+    p.after.missing = vec!["processes of sockets of other users (1): needs root".into()];
+}
+
 /// Connections find the accept queue full.
 fn accept(p: &mut Pair, runs: f64) {
     let mut listener = socket(Kind::Accept, 443, INODE);
@@ -281,6 +288,12 @@ const CASES: &[Case] = &[
             p.socket_full(500, 1.0);
             p.reader(0.79, 0.0, 'R');
         },
+        instead: &["buffer-small"],
+    },
+    Case {
+        rule: "reader-unknown",
+        plant: |p| hidden(p, 0.81),
+        spare: |p| hidden(p, 0.79),
         instead: &["buffer-small"],
     },
     Case {

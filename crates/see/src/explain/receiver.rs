@@ -3,7 +3,7 @@
 use super::{Case, Cause, Rule, name, packet_share, percent};
 use crate::model::{Kind, Process, Snapshot};
 
-pub(super) static RULES: [Rule; 11] = [
+pub(super) static RULES: [Rule; 12] = [
     Rule { name: "stopped", of: READERS, source: "WU-14; TASK_STOPPED, proc_pid_stat(5)", test: stopped },
     Rule {
         name: "memory",
@@ -30,6 +30,12 @@ pub(super) static RULES: [Rule; 11] = [
         test: starved_by_priority,
     },
     Rule { name: "program-full", of: READERS, source: "WU-13, R_s > R_d; WU-14", test: program_full },
+    Rule {
+        name: "reader-unknown",
+        of: READERS,
+        source: "WU-14; proc(5), /proc/PID/fd: of other users for root only",
+        test: reader_unknown,
+    },
     Rule {
         name: "accept-idle",
         of: &["tcp"],
@@ -267,6 +273,23 @@ fn program_full(case: &Case<'_>) -> Option<Cause> {
     )
 }
 
+/// A queue that stands full says nothing about its buffer as long as nobody knows whether its program reads.
+fn reader_unknown(case: &Case<'_>) -> Option<Cause> {
+    let c = case.loss.consumer.filter(|c| c.pid == 0 && c.level.is_some_and(|l| l >= STANDS))?;
+    if !case.s.missing.iter().any(|what| what.starts_with("processes of sockets")) {
+        return None;
+    }
+    Some(Cause {
+        key: c.id.to_string(),
+        title: format!("{} stands full, and only root sees which program reads it", name(c)),
+        evidence: vec![lost(case), level(case)],
+        change: vec![format!("sudo weir explain {}", case.busiest_interface())],
+        effect: "it names the program, and says whether that sleeps, waits for a CPU, is too slow, or has too small a \
+                 buffer"
+            .into(),
+    })
+}
+
 fn accept_idle(case: &Case<'_>) -> Option<Cause> {
     let p = case.process().filter(|p| p.runs < IDLE)?;
     cause(
@@ -344,7 +367,8 @@ fn buffer_small(case: &Case<'_>) -> Option<Cause> {
         change.push(format!("sudo sysctl -w net.core.rmem_max={}", want / 2));
     }
     if Some(c.limit) == case.limit("net.core.rmem_default", 0) {
-        change.push(format!("sudo sysctl -w net.core.rmem_default={want}     # then restart {}", name(c)));
+        let program = if c.pid == 0 { format!("the program of {}", c.socket) } else { name(c) };
+        change.push(format!("sudo sysctl -w net.core.rmem_default={want}     # then restart {program}"));
     } else {
         change.push(format!("# {} sets SO_RCVBUF: to {} or more", name(c), want / 2));
     }

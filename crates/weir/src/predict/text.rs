@@ -15,6 +15,9 @@ pub(super) fn rate(pps: f64) -> String {
     }
 }
 
+/// How the line about sockets begins whose programs cannot be seen.
+const HIDDEN: &str = "processes of sockets";
+
 fn interval(e: &Estimate) -> String {
     match e.high {
         Some(high) => format!("{} to {}", rate(e.low), rate(high)),
@@ -62,6 +65,14 @@ pub(super) fn text(answer: &Answer, paint: Paint) -> String {
         );
         text += &format!("{line}\n");
     }
+    let hidden = answer.readers.is_empty() && answer.missing.iter().any(|what| what.starts_with(HIDDEN));
+    if hidden {
+        let what = format!(
+            "the program that reads: only root sees programs of other users, and the true rate is lower: sudo weir predict {}",
+            shown(&answer.interface)
+        );
+        text += &format!("\n{}  {}\n", paint.red("not counted"), wrap(&what, 13));
+    }
     let beyond = match (today.class, &today.livelock_pps) {
         (Class::Livelock, Some(point)) => {
             paint.yellow("livelock")
@@ -96,8 +107,10 @@ pub(super) fn text(answer: &Answer, paint: Paint) -> String {
         assumes += &format!(": {} of a CPU", names.join(", "));
     }
     if !costs.varied {
-        assumes += "; its rate hardly changed, so fixed costs could not be told from those per packet, and the rate is a \
-                    lower bound: watch longer with --for";
+        let bound = if hidden { "" } else { ", and the rate is a lower bound" };
+        assumes += &format!(
+            "; its rate hardly changed, so fixed costs could not be told from those per packet{bound}: watch longer with --for"
+        );
     }
     text += &format!("assumes      {}\n", wrap(&assumes, 13));
     for line in &answer.missing {
@@ -171,6 +184,15 @@ mod tests {
             assert_eq!(text.contains("at least 337 k/s"), !varied, "{text}");
             assert_eq!(text.contains("337 k/s to 411 k/s"), varied, "{text}");
         }
+    }
+
+    #[test]
+    fn a_program_that_only_root_sees_is_told_before_the_rate_is_believed() {
+        let hidden = Answer { readers: Vec::new(), ..answer(false) };
+        let text = text(&hidden, Paint::stdout(ColorWhen::Never));
+        assert!(text.contains("not counted  the program that reads: only root sees"), "{text}");
+        assert!(text.contains("sudo weir predict eth0") && !text.contains("is a lower bound"), "{text}");
+        assert!(text.lines().all(|line| line.chars().count() <= WIDTH), "{text}");
     }
 
     #[test]

@@ -92,8 +92,8 @@ fn verdict(s: &Snapshot, paint: Paint) -> String {
     };
     let reasons: Vec<String> =
         stage.drops.iter().map(|(why, n)| format!("{why} {} k/s", rate(*n, s))).collect();
-    let line = format!("loses most at  {place}: {}; weir explain says why", reasons.join(", "));
-    paint.red(&line)
+    let what = format!("{place}: {}; weir explain says why", reasons.join(", "));
+    paint.red(&format!("loses most at  {}", crate::out::wrap(&what, 15)))
 }
 
 /// `rsyslogd 1204 udp 514`
@@ -214,8 +214,8 @@ mod tests {
             cpus: vec![Cpu { cpu: 1, softirq: 0.5, idle: 0.5, ..Cpu::default() }],
             consumers: vec![Consumer {
                 socket: "udp 53".into(),
-                process: "knotd".into(),
-                pid: 9,
+                process: "knotd-of-a-name".into(),
+                pid: 1234567,
                 level: Some(1.0),
                 lost: Some(4_000),
                 full_in_s: Some(0.0),
@@ -245,7 +245,10 @@ mod tests {
     fn what_is_lost_has_a_mark_and_a_place() {
         let text = text(&snapshot(), Paint::stdout(ColorWhen::Never));
         assert!(text.contains("2.0!"), "{text}");
-        assert!(text.contains("loses most at  consumer, knotd 9 udp 53: socket 2.0 k/s"), "{text}");
+        assert!(
+            text.contains("loses most at  consumer, knotd-of-a-name 1234567 udp 53: socket 2.0 k/s"),
+            "{text}"
+        );
         assert!(text.contains("14:01:31 UTC") && text.contains("sssssssssssss............."), "{text}");
         assert!(text.contains("missing    processes: needs root"), "{text}");
         assert!(text.contains("guard      pid 812: poll eth0/0; shed 1.0 k/s normal"), "{text}");
