@@ -58,8 +58,8 @@ fn forwarded(p: &mut Pair, lost: u64) {
 }
 
 /// A socket of another user, seen without root.
-fn hidden(p: &mut Pair, level: f64) {
-    p.socket_full(500, level);
+fn hidden(p: &mut Pair, lost: u64, level: f64) {
+    p.socket_full(lost, level);
     p.after.holders.clear();
     p.after.missing = vec!["processes of sockets of other users (1): needs root".into()];
 }
@@ -292,8 +292,8 @@ const CASES: &[Case] = &[
     },
     Case {
         rule: "reader-unknown",
-        plant: |p| hidden(p, 0.81),
-        spare: |p| hidden(p, 0.79),
+        plant: |p| hidden(p, 500, 0.81),
+        spare: |p| hidden(p, 500, 0.79),
         instead: &["buffer-small"],
     },
     Case {
@@ -445,6 +445,15 @@ fn a_protocol_that_nobody_knows_is_no_firewall() {
         let mut host = Pair::new();
         refused(&mut host, &format!("{version}.InUnknownProtos"), 500);
         assert_eq!(host.rules(), ["refused"]);
+    }
+}
+
+#[test]
+fn one_that_loses_a_tenth_is_not_said_to_have_bursts_while_its_program_is_hidden() {
+    for (lost, rule) in [(1000, "reader-unknown"), (999, "buffer-small")] {
+        let mut host = Pair::new();
+        hidden(&mut host, lost, 0.2);
+        assert_eq!(host.rules(), [rule], "{lost}");
     }
 }
 

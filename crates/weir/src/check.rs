@@ -188,6 +188,9 @@ fn todo(host: &Host, reports: &[Report]) -> String {
         }
     }
     let mut text = String::from("\n");
+    if reports.is_empty() {
+        advice.push("Set an interface up, or name one, as weir check eth0: ip -br link lists all.");
+    }
     if advice.is_empty() {
         text += "nothing to do\n";
     } else {

@@ -45,6 +45,7 @@ fn line(indent: usize, label: &str, what: &str) -> String {
 
 fn text(report: &Report, names: &str, paint: Paint) -> String {
     let share = report.lost as f64 / report.offered.max(1) as f64 * 100.0;
+    let names = if names.is_empty() { "no interface that receives is up" } else { names };
     let mut text = format!(
         "{names}: {:.1} s, {} offered, {} lost ({share:.2} %)\n\n",
         report.seconds,
@@ -55,6 +56,11 @@ fn text(report: &Report, names: &str, paint: Paint) -> String {
         text += &self::finding(i + 1, finding, paint);
     }
     match report.findings.len() {
+        0 if report.offered == 0 && report.lost == 0 => {
+            let what =
+                "No packet arrived: look again while packets come, or for longer, as weir explain --for 60s.";
+            text += &format!("{}\n\n", wrap(what, 0));
+        }
         0 => {
             let lost = if report.lost == 0 {
                 "no packet was lost".into()
@@ -147,6 +153,17 @@ mod tests {
         ] {
             assert!(text.contains(part), "no {part:?} in\n{text}");
         }
+    }
+
+    #[test]
+    fn where_nothing_arrived_nothing_is_known() {
+        let report = Report { seconds: 1.0, rules: 32, ..Report::default() };
+        let text = text(&report, "", Paint::stdout(ColorWhen::Never));
+        assert!(text.starts_with("no interface that receives is up: 1.0 s, "), "{text}");
+        assert!(
+            text.contains("No packet arrived: look again") && !text.contains("Nothing is wrong"),
+            "{text}"
+        );
     }
 
     #[test]

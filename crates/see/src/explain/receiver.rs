@@ -73,6 +73,8 @@ const WAITS: f64 = 0.2;
 const FULL: f64 = 0.8;
 /// Share below which it does next to nothing.
 const IDLE: f64 = 0.1;
+/// Share of what comes for a queue from which its loss is more than that of bursts.
+const MUCH: f64 = 0.1;
 /// Level from which a queue stands full.
 const STANDS: f64 = 0.8;
 
@@ -273,15 +275,19 @@ fn program_full(case: &Case<'_>) -> Option<Cause> {
     )
 }
 
-/// A queue that stands full says nothing about its buffer as long as nobody knows whether its program reads.
+/// A queue that stands full, or that loses much, says nothing about its buffer as long as nobody knows whether its program
+/// reads.
 fn reader_unknown(case: &Case<'_>) -> Option<Cause> {
-    let c = case.loss.consumer.filter(|c| c.pid == 0 && c.level.is_some_and(|l| l >= STANDS))?;
-    if !case.s.missing.iter().any(|what| what.starts_with("processes of sockets")) {
+    let c = case.loss.consumer.filter(|c| c.pid == 0)?;
+    let came = c.r#in.unwrap_or(case.s.ledger.offered);
+    let much = case.loss.packets as f64 >= MUCH * came as f64;
+    let hidden = case.s.missing.iter().any(|what| what.starts_with("processes of sockets"));
+    if !hidden || !(much || c.level.is_some_and(|l| l >= STANDS)) {
         return None;
     }
     Some(Cause {
         key: c.id.to_string(),
-        title: format!("{} stands full, and only root sees which program reads it", name(c)),
+        title: format!("{} is full, and only root sees which program reads it", name(c)),
         evidence: vec![lost(case), level(case)],
         change: vec![format!("sudo weir explain {}", case.busiest_interface())],
         effect: "it names the program, and says whether that sleeps, waits for a CPU, is too slow, or has too small a \

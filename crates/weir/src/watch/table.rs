@@ -21,6 +21,9 @@ pub fn text(s: &Snapshot, paint: Paint) -> String {
     let right = format!("{clock}  {:.1} s", s.interval_s);
     let gap = 80usize.saturating_sub(left.chars().count() + right.chars().count()).max(2);
     let mut text = format!("{left}{:gap$}{right}\n", "");
+    if s.interfaces.is_empty() {
+        text += "no interface that receives is up; name one, as weir watch eth0\n";
+    }
     text += &path(s, paint);
     text += &format!("{}\n\n", verdict(s, paint));
     text += &cpus(&s.cpus);
@@ -254,6 +257,13 @@ mod tests {
         assert!(text.contains("guard      pid 812: poll eth0/0; shed 1.0 k/s normal"), "{text}");
         let wide: Vec<&str> = text.lines().filter(|l| l.chars().count() > 80).collect();
         assert!(wide.is_empty(), "{wide:?}");
+    }
+
+    #[test]
+    fn without_an_interface_it_says_so() {
+        let said = "no interface that receives is up";
+        let of = |s: &Snapshot| text(s, Paint::stdout(ColorWhen::Never)).contains(said);
+        assert!(of(&Snapshot::default()) && !of(&snapshot()));
     }
 
     #[test]
