@@ -260,7 +260,7 @@ fn addresses_are_checked_first() {
     std::fs::write(&empty, "").unwrap();
     for (file, address, parts) in [
         (&file, taken.as_str(), ["Address already in use", "give another address or port"]),
-        (&empty, "0", ["no interval in it", "give a file of --record"]),
+        (&empty, "0", ["no interval is in it", "give a file of --record"]),
     ] {
         let output = Command::new(env!("CARGO_BIN_EXE_weir"))
             .args(["watch", "--web", address, "--replay"])
