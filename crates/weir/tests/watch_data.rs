@@ -110,6 +110,10 @@ fn a_recording_without_an_interval_is_refused() {
     for more in [&[][..], &["--json"], &["--once"], &["--web", "0"]] {
         refused(&replay(&path, more), &["--replay", "no interval is in it", "give a file of --record"]);
     }
+    // A directory, and nothing.
+    for path in [dir.path(), &dir.path().join("none")] {
+        refused(&replay(path, &["--json"]), &["--replay", "directory", "give a file of --record"]);
+    }
 }
 
 #[test]

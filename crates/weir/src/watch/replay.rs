@@ -62,6 +62,11 @@ pub fn parse(line: &[u8], name: &str, number: usize) -> anyhow::Result<Snapshot>
     Ok(snapshot)
 }
 
+/// The error for a file that cannot be read; none of it was shown.
+pub fn unusable(name: &str, why: &std::io::Error) -> anyhow::Error {
+    usage(format!("--replay {name}: {why}; give a file of --record"))
+}
+
 /// The error for a recording without an interval, of which `too_long` lines were skipped.
 pub fn nothing_in(name: &str, too_long: u64) -> anyhow::Error {
     let but = match too_long {
@@ -93,13 +98,17 @@ pub fn replay(
     show: &mut impl FnMut(&Snapshot) -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
     let name = shown(&path.display().to_string());
-    let file = File::open(path).map_err(|e| usage(format!("--replay {name}: {e}")))?;
+    let file = File::open(path).map_err(|e| unusable(&name, &e))?;
     let mut file = BufReader::new(file);
     let (mut kept, mut any, mut too_long) = (None, false, 0);
     let mut line = Vec::new();
     for number in 1.. {
-        let read = next_line(&mut file, &mut line);
-        match read.map_err(|e| failed(format!("--replay {name}: {e}")))?.0 {
+        let read = next_line(&mut file, &mut line).map_err(|e| match any {
+            true => failed(format!("--replay {name}: {e}")),
+            // A directory can be opened and not be read.
+            false => unusable(&name, &e),
+        });
+        match read?.0 {
             Line::End => break,
             Line::TooLong => {
                 too_long += 1;

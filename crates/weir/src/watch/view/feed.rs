@@ -1,6 +1,6 @@
 //! Where snapshots come from: a thread that reads this host, or a recording.
 
-use crate::error::{failed, usage};
+use crate::error::failed;
 use crate::out::shown;
 use crate::watch::Host;
 use crate::watch::replay::{self, LINE_MAX, Line, next_line};
@@ -91,12 +91,12 @@ impl Recording {
     /// 2 if it cannot be read or is no recording.
     pub fn open(path: &Path) -> anyhow::Result<Recording> {
         let name = shown(&path.display().to_string());
-        let file = File::open(path).map_err(|e| usage(format!("--replay {name}: {e}")))?;
+        let file = File::open(path).map_err(|e| replay::unusable(&name, &e))?;
         let mut recording = Recording { file: BufReader::new(file), name, places: vec![0], too_long: 0 };
         let (mut line, mut first, mut end) = (Vec::new(), None, 0);
         while recording.len() < INTERVALS_MAX {
             let read = next_line(&mut recording.file, &mut line);
-            let (what, bytes) = read.map_err(|e| failed(format!("--replay {}: {e}", recording.name)))?;
+            let (what, bytes) = read.map_err(|e| replay::unusable(&recording.name, &e))?;
             match what {
                 // What was cut off at the end is none.
                 Line::Cut | Line::End => break,
