@@ -171,8 +171,7 @@ pub fn close(
             ledger.delivered.insert(end.to_owned(), n);
         }
     }
-    let (backlog_before, backlog_after) = (waiting_backlog(before), waiting_backlog(after));
-    ledger.in_flight = backlog_after - backlog_before;
+    ledger.in_flight = waiting(after).saturating_sub(waiting(before));
     let (bytes_before, bytes_after) = (waiting_bytes(before), waiting_bytes(after));
     // A datagram in a queue takes at least this much of its limit: one sk_buff and the smallest data area.
     let in_queues = bytes_before.max(bytes_after) / TRUESIZE_MIN;
@@ -207,8 +206,13 @@ fn late(raw: &Raw) -> u64 {
     raw.devices.iter().filter(|d| counts(d)).map(one).fold(0, u64::saturating_add)
 }
 
-fn waiting_backlog(raw: &Raw) -> i64 {
-    raw.softnet.iter().filter_map(|s| s.backlog).map(i64::from).sum()
+/// Packets in queues that count packets: backlogs, and those to packet filters, where IP has received them and nothing has
+/// delivered them yet.
+fn waiting(raw: &Raw) -> i64 {
+    let backlogs = raw.softnet.iter().filter_map(|s| s.backlog).map(u64::from);
+    // The kernel counts them in 32 bits.
+    let filters = raw.filters.iter().map(|f| f.waiting.min(u32::MAX.into()));
+    signed(backlogs.chain(filters).fold(0, u64::saturating_add))
 }
 
 fn waiting_bytes(raw: &Raw) -> u64 {

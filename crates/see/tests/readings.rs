@@ -143,6 +143,28 @@ fn another_program_at_the_same_filter_queue_begins_at_nothing() {
 }
 
 #[test]
+fn packets_that_wait_for_a_filter_are_in_flight_until_their_verdict() {
+    let waits = |pair: &mut Pair, before: u64, after: u64| {
+        let queue = FilterQueue { queue: 1, port: READER, ..FilterQueue::default() };
+        pair.before.filters = vec![FilterQueue { waiting: before, ..queue }];
+        pair.after.filters = vec![FilterQueue { waiting: after, ..queue }];
+    };
+    let mut pair = Pair::new();
+    waits(&mut pair, 20, 320);
+    pair.less(&["Ip.InDelivers", "Udp.InDatagrams"], 300);
+    let held = pair.seen().ledger;
+    assert_eq!((held.in_flight, held.unaccounted), (300, 0), "{held:?}");
+    // The verdicts come: what was held is delivered with the rest.
+    let mut pair = Pair::new();
+    waits(&mut pair, 320, 0);
+    for name in ["Ip.InDelivers", "Udp.InDatagrams"] {
+        pair.count(name, 320);
+    }
+    let given = pair.seen().ledger;
+    assert_eq!((given.in_flight, given.unaccounted), (-320, 0), "{given:?}");
+}
+
+#[test]
 fn processes_and_sockets_that_vanish() {
     let mut pair = Pair::new();
     // The process id was given out again: nothing is known of the new one yet.
