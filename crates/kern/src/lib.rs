@@ -10,6 +10,7 @@ pub mod keeper;
 pub mod link;
 pub mod napi;
 pub mod netns;
+pub mod probes;
 pub mod proc;
 pub mod raw;
 pub mod settings;

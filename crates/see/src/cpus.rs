@@ -58,6 +58,7 @@ fn cpu(then: &CpuTime, now: &CpuTime, before: &Raw, after: &Raw, processes: &[Pr
         squeezed: moved(|s| s.time_squeeze),
         backlog: net(after).and_then(|s| s.backlog),
         backlog_drops: moved(|s| s.dropped),
+        ..Cpu::default()
     }
 }
 

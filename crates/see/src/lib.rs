@@ -13,6 +13,7 @@ mod path;
 mod sampler;
 mod snapshot;
 pub mod truth;
+pub mod waits;
 
 pub use model::{SCHEMA, Snapshot};
 pub use sampler::Sampler;

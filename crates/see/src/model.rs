@@ -3,6 +3,10 @@
 //! Counts are those of the interval; a rate is its count over [`Snapshot::interval_s`]. `None` (absent in JSON) means
 //! not measured, and never zero.
 
+mod probes;
+
+pub use probes::{BOUNDS_US, Delay, Probes, Waited};
+
 use crate::guard::Guard;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -50,6 +54,9 @@ pub struct Snapshot {
     /// Neighbours whose hardware address is asked for, or was in vain, at the end of the interval.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub unresolved: Vec<Neighbour>,
+    /// What the probes measured; `None` without them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub probes: Option<Probes>,
     /// What could not be parsed or vanished in the interval, by kind.
     pub skipped: BTreeMap<String, u64>,
     /// What is not measured, and what it needs; one line each.
@@ -278,6 +285,12 @@ pub struct Cpu {
     pub backlog: Option<u32>,
     /// Packets lost because the backlog was full.
     pub backlog_drops: u64,
+    /// From when `NET_RX` was raised here until it ran.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub softirq_wait: Option<Wait>,
+    /// From when readers were woken until they ran here.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub wakeup_wait: Option<Wait>,
 }
 
 /// What kind of queue a consumer is.
@@ -325,7 +338,7 @@ pub struct Consumer {
     /// `waiting` over `limit`, 0 to 1.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub level: Option<f64>,
-    /// Packets that came for it, with those it lost (R_s of WU-13).
+    /// Packets that came for it, with those it lost (R_s of WU-13). Of several UDP sockets only probes tell it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub r#in: Option<u64>,
     /// Packets that its program took (R_d of WU-13).

@@ -1,7 +1,8 @@
 //! Reads the kernel once per interval and makes snapshots of it.
 
-use crate::{Snapshot, snapshot};
-use kern::raw::{Raw, Reader, Want};
+use crate::{Snapshot, snapshot, waits};
+use kern::probes::{Probes, Reading};
+use kern::raw::{Kind, Raw, Reader, Want};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Makes a [`Snapshot`] of each interval between two calls. It belongs to the network namespace of the thread that
@@ -10,6 +11,9 @@ pub struct Sampler {
     reader: Reader,
     watched: Vec<String>,
     last: Raw,
+    probes: Option<(Probes, Reading)>,
+    /// What probes do not tell here.
+    missing: Vec<String>,
 }
 
 impl Sampler {
@@ -21,7 +25,22 @@ impl Sampler {
         let watched = want.devices.clone();
         let mut reader = Reader::open(want);
         let last = reader.read()?;
-        Ok(Sampler { reader, watched, last })
+        Ok(Sampler { reader, watched, last, probes: None, missing: Vec::new() })
+    }
+
+    /// Attaches the probes: snapshots have [`Snapshot::probes`] from now on. What they cannot tell here, one line each, is
+    /// returned, and stands in `missing` of all snapshots.
+    pub fn probe(&mut self) -> &[String] {
+        let inode = kern::netns::current_inode().ok().and_then(|inode| u32::try_from(inode).ok());
+        match Probes::load(inode.unwrap_or(0)) {
+            Ok(mut probes) => {
+                self.missing = probes.missing().to_vec();
+                let first = read(&mut probes, &self.last);
+                self.probes = Some((probes, first));
+            }
+            Err(e) => self.missing = vec![e.to_string()],
+        }
+        &self.missing
     }
 
     /// The interval since the last call, or since this was opened.
@@ -31,7 +50,13 @@ impl Sampler {
     pub fn sample(&mut self) -> kern::error::Result<Snapshot> {
         let now = self.reader.read()?;
         let time_s = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |t| t.as_secs_f64());
-        let made = snapshot(&self.last, &now, &self.watched, self.reader.host(), time_s);
+        let mut made = snapshot(&self.last, &now, &self.watched, self.reader.host(), time_s);
+        if let Some((probes, before)) = &mut self.probes {
+            let after = read(probes, &now);
+            waits::add(&mut made, before, &after, |slot| probes.reason(slot));
+            *before = after;
+        }
+        made.missing.extend(self.missing.iter().cloned());
         self.last = now;
         Ok(made)
     }
@@ -41,6 +66,12 @@ impl Sampler {
     pub fn last(&self) -> &Raw {
         &self.last
     }
+}
+
+fn read(probes: &mut Probes, raw: &Raw) -> Reading {
+    let cpus: Vec<u32> = raw.cpus.iter().map(|c| c.cpu).collect();
+    let udp = raw.sockets.iter().filter(|s| s.kind == Kind::Udp && s.inode != 0);
+    probes.read(&cpus, &udp.map(|s| s.inode).collect::<Vec<u64>>())
 }
 
 #[cfg(test)]

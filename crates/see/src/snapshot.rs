@@ -83,6 +83,7 @@ pub fn snapshot(before: &Raw, after: &Raw, watched: &[String], host: &str, time_
         gauges,
         limits: after.limits.clone(),
         unresolved,
+        probes: None,
         skipped,
         missing: after.missing.clone(),
     }

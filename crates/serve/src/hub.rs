@@ -240,6 +240,7 @@ fn brief(s: &Snapshot) -> Snapshot {
         consumers_quiet: s.consumers_quiet + s.consumers.len().saturating_sub(CONSUMERS) as u64,
         ledger: s.ledger.clone(),
         guards: s.guards.iter().take(GUARDS).map(guard).collect(),
+        probes: s.probes.clone(),
         skipped: s.skipped.clone(),
         missing: s.missing.clone(),
         ..Snapshot::default()

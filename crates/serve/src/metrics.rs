@@ -9,13 +9,14 @@ mod families;
 pub use families::FAMILIES;
 
 use prometheus_client::collector::Collector;
-use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, MetricEncoder, text};
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, MetricEncoder, NoLabelSet, text};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::{Registry, Unit};
 use see::Snapshot;
 use see::explain::Report;
+use see::model::BOUNDS_US;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -26,14 +27,20 @@ pub const PREFIX: &str = "weir";
 /// Longest value of a label, characters.
 const LABEL_MAX: usize = 128;
 
-/// Counter or gauge.
+/// Counter, gauge or histogram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Sum since weir started.
     Counter,
     /// Of the last interval, or at its end.
     Gauge,
+    /// Counts since weir started, by [`see::model::BOUNDS_US`] in seconds. Behind the values of the labels stands one more:
+    /// the number of the bucket, or [`SUM`].
+    Histogram,
 }
+
+/// In place of a bucket's number: the sum of what was observed.
+pub const SUM: &str = "sum";
 
 /// What the numbers of one interval are made from.
 pub struct Seen<'a> {
@@ -84,8 +91,9 @@ struct Series {
 impl Series {
     fn encode(self, kind: Kind, encoder: MetricEncoder<'_>) -> Result<(), std::fmt::Error> {
         match kind {
-            Kind::Counter => ConstCounter::new(self.value).encode(encoder),
             Kind::Gauge => ConstGauge::new(self.value).encode(encoder),
+            // Of a histogram each number is one; [`histogram`] writes them together.
+            Kind::Counter | Kind::Histogram => ConstCounter::new(self.value).encode(encoder),
         }
     }
 }
@@ -135,7 +143,8 @@ fn take(
     value: f64,
     now: u64,
 ) -> bool {
-    debug_assert_eq!(labels.len(), family.labels.len(), "{}", family.name);
+    let more = usize::from(family.kind == Kind::Histogram);
+    debug_assert_eq!(labels.len(), family.labels.len() + more, "{}", family.name);
     let key: Vec<String> = labels.iter().map(|label| clean(label)).collect();
     if !series.contains_key(&key) && series.len() >= family.limit {
         let oldest = series.iter().min_by_key(|(_, one)| one.seen).map(|(key, one)| (key.clone(), one.seen));
@@ -146,7 +155,7 @@ fn take(
     }
     let one = series.entry(key).or_default();
     match family.kind {
-        Kind::Counter => one.value += value.max(0.0),
+        Kind::Counter | Kind::Histogram => one.value += value.max(0.0),
         // The first of this interval, or one that is larger.
         Kind::Gauge if one.seen < now || value > one.value => one.value = value,
         Kind::Gauge => {}
@@ -181,8 +190,13 @@ impl Collector for Scrape {
             let kind = match family.kind {
                 Kind::Counter => MetricType::Counter,
                 Kind::Gauge => MetricType::Gauge,
+                Kind::Histogram => MetricType::Histogram,
             };
             let mut all = encoder.encode_descriptor(family.name, family.help, unit.as_ref(), kind)?;
+            if family.kind == Kind::Histogram {
+                histograms(family, series, &mut all)?;
+                continue;
+            }
             for (values, one) in series {
                 let labels: Vec<(&str, &str)> =
                     family.labels.iter().copied().zip(values.iter().map(String::as_str)).collect();
@@ -196,6 +210,38 @@ impl Collector for Scrape {
         }
         Ok(())
     }
+}
+
+/// The sum of what was observed, and how much of it is up to each bound and above the one before.
+type SumAndBuckets = (f64, Vec<(f64, u64)>);
+
+/// Writes the histograms of a family: numbers whose labels are the same.
+fn histograms(
+    family: &Family,
+    series: &BTreeMap<Vec<String>, Series>,
+    all: &mut MetricEncoder<'_>,
+) -> Result<(), std::fmt::Error> {
+    let mut parts: BTreeMap<&[String], SumAndBuckets> = BTreeMap::new();
+    for (key, one) in series {
+        let Some((place, values)) = key.split_last() else { continue };
+        // The encoder adds up what is below a bound.
+        let empty = || {
+            let bounds = BOUNDS_US.iter().map(|us| us / 1e6).chain([f64::INFINITY]);
+            (0.0, bounds.map(|bound| (bound, 0)).collect())
+        };
+        let (sum, buckets) = parts.entry(values).or_insert_with(empty);
+        match place.parse().ok().and_then(|at: usize| buckets.get_mut(at)) {
+            Some(bucket) => bucket.1 = one.value as u64,
+            None => *sum = one.value,
+        }
+    }
+    for (values, (sum, buckets)) in parts {
+        let labels: Vec<(&str, &str)> =
+            family.labels.iter().copied().zip(values.iter().map(String::as_str)).collect();
+        let count = buckets.iter().map(|(_, n)| n).sum();
+        all.encode_family(&labels)?.encode_histogram::<NoLabelSet>(sum, count, &buckets, None)?;
+    }
+    Ok(())
 }
 
 /// Names of all series.
@@ -218,6 +264,7 @@ pub fn document() -> String {
         let kind = match family.kind {
             Kind::Counter => "counter",
             Kind::Gauge => "gauge",
+            Kind::Histogram => "histogram",
         };
         let labels: Vec<String> = family.labels.iter().map(|label| format!("`{label}`")).collect();
         let limit = if family.limit > 1 { format!(" (at most {})", family.limit) } else { String::new() };

@@ -47,7 +47,9 @@ pub fn parse(text: &str) -> Result<Vec<Sample>, String> {
                 return Err(bad("said twice or too late"));
             }
             match part {
-                "TYPE" if ["counter", "gauge", "info"].contains(&value) => family.kind = value.to_owned(),
+                "TYPE" if ["counter", "gauge", "histogram", "info"].contains(&value) => {
+                    family.kind = value.to_owned()
+                }
                 "UNIT" if name.ends_with(&format!("_{value}")) => family.unit = value.to_owned(),
                 "HELP" if !value.trim().is_empty() => {}
                 _ => return Err(bad("no such metadata")),
@@ -55,16 +57,18 @@ pub fn parse(text: &str) -> Result<Vec<Sample>, String> {
             continue;
         }
         let sample = sample(line).ok_or_else(|| bad("no sample"))?;
-        let suffix = match family.kind.as_str() {
-            "counter" => "_total",
-            "info" => "_info",
-            "gauge" => "",
+        let suffixes: &[&str] = match family.kind.as_str() {
+            "counter" => &["_total"],
+            "info" => &["_info"],
+            "gauge" => &[""],
+            "histogram" => &["_bucket", "_count", "_sum"],
             _ => return Err(bad("sample without a type")),
         };
-        if sample.name != format!("{}{suffix}", family.name) {
+        let suffix = sample.name.strip_prefix(&family.name).unwrap_or("?");
+        if !suffixes.contains(&suffix) || (suffix == "_bucket") != sample.labels.contains_key("le") {
             return Err(bad("not of this family, or the wrong suffix"));
         }
-        if !sample.value.is_finite() || (family.kind == "counter" && sample.value < 0.0) {
+        if !sample.value.is_finite() || (family.kind != "gauge" && sample.value < 0.0) {
             return Err(bad("bad value"));
         }
         if !series.insert((sample.name.clone(), sample.labels.clone())) {

@@ -172,6 +172,15 @@ pub struct WatchArgs {
     #[arg(allow_hyphen_values = true)]
     pub interval: Duration,
 
+    /// Waiting times, drops by reason, rates per socket (root)
+    ///
+    /// Attaches BPF programs to tracepoints while it runs; what they cost stands in docs/watch.md. Without root or BTF
+    /// it says so, and the rest goes on.
+    ///
+    /// weir watch eth0 --probes --once
+    #[arg(long, conflicts_with = "replay")]
+    pub probes: bool,
+
     /// Live page for a browser, if asked for [127.0.0.1:9494]
     ///
     /// ADDR:PORT, an address, or a port of this host. Nothing is drawn in the terminal then, and nothing can be

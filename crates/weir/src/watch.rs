@@ -2,7 +2,7 @@
 
 use crate::cli::WatchArgs;
 use crate::error::usage;
-use crate::out::{self, ColorWhen, Paint, shown};
+use crate::out::{self, ColorWhen, Paint, Weight, shown};
 use kern::discover::{self, DiscoverError};
 use kern::raw::Want;
 use see::{Sampler, Snapshot};
@@ -18,6 +18,7 @@ mod replay;
 mod serve;
 mod table;
 mod view;
+mod waits;
 
 /// Longest time between two looks at the signal, so that Ctrl-C is quick.
 const STEP: Duration = Duration::from_millis(50);
@@ -71,7 +72,7 @@ pub fn run(args: &WatchArgs, when: ColorWhen) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// This host: the kernel's counters, and what guards tell.
+/// This host: the kernel's counters, what guards tell, and what probes count if they were asked for.
 pub struct Host {
     sampler: Sampler,
     guards: guards::Guards,
@@ -83,7 +84,11 @@ impl Host {
     /// # Errors
     /// If the kernel shows neither interfaces nor counters.
     pub fn open(args: &WatchArgs) -> anyhow::Result<Host> {
-        let sampler = Sampler::open(Want { devices: args.interfaces.clone(), ..Want::default() })?;
+        let mut sampler = Sampler::open(Want { devices: args.interfaces.clone(), ..Want::default() })?;
+        if args.probes {
+            // What they cannot tell here is said, and the rest goes on.
+            sampler.probe().iter().for_each(|line| out::tell(Weight::Warning, &format!("weir: {line}")));
+        }
         Ok(Host { sampler, guards: guards::Guards::open(args.control_dir.clone()) })
     }
 

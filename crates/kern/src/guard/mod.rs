@@ -54,6 +54,11 @@ pub fn short(error: &Error) -> String {
 pub use load::{Gauges, Probes, Views, program_name};
 #[cfg(not(no_bpf))]
 pub use rx::Rx;
+/// What loading an object takes, for other objects too.
+#[cfg(not(no_bpf))]
+pub(crate) mod object {
+    pub(crate) use super::load::{Aligned, failed, open, write_rodata};
+}
 
 /// Name of a loaded BPF program.
 #[cfg(no_bpf)]
@@ -78,7 +83,7 @@ mod load {
     use super::{Bell, Error, EventSource, Rx, Shared};
 
     #[repr(C, align(8))]
-    struct Aligned<const N: usize>([u8; N]);
+    pub(crate) struct Aligned<const N: usize>(pub(crate) [u8; N]);
     static GUARD: &Aligned<{ include_bytes!(concat!(env!("OUT_DIR"), "/guard.bpf.o")).len() }> =
         &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/guard.bpf.o")));
     static RX: &Aligned<{ include_bytes!(concat!(env!("OUT_DIR"), "/rx.bpf.o")).len() }> =
@@ -103,7 +108,7 @@ mod load {
         }
     }
 
-    fn failed(what: impl Into<String>) -> impl FnOnce(libbpf_rs::Error) -> Error {
+    pub(crate) fn failed(what: impl Into<String>) -> impl FnOnce(libbpf_rs::Error) -> Error {
         let what = what.into();
         move |e| {
             let kind = match e.kind() {
@@ -200,14 +205,14 @@ mod load {
             .map_err(failed("ring of a poller"))
     }
 
-    fn open(bytes: &[u8], name: &str) -> Result<OpenObject, Error> {
+    pub(crate) fn open(bytes: &[u8], name: &str) -> Result<OpenObject, Error> {
         ObjectBuilder::default()
             .name(name)
             .and_then(|b| b.open_memory(bytes))
             .map_err(failed(format!("object {name}")))
     }
 
-    fn write_rodata(map: &mut OpenMapMut<'_>, words: &[u32]) -> Result<(), Error> {
+    pub(crate) fn write_rodata(map: &mut OpenMapMut<'_>, words: &[u32]) -> Result<(), Error> {
         let bytes: Vec<u8> = words.iter().flat_map(|w| w.to_ne_bytes()).collect();
         let data = map.initial_value_mut().filter(|d| d.len() == bytes.len());
         let data = data

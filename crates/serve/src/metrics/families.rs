@@ -1,8 +1,8 @@
 //! The table of metrics.
 
-use super::{Family, Kind, Seen, Take};
+use super::{Family, Kind, SUM, Seen, Take};
 use see::guard::{Poller, Source};
-use see::model::{Consumer, Cpu, Interface, Place};
+use see::model::{BOUNDS_US, Consumer, Cpu, Interface, Place};
 use std::collections::BTreeMap;
 
 /// Interfaces that are told.
@@ -17,6 +17,10 @@ pub const CONSUMERS: usize = 32;
 const CONSUMER_SERIES: usize = 64;
 /// Processes that are told, those that receive.
 const PROCESSES: usize = 32;
+/// Reasons of the kernel for drops; it has some 130.
+const REASONS: usize = 256;
+/// Waiting times of [`see::model::Delay`], each with its buckets and their sum.
+const WAITS: usize = 5 * (BOUNDS_US.len() + 2);
 /// Reasons, places, rules and ends are words of weir: a handful.
 const WORDS: usize = 64;
 
@@ -132,7 +136,7 @@ fn each(map: &BTreeMap<String, u64>, take: &mut Take<'_>) {
 }
 
 /// All metrics but those about weir itself.
-pub static FAMILIES: [Family; 46] = [
+pub static FAMILIES: [Family; 48] = [
     Family {
         name: "interval",
         unit: "seconds",
@@ -283,6 +287,33 @@ pub static FAMILIES: [Family; 46] = [
         limit: Place::ALL.len(),
         help: "99th percentile of the time that packets waited in a stage, where it is known",
         of: |seen, take| stages(seen, take, |stage| stage.wait.map(|w| w.p99_us / 1e6)),
+    },
+    Family {
+        name: "wait",
+        unit: "seconds",
+        kind: Kind::Histogram,
+        labels: &["of"],
+        limit: WAITS,
+        help: "With --probes: waiting times of softirq (raised until it runs), of sampled datagrams in stack and socket \
+               and in both (whole), and of wakeup (their reader woken until it runs); each counts for the packets it stands for",
+        of: |seen, take| {
+            for wait in seen.snapshot.probes.iter().flat_map(|p| &p.waits) {
+                take(&[wait.of.name(), SUM], wait.sum_us / 1e6);
+                for (at, count) in wait.buckets.iter().enumerate() {
+                    take(&[wait.of.name(), &at.to_string()], n(*count));
+                }
+            }
+        },
+    },
+    Family {
+        name: "kernel_dropped",
+        unit: "packets",
+        kind: Kind::Counter,
+        labels: &["reason"],
+        limit: REASONS,
+        help: "With --probes: packets of this network namespace that the kernel dropped, by its own name for the reason; \
+               packets to send too",
+        of: |seen, take| seen.snapshot.probes.iter().for_each(|p| each(&p.drops, take)),
     },
     Family {
         name: "interface_offered",
@@ -470,7 +501,7 @@ pub static FAMILIES: [Family; 46] = [
         kind: Kind::Counter,
         labels: &["kind", "socket", "process"],
         limit: CONSUMER_SERIES,
-        help: "Packets that came for a consumer, with those it lost; where the kernel tells",
+        help: "Packets that came for a consumer, with those it lost; where the kernel or a probe tells",
         of: |seen, take| consumers(seen, take, |c| c.r#in.map(n)),
     },
     Family {
@@ -479,7 +510,7 @@ pub static FAMILIES: [Family; 46] = [
         kind: Kind::Counter,
         labels: &["kind", "socket", "process"],
         limit: CONSUMER_SERIES,
-        help: "Packets that the program took from a consumer; where the kernel tells",
+        help: "Packets that the program took from a consumer; where the kernel or a probe tells",
         of: |seen, take| consumers(seen, take, |c| c.out.map(n)),
     },
     Family {

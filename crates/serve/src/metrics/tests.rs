@@ -1,6 +1,6 @@
 use super::*;
 use see::guard::{Guard, Poller, Source};
-use see::model::{Consumer, Cpu, Interface, Ledger, Place, Queue, Stage, Wait};
+use see::model::{Consumer, Cpu, Delay, Interface, Ledger, Place, Probes, Queue, Stage, Wait, Waited};
 use std::collections::BTreeSet;
 
 /// A snapshot in which every family has a number.
@@ -59,6 +59,23 @@ fn snapshot() -> Snapshot {
             }],
             ..Guard::default()
         }],
+        probes: Some(Probes {
+            waits: vec![Waited {
+                of: Delay::Socket,
+                samples: 1,
+                count: 6,
+                sum_us: 2.5e6,
+                // Four up to 5 us, two above all bounds.
+                buckets: (0..=BOUNDS_US.len())
+                    .map(|i| {
+                        [(2, 4), (BOUNDS_US.len(), 2)].iter().find(|(at, _)| *at == i).map_or(0, |(_, n)| *n)
+                    })
+                    .collect(),
+                ..Waited::default()
+            }],
+            drops: [("NO_SOCKET".to_owned(), 3)].into(),
+            ..Probes::default()
+        }),
         skipped: [("sockets".to_owned(), 1)].into(),
         missing: vec!["x".into()],
         ..Snapshot::default()
@@ -119,6 +136,20 @@ fn counters_add_up_and_gauges_do_not() {
     assert_eq!(value(&text, &format!("weir_consumer_lost_packets_total{labels}")), 14.0);
     assert_eq!(value(&text, &format!("weir_consumer_level_ratio{labels}")), 0.75);
     assert!(text.ends_with("# EOF\n"));
+}
+
+#[test]
+fn waiting_times_are_a_histogram() {
+    let text = store(&[snapshot(), snapshot()]).text();
+    let bucket = |le: &str| value(&text, &format!("weir_wait_seconds_bucket{{le=\"{le}\",of=\"socket\"}}"));
+    assert_eq!(
+        (bucket("0.000002"), bucket("0.000005"), bucket("20.0"), bucket("+Inf")),
+        (0.0, 8.0, 8.0, 12.0),
+        "{text}"
+    );
+    assert_eq!(value(&text, "weir_wait_seconds_count{of=\"socket\"}"), 12.0);
+    assert_eq!(value(&text, "weir_wait_seconds_sum{of=\"socket\"}"), 5.0);
+    assert_eq!(value(&text, "weir_kernel_dropped_packets_total{reason=\"NO_SOCKET\"}"), 6.0);
 }
 
 #[test]

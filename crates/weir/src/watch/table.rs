@@ -28,6 +28,7 @@ pub fn text(s: &Snapshot, paint: Paint) -> String {
     text += &format!("{}\n\n", verdict(s, paint));
     text += &cpus(&s.cpus);
     text += &consumers(s, paint);
+    text += &super::waits::table(s);
     text += &ledger(s, paint);
     for guard in &s.guards {
         text += &format!("guard      {}\n", crate::out::wrap(&super::guards::sentence(guard, s), 11));

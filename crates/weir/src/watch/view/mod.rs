@@ -16,6 +16,8 @@ mod theme;
 #[cfg(test)]
 mod tests;
 
+pub use draw::micros;
+
 use crate::cli::WatchArgs;
 use crate::error::{failed, usage};
 use crate::out::{ColorWhen, Paint};

@@ -506,3 +506,30 @@ fn the_picture_in_the_readme_is_drawn() {
     let missing: Vec<&String> = drawn.iter().filter(|row| !readme.contains(row.trim_end())).collect();
     assert!(missing.is_empty(), "not in README.md: {missing:#?}");
 }
+
+#[test]
+fn what_probes_measured_stands_on_the_path_in_the_ledger_and_at_its_cpu() {
+    use see::model::{Delay, Probes, Wait, Waited};
+    let wait = Some(Wait { p50_us: 3.0, p99_us: 51_000.0, estimated: false });
+    let mut s = lossy(None);
+    s.path.iter_mut().find(|stage| stage.place == Place::Consumer).unwrap().wait = wait;
+    s.cpus[0].softirq_wait = wait;
+    s.probes = Some(Probes {
+        waits: vec![Waited { of: Delay::Socket, samples: 1234, p99_us: 51_000.0, ..Waited::default() }],
+        drops: [("SOCKET_RCVBUFF".to_owned(), 1500)].into(),
+        ..Probes::default()
+    });
+    let mut view = view(PLAIN, 100, 40);
+    view.arrived(Arc::new(s));
+    assert!(
+        text(&view).lines().any(|l| l.starts_with("wait p99") && l.contains("51.00 ms")),
+        "{}",
+        text(&view)
+    );
+    press(&mut view, "6");
+    let ledger = text(&view);
+    assert!(ledger.contains("socket       1 234     0 us 51.00 ms"), "{ledger}");
+    assert!(ledger.contains("SOCKET_RCVBUFF 1 500"), "{ledger}");
+    press(&mut view, "3\n");
+    assert!(text(&view).contains("wait 3 us, p99 51.00 ms"), "{}", text(&view));
+}

@@ -7,6 +7,7 @@ use super::theme::Tone;
 use crate::out::{WIDTH, grouped, sentence, wrap};
 use crate::watch::guards;
 use crate::watch::table::{named, rate};
+use crate::watch::waits;
 use see::Snapshot;
 use see::explain::{Finding, Report};
 use see::guard::{Guard, Source};
@@ -115,6 +116,7 @@ pub fn ledger(s: &Snapshot) -> Vec<Line> {
         format!("known to +-{} packets; sent by all devices {}", l.skew, grouped(l.sent)),
         Tone::Dim,
     ));
+    lines.extend(probed(s));
     for interface in &s.interfaces {
         lines.push(Line::new());
         let ring = interface.ring.map_or(String::new(), |n| format!(", ring {n}"));
@@ -151,6 +153,15 @@ pub fn ledger(s: &Snapshot) -> Vec<Line> {
         ));
     }
     s.missing.iter().for_each(|what| lines.extend(paragraph("missing", what, Tone::Plain)));
+    lines
+}
+
+/// What the probes measured.
+fn probed(s: &Snapshot) -> Vec<Line> {
+    let Some(p) = &s.probes else { return Vec::new() };
+    let mut lines = vec![Line::new(), head(&waits::head())];
+    lines.extend(p.waits.iter().map(|w| vec![(waits::row(w), Tone::Plain)]));
+    lines.extend(waits::lists(p).iter().flat_map(|(label, what)| paragraph(label, what, Tone::Plain)));
     lines
 }
 
@@ -321,6 +332,11 @@ fn cpu(view: &View, s: &Snapshot, c: &Cpu) -> Vec<Line> {
             c.squeezed
         ),
     ));
+    for (label, wait) in [("softirq", c.softirq_wait), ("readers", c.wakeup_wait)] {
+        if let Some(w) = wait {
+            lines.push(plain(label, format!("wait {}, p99 {}", micros(w.p50_us), micros(w.p99_us))));
+        }
+    }
     let backlog = c.backlog.map_or("n/a".to_owned(), |n| format!("{n} packets wait"));
     let tone = if c.backlog_drops > 0 { Tone::Lost } else { Tone::Plain };
     lines.push(line("backlog", format!("{backlog}, {} k/s lost", rate(c.backlog_drops, s)), tone));
@@ -417,7 +433,7 @@ fn consumer(view: &View, s: &Snapshot, c: &Consumer) -> Vec<Line> {
         lines.push(plain("TCP", text));
     }
     if c.kind == Kind::Udp && c.r#in.is_none() {
-        lines.push(line("", "rates are told only where the host has one UDP socket", Tone::Dim));
+        lines.push(line("", "rates of several UDP sockets are told with --probes", Tone::Dim));
     }
     lines
 }
