@@ -3,7 +3,7 @@
 //! `cargo run -p weir-sim --example fit -- [KEY=VALUE ...] [--fit KEY,KEY ...]`
 //!
 //! Fitted is to docs/results/livelock-udp-2026-11-20.json without hogs, one value of each setting for all arms. Held out are
-//! that result's curves with 1 and 4 hogs, and livelock-router-2026-11-20.json. Without `--fit` it prints each curve, lab /
+//! that result's curves with 1 and 4 hogs, livelock-router-2026-11-20.json and quota-2026-11-20.json. Without `--fit` it prints each curve, lab /
 //! simulator, with its error: the root mean square over its points in percent of the lab's peak. With it, each named setting
 //! is moved up and down in turn as long as the mean error of the fitted curves falls, until no setting moves any more.
 
@@ -16,15 +16,16 @@ use std::path::Path;
 use std::sync::atomic::AtomicBool;
 
 /// Groups of curves: experiment of the lab, scenario, with how many hogs at least and at most. The first one is fitted.
-const GROUPS: [(&str, &str, u32, u32); 4] = [
+const GROUPS: [(&str, &str, u32, u32); 5] = [
     ("livelock-udp", "livelock-udp", 0, 0),
     ("livelock-udp", "livelock-udp", 1, 1),
     ("livelock-udp", "livelock-udp", 4, 4),
     ("livelock-router", "modern-router", 0, 64),
+    ("quota", "modern-quota", 0, 64),
 ];
 /// Arms of the lab that the scenarios have. The hop of stock-irq is not what the lab's is (docs/simulator.md), so that
 /// it is shown and not fitted.
-const ARMS: [&str; 9] = [
+const ARMS: [&str; 13] = [
     "stock-irq",
     "stock-rps",
     "stock-timer",
@@ -34,6 +35,10 @@ const ARMS: [&str; 9] = [
     "no-op",
     "weir",
     "weir-reserve-50",
+    "quota-4",
+    "quota-10",
+    "quota-100",
+    "no-quota",
 ];
 /// Steps of the descent, in permille of a value.
 const STEPS: [u64; 4] = [1100, 909, 1030, 971];

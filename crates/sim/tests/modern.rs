@@ -47,16 +47,13 @@ const KNOWN_UDP: &[Known] = &[
     ("threaded-idle", 1, "declines at"),
     ("threaded-idle", 1, "peak"),
     ("threaded-idle", 1, "plateau"),
+    ("threaded-idle", 4, "class"),
     ("threaded-idle", 4, "declines at"),
     ("threaded-idle", 4, "peak"),
     ("threaded-idle", 4, "plateau"),
 ];
-const KNOWN_ROUTER: &[Known] = &[
-    ("stock-timer", 0, "declines at"),
-    ("threaded", 0, "declines at"),
-    ("threaded", 1, "declines at"),
-    ("weir-reserve-50", 1, "declines at"),
-];
+const KNOWN_ROUTER: &[Known] =
+    &[("stock-timer", 0, "declines at"), ("threaded", 1, "declines at"), ("weir", 1, "declines at")];
 
 /// The lab's result, and the simulator's at the lab's own rates.
 fn both(experiment: &str, name: &str) -> (Document, Document) {
@@ -89,7 +86,7 @@ fn lab_and_simulator_agree_on_livelock_router() {
 }
 
 /// Taking a packet costs more the more often the source finds the ring full: at the wire's maximum arms without turns
-/// forward what they do in the lab. weir forwards more than there, by what its turns cost more and nobody knows why.
+/// forward what they do in the lab. weir forwards up to a tenth more than there.
 #[test]
 fn a_router_declines_with_the_rate() {
     let (lab, simulated) = both("livelock-router", "modern-router");
@@ -98,19 +95,19 @@ fn a_router_declines_with_the_rate() {
         curve.last().expect("a point").goodput_pps
     };
     for (arm, hogs, most) in [
-        ("stock-timer", 0, 1.05),
-        ("no-op", 0, 1.05),
-        ("threaded", 0, 1.05),
-        ("stock-timer", 1, 1.05),
-        ("no-op", 1, 1.05),
-        ("threaded", 1, 1.05),
-        ("weir", 0, 1.15),
-        ("weir", 1, 1.15),
-        ("weir-reserve-50", 0, 1.15),
-        ("weir-reserve-50", 1, 1.15),
+        ("stock-timer", 0, 1.07),
+        ("no-op", 0, 1.07),
+        ("threaded", 0, 1.07),
+        ("stock-timer", 1, 1.07),
+        ("no-op", 1, 1.07),
+        ("threaded", 1, 1.07),
+        ("weir", 0, 1.11),
+        ("weir", 1, 1.11),
+        ("weir-reserve-50", 0, 1.11),
+        ("weir-reserve-50", 1, 1.11),
     ] {
         let ratio = last(&simulated, arm, hogs) / last(&lab, arm, hogs);
-        assert!((0.95..most).contains(&ratio), "{arm}, {hogs} hogs: {ratio}");
+        assert!((0.93..most).contains(&ratio), "{arm}, {hogs} hogs: {ratio}");
     }
 }
 

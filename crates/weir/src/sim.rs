@@ -1,6 +1,10 @@
 //! `weir sim`: experiments on simulated machines.
 
-use crate::cli::{LabRunArgs, SimCommand, SimRunArgs, SimTableArgs};
+mod as_lab;
+
+pub use as_lab::as_lab;
+
+use crate::cli::{SimCommand, SimRunArgs, SimTableArgs};
 use crate::error::{failed, usage};
 use crate::lab::{command_line, writable};
 use crate::out::{self, shown};
@@ -122,43 +126,6 @@ fn stop_flag() -> anyhow::Result<Arc<AtomicBool>> {
 
 fn cpus() -> usize {
     std::thread::available_parallelism().map_or(1, std::num::NonZero::get)
-}
-
-/// Experiments of the lab that a simulated host of today has, with their scenarios.
-const LAB: [(&str, &str); 2] = [("livelock-udp", "livelock-udp"), ("livelock-router", "modern-router")];
-/// Arms and multiples of 1 x of a quick run.
-const QUICK: ([&str; 2], [u64; 5]) = (["stock-timer", "weir"], [50, 100, 200, 400, 1000]);
-
-/// `weir lab run NAME --backend sim`.
-///
-/// # Errors
-/// As [`run`].
-pub fn as_lab(args: &LabRunArgs) -> anyhow::Result<ExitCode> {
-    let Some((_, name)) = LAB.iter().find(|(lab, _)| *lab == args.name) else {
-        let names: Vec<&str> = LAB.iter().map(|(lab, _)| *lab).collect();
-        let text =
-            format!("lab run {} --backend sim: not simulated; choose from {}", args.name, names.join(", "));
-        return Err(usage(text));
-    };
-    let mut scenario = scenario(name, &[])?;
-    let mut arms = args.arms.clone();
-    if let (true, Some(one_x)) = (args.quick, scenario.one_x) {
-        let rates = QUICK.1.iter().map(|percent| one_x * percent / 100);
-        scenario.sweep = sim::scenario::Sweep::Offered(rates.chain([12_000_000]).collect());
-        arms = arms.or_else(|| Some(QUICK.0.map(str::to_owned).into()));
-    }
-    scenario.hogs = args.hogs.clone().unwrap_or_else(|| if args.quick { vec![0, 1] } else { vec![0] });
-    let args = SimRunArgs {
-        name: args.name.clone(),
-        arms,
-        set: Vec::new(),
-        seed: args.seed,
-        jobs: None,
-        strict: false,
-        json: args.json.clone(),
-        html: args.html.clone(),
-    };
-    perform(&args, &scenario)
 }
 
 fn experiment(args: &SimRunArgs) -> anyhow::Result<ExitCode> {

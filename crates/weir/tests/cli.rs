@@ -97,7 +97,10 @@ fn bad_options_are_one_line_with_the_fix() {
         ("lab compare /dev/null /dev/null", ["/dev/null:1:", "give a file written by weir lab run --json"]),
         ("lab run livelock-udp --repeat 0", ["--repeat 0: out of range", "give 1 to 99"]),
         ("lab run livelock-udp --duration 1h", ["--duration 1h: not a time", "50ms to 60s"]),
-        ("lab run onset --backend sim", ["onset --backend sim: not simulated", "choose from livelock-udp"]),
+        (
+            "lab run onset --backend sim",
+            ["is not simulated", "nearest is weir sim run livelock-udp --set on="],
+        ),
         ("sim rn", ["rn: no such command", "did you mean run?"]),
         ("sim run", ["NAME|FILE is missing", "see weir sim run -h"]),
         ("sim run quoat", ["quoat: no such choice", "did you mean quota?"]),
@@ -599,6 +602,42 @@ fn the_simulator_gives_the_same_bytes_with_any_number_of_threads() {
         std::fs::read(path).expect("file")
     };
     assert_eq!(json("1"), json("3"));
+}
+
+/// Every experiment of the lab runs in the simulator, or one line says which scenario is nearest.
+#[test]
+fn every_experiment_of_the_lab_has_an_answer_of_the_simulator() {
+    let (_, list, _) = weir("lab list --json");
+    let list: serde_json::Value = serde_json::from_str(&list).expect("JSON");
+    let (_, scenarios, _) = weir("sim list --json");
+    let dir = tempfile::tempdir().expect("directory");
+    let experiments = list["experiments"].as_array().expect("experiments");
+    assert!(experiments.len() > 10);
+    let mut run = 0;
+    for name in experiments.iter().map(|experiment| experiment["name"].as_str().expect("name")) {
+        let file = dir.path().join(name);
+        let mut words = vec!["lab", "run", name, "--backend", "sim", "--quick", "--hogs", "0"];
+        words.extend(["--arms", "weir", "--json", file.to_str().expect("UTF-8")]);
+        if name == "cycle-limit" {
+            words[9] = "budget-50";
+        }
+        let (code, table, stderr) = weir_args(&words);
+        if code == 2 {
+            assert_eq!((table.as_str(), stderr.lines().count()), ("", 1), "{stderr}");
+            let nearest = stderr.split("nearest is weir sim run ").nth(1).expect("nearest");
+            let nearest = nearest.split_whitespace().next().expect("a scenario");
+            assert!(scenarios.contains(&format!("\"name\":\"{nearest}\"")), "{nearest}");
+            continue;
+        }
+        // A claim may fall short; a checker's fault says so.
+        assert!(code <= 1 && !stderr.contains("error"), "{name}: {stderr}");
+        let result: serde_json::Value =
+            serde_json::from_slice(&std::fs::read(&file).expect("result")).expect("JSON");
+        assert_eq!((result["experiment"].as_str(), result["backend"].as_str()), (Some(name), Some("sim")));
+        assert!(table.contains("weir") || table.contains("budget-50"), "{table}");
+        run += 1;
+    }
+    assert!(run >= 6, "{run}");
 }
 
 #[test]

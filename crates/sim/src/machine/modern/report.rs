@@ -126,6 +126,7 @@ impl Window {
         let values = &mut outcome.values;
         values.insert("goodput", goodput);
         values.insert("hog_percent", 100.0 * cpu.hog);
+        values.insert("net_percent", 100.0 * (cpu.irq + cpu.softirq + cpu.weir));
         if let Some(latency) = latency_us {
             values.insert("p50_us", latency.p50);
             values.insert("p99_us", latency.p99);
