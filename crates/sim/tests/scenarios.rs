@@ -155,3 +155,49 @@ fn all_trials_together_are_bounded() {
     assert!(fault.contains("give fewer arms, values or trials"), "{fault}");
     assert!(parse(&text.replace("trials = 60", "trials = 2"), &[], "").is_ok());
 }
+
+/// the bytes of a result are the same on every machine, so that nothing on its way may call a mathematical library, whose
+/// last digit differs. Drawing, and tests themselves, may.
+#[test]
+fn no_mathematical_library_is_in_the_path_of_a_result() {
+    const CALLS: [&str; 14] = [
+        ".ln(",
+        ".exp(",
+        ".exp2(",
+        ".log(",
+        ".log2(",
+        ".log10(",
+        ".powf(",
+        ".sin(",
+        ".cos(",
+        ".tan(",
+        ".cbrt(",
+        ".hypot(",
+        ".tanh(",
+        ".mul_add(",
+    ];
+    const MAY: [&str; 2] = ["figures.rs", "stats_tests.rs"];
+    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut directories: Vec<_> =
+        ["src", "../results/src", "../policy/src"].map(|path| root.join(path)).into();
+    let mut files = 0;
+    while let Some(directory) = directories.pop() {
+        for entry in std::fs::read_dir(directory).expect("a directory") {
+            let path = entry.expect("an entry").path();
+            if path.is_dir() {
+                directories.push(path);
+                continue;
+            }
+            let name = path.file_name().expect("a name").to_string_lossy().into_owned();
+            if !name.ends_with(".rs") || MAY.contains(&name.as_str()) {
+                continue;
+            }
+            let text = std::fs::read_to_string(&path).expect("a file");
+            let code = text.split("#[cfg(test)]").next().unwrap_or_default();
+            let call = CALLS.iter().find(|call| code.contains(**call));
+            assert_eq!(call, None, "{}", path.display());
+            files += 1;
+        }
+    }
+    assert!(files > 80, "{files}");
+}
