@@ -12,6 +12,7 @@ pub mod napi;
 pub mod netns;
 pub mod probes;
 pub mod proc;
+pub mod profile;
 pub mod raw;
 pub mod settings;
 pub mod sysfs;

@@ -5,9 +5,12 @@
 //! more than the [`Snapshot`]: no experiment, no port, no name.
 
 mod output;
+mod profiled;
 mod receiver;
 mod stack;
 mod wire;
+
+pub use profiled::profiled;
 
 use crate::model::{Consumer, Cpu, Interface, Kind, Place, Process, Snapshot};
 use serde::{Deserialize, Serialize};

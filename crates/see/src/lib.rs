@@ -4,6 +4,7 @@
 //! [`Sampler`] is the edge that reads them. Everything that shows the path (table, terminal, page, metrics, report)
 //! starts from the same [`Snapshot`].
 pub mod consumers;
+pub mod cost;
 mod cpus;
 pub mod explain;
 pub mod guard;
