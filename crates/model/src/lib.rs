@@ -11,7 +11,9 @@
 //! - [`whatif`]: the same path with something changed.
 //! - [`observe`]: from windows of counters to a path.
 //! - [`scaling`]: throughput over CPUs.
+//! - [`cheaper`]: what a lower cost per packet gives.
 
+pub mod cheaper;
 pub mod line;
 pub mod nnls;
 pub mod observe;
