@@ -214,6 +214,22 @@ pub struct WatchArgs {
     #[arg(long, value_name = "FILE", conflicts_with_all = ["record", "interfaces"])]
     pub replay: Option<PathBuf>,
 
+    /// Where the CPU goes: time per component and packet (root)
+    ///
+    /// Samples the kernel's call chains 499 times per second and CPU. One JSON line per interval has schema weir.cpu/1;
+    /// --record and --replay write and show these.
+    ///
+    /// weir watch eth0 --cpu --interval 10s --once --record before.jsonl
+    #[arg(long, conflicts_with_all = ["web", "metrics", "probes"])]
+    pub cpu: bool,
+
+    /// Two recordings of --cpu by function: what costs more in B
+    ///
+    /// weir watch --cpu --diff before.jsonl after.jsonl
+    #[arg(long, value_names = ["A", "B"], num_args = 2, requires = "cpu")]
+    #[arg(conflicts_with_all = ["record", "replay", "interfaces", "once"])]
+    pub diff: Vec<PathBuf>,
+
     /// Directory of the guards' sockets.
     #[arg(long, hide = true, default_value = RUN_DIR)]
     pub control_dir: PathBuf,
@@ -233,6 +249,14 @@ pub struct ExplainArgs {
     #[arg(long, value_name = "DUR", value_parser = parse::window, default_value = "10s", hide_default_value = true)]
     #[arg(allow_hyphen_values = true)]
     pub r#for: Duration,
+
+    /// Sample the CPUs too: rules about them see exact shares (root)
+    ///
+    /// Where the kernel counts softirq time by the tick, this finds what the tick misses.
+    ///
+    /// weir explain eth0 --cpu
+    #[arg(long)]
+    pub cpu: bool,
 
     /// One JSON document, schema weir.explain/1
     ///
@@ -491,6 +515,20 @@ pub struct PredictArgs {
     /// weir predict eth0 --guarded
     #[arg(long, help_heading = "What if")]
     pub guarded: bool,
+
+    /// Divide the costs as a recording of weir watch --cpu does
+    ///
+    /// weir predict eth0 --profile cpu.jsonl
+    #[arg(long, value_name = "FILE")]
+    pub profile: Option<PathBuf>,
+
+    /// Throughput over CPUs from a result: fit, peak, residual
+    ///
+    /// A result of weir lab or weir sim --json with a panel over cores or cpus (universal scalability law).
+    ///
+    /// weir predict --scaling cores.json
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["interfaces", "for", "check", "profile"])]
+    pub scaling: Option<PathBuf>,
 
     /// Compare with measured rates of drawn workloads, in the lab
     ///

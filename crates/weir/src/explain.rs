@@ -2,10 +2,10 @@
 
 use crate::cli::ExplainArgs;
 use crate::out::{self, Paint, count, grouped, sentence, shown, wrap};
-use crate::watch::{check_names, sleep_until, stop_flag};
+use crate::watch::{Costs, check_names, sleep_until, stop_flag};
 use kern::raw::Want;
 use see::Sampler;
-use see::explain::{Finding, Report, explain};
+use see::explain::{Finding, Report, explain, profiled};
 use std::process::ExitCode;
 use std::time::Instant;
 
@@ -15,16 +15,25 @@ const INDENT: usize = 13;
 /// Runs `weir explain`.
 ///
 /// # Errors
-/// 2 for an unknown interface, 1 if the kernel shows no counters.
+/// 2 for an unknown interface, 1 if the kernel shows no counters, 3 if it may not be sampled (`--cpu`).
 pub fn run(args: &ExplainArgs, paint: Paint) -> anyhow::Result<ExitCode> {
     check_names(&args.interfaces)?;
     let stop = stop_flag()?;
     let want = Want { devices: args.interfaces.clone(), tcp: true, all_tasks: true };
-    let mut sampler = Sampler::open(want)?;
     // Ctrl-C ends the window early: what was seen until then is explained.
-    sleep_until(Instant::now() + args.r#for, &stop);
-    let snapshot = sampler.sample()?;
-    let report = explain(&snapshot);
+    let (snapshot, report) = if args.cpu {
+        let mut costs = Costs::open(want)?;
+        costs.watch_until(Instant::now() + args.r#for, &stop);
+        let (profile, snapshot) = costs.finish()?;
+        let report = profiled(&snapshot, &profile);
+        (snapshot, report)
+    } else {
+        let mut sampler = Sampler::open(want)?;
+        sleep_until(Instant::now() + args.r#for, &stop);
+        let snapshot = sampler.sample()?;
+        let report = explain(&snapshot);
+        (snapshot, report)
+    };
     if args.json {
         out::data(&format!("{}\n", serde_json::to_string(&report)?))?;
     } else {

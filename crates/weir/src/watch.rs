@@ -13,12 +13,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+mod cpu;
 mod guards;
 mod replay;
 mod serve;
 mod table;
 mod view;
 mod waits;
+
+pub use cpu::{Costs, recorded};
 
 /// Longest time between two looks at the signal, so that Ctrl-C is quick.
 const STEP: Duration = Duration::from_millis(50);
@@ -28,6 +31,9 @@ const STEP: Duration = Duration::from_millis(50);
 /// # Errors
 /// 2 for an unknown interface or a file that is no recording, 1 if the kernel shows no counters.
 pub fn run(args: &WatchArgs, when: ColorWhen) -> anyhow::Result<ExitCode> {
+    if args.cpu {
+        return cpu::run(args, Paint::stdout(when));
+    }
     if args.web.is_some() || args.metrics.is_some() {
         return serve::run(args);
     }

@@ -2,6 +2,7 @@
 
 mod check;
 mod observe;
+mod scaling;
 mod text;
 
 use crate::cli::PredictArgs;
@@ -9,11 +10,13 @@ use crate::error::{failed, usage};
 use crate::out::{self, Paint, shown};
 use crate::parse::choose;
 use kern::raw::{Reader, Want};
+use model::cheaper::{self, Gain, Side};
 use model::line::Estimate;
 use model::observe::{Costs, Fitted, TooLittle};
 use model::path::{Class, Limit, Path};
 use model::whatif::Change;
 use observe::{Observed, Reading};
+use see::cost::Component;
 use serde::Serialize;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -66,6 +69,8 @@ struct Answer {
     /// Packets that a socket holds, if known.
     socket_holds: Option<f64>,
     rows: Vec<Row>,
+    /// MR-40: what a lower cost of each part gives.
+    cheaper: Vec<Gain>,
     readers: Vec<observe::Reader>,
     missing: Vec<String>,
 }
@@ -87,6 +92,10 @@ pub fn run(args: &PredictArgs, paint: Paint) -> anyhow::Result<ExitCode> {
     if args.check {
         return check::run(args, paint);
     }
+    if let Some(file) = &args.scaling {
+        return scaling::run(file, args.json);
+    }
+    let shares = args.profile.as_deref().map(shares).transpose()?.unwrap_or_default();
     let (names, readings) = watch(args)?;
     let mut answers = Vec::new();
     let mut unknown: Vec<(&str, String)> = Vec::new();
@@ -97,7 +106,7 @@ pub fn run(args: &PredictArgs, paint: Paint) -> anyhow::Result<ExitCode> {
             seen.path.ring = seen.path.ring.or(kern::discover::ring(name).map(f64::from));
             seen
         });
-        match seen.and_then(|seen| answer(&seen, &changes)) {
+        match seen.and_then(|seen| answer(&seen, &changes, &shares)) {
             Ok(answer) => answers.push(answer),
             Err(why) => unknown.push((name, why)),
         }
@@ -190,8 +199,35 @@ fn changes(args: &PredictArgs) -> Vec<(String, Change)> {
     list
 }
 
+/// What a cheaper packet gives, of the whole interface.
+fn cheaper(today: &Fitted, shares: &[(&str, Side, f64)], whole: f64) -> Vec<Gain> {
+    let parts = cheaper::divided(&today.path, shares);
+    let mut gains = cheaper::gains(&today.path, &parts, &cheaper::CUTS);
+    gains.iter_mut().for_each(|gain| gain.mlfrr *= whole);
+    gains
+}
+
+/// How the costs divide, by a recording of `weir watch --cpu`.
+fn shares(file: &std::path::Path) -> anyhow::Result<Vec<(&'static str, Side, f64)>> {
+    let profile = crate::watch::recorded(file, "--profile")?;
+    let of = |component: Component, side| (component.name(), side, profile.of(component) as f64);
+    Ok(vec![
+        of(Component::Interrupt, Side::Receive),
+        of(Component::Napi, Side::Receive),
+        of(Component::Stack, Side::Receive),
+        of(Component::LowerTransmit, Side::Receive),
+        of(Component::UpperReceive, Side::Program),
+        of(Component::UpperTransmit, Side::Program),
+        of(Component::Program, Side::Program),
+    ])
+}
+
 /// What the model says of one interface: now, after each change, and after all of them.
-fn answer(seen: &Observed, changes: &[(String, Change)]) -> Result<Answer, String> {
+fn answer(
+    seen: &Observed,
+    changes: &[(String, Change)],
+    shares: &[(&str, Side, f64)],
+) -> Result<Answer, String> {
     let fit = |ask: &dyn Fn(Path) -> Path| -> Result<Fitted, String> {
         model::observe::fit(&seen.windows, &seen.path, ask, MODEL_ERROR).map_err(|why| match why {
             TooLittle::Windows(..) => format!("{why}: it is beyond its loss-free rate now, or hardly used"),
@@ -230,6 +266,7 @@ fn answer(seen: &Observed, changes: &[(String, Change)]) -> Result<Answer, Strin
         costs: today.costs,
         socket_holds: seen.path.holds,
         rows,
+        cheaper: cheaper(&today, shares, whole),
         readers: seen.readers.clone(),
         missing: seen.missing.clone(),
     })
