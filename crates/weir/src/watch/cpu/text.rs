@@ -38,6 +38,17 @@ fn name(function: &str, columns: usize) -> String {
     shown(function).chars().take(columns).collect()
 }
 
+/// ns in at most five digits: `k` and `M` where few packets leave much for each.
+fn short(ns: f64, most: f64, sign: bool) -> String {
+    let (value, unit) = match ns.abs() {
+        n if n < most => (ns, ""),
+        n if n < 999_500.0 => (ns / 1e3, "k"),
+        n if n < 999_500_000.0 => (ns / 1e6, "M"),
+        _ => (ns / 1e9, "G"),
+    };
+    if sign { format!("{value:+.0}{unit}") } else { format!("{value:.0}{unit}") }
+}
+
 /// One interval.
 pub fn profile(p: &Profile, paint: Paint) -> String {
     let seconds = p.time_s as u64 % 86_400;
@@ -155,8 +166,11 @@ pub fn diff(d: &Diff, [a, b]: [&Profile; 2], paint: Paint) -> String {
     let mut text = format!("{:<29}{:<21}{:>7}{:>7}{:>8}{:>6}\n", "ns/packet", "", "A", "B", "B-A", "noise");
     let one = |r: &Row, first: &str, second: &str| {
         let row = format!(
-            "{first:<29}{second:<21}{:>7.0}{:>7.0}{:>+8.0}{:>6.0}",
-            r.a_ns, r.b_ns, r.more_ns, r.noise_ns
+            "{first:<29}{second:<21}{:>7}{:>7}{:>8}{:>6}",
+            short(r.a_ns, 99_999.5, false),
+            short(r.b_ns, 99_999.5, false),
+            short(r.more_ns, 99_999.5, true),
+            short(r.noise_ns, 9_999.5, false)
         );
         let painted = match (r.differs(), r.more_ns > 0.0) {
             (true, true) => paint.red(&row),
@@ -260,6 +274,17 @@ mod tests {
                 .lines()
                 .any(|l| l.starts_with("lower receive: NAPI") && l.ends_with('-'))
         );
+    }
+
+    #[test]
+    fn few_packets_leave_the_columns_as_they_are() {
+        let few = |received, receive| Profile { received, ..host(2, receive) };
+        let (a, b) = (few(3, 1000), few(1, 4000));
+        let text = diff(&compare(&a, &b), [&a, &b], plain());
+        assert!(text.lines().all(|line| line.chars().count() <= WIDTH), "{text}");
+        for (ns, said) in [(99_999.0, "+99999"), (-100_000.0, "-100k"), (2.5e6, "+2M"), (1.5e10, "+15G")] {
+            assert_eq!(short(ns, 99_999.5, true), said);
+        }
     }
 
     #[test]
