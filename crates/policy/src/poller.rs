@@ -46,6 +46,8 @@ pub const HEARTBEAT_PACKETS: u32 = 2;
 const ALL_FULL: Permille = 950;
 /// Sleep after a turn in vain, ns: programs that work 1 us per datagram read half of a small buffer meanwhile.
 const VAIN_NAP: Nanos = MILLISECOND / 2;
+/// Packets of a turn while the reserve is lent to a thread that programs run before: two of the kernel's own polls.
+pub const LENT_PACKETS: u32 = 128;
 /// A turn with fewer frames than this tells little: it is averaged in.
 const LOOK_FRAMES_MIN: u32 = 8;
 
@@ -196,6 +198,7 @@ pub struct Poller {
     sources: [Option<Source>; SOURCES_MAX],
     consumers: [Option<Consumer>; CONSUMERS_MAX],
     inhibited: u32,
+    lent: bool,
     /// Level that one packet adds, in 1/16 permille; 0 until learnt.
     packet_level: u32,
     /// Packets handed up since the levels were read.
@@ -218,6 +221,7 @@ impl Poller {
             sources: [None; SOURCES_MAX],
             consumers: [None; CONSUMERS_MAX],
             inhibited: 0,
+            lent: false,
             packet_level: 0,
             fed: 0,
             rotation: Rotation::default(),
@@ -413,6 +417,12 @@ impl Poller {
         inhibited
     }
 
+    /// True from when programs run before this poller, false from when it runs before them. A short turn leaves the CPU to
+    /// them soon, which is not needed where they take it: then turns are larger, and cost less per packet.
+    pub fn lend(&mut self, lent: bool) {
+        self.lent = lent;
+    }
+
     /// Nothing else wants the CPU: the reserve is lent, and inhibited consumers are enabled, since they have read
     /// what they had or wait for something else. True if that enabled one.
     pub fn cpu_idle(&mut self, now: Nanos) -> bool {
@@ -479,7 +489,8 @@ impl Poller {
         if let Some(source) = picked {
             // Mixed traffic is not held back by one full consumer: its surplus is shed instead.
             let fits = self.sources[source].as_ref().is_some_and(|s| s.full_share >= ALL_FULL);
-            let packets = if fits { self.config.quota.min(self.room()) } else { self.config.quota };
+            let most = if self.lent { self.config.quota.max(LENT_PACKETS) } else { self.config.quota };
+            let packets = if fits { most.min(self.room()) } else { self.config.quota };
             return Action::Turn { source, packets };
         }
         if beat_at <= now {

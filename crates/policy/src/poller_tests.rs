@@ -323,6 +323,31 @@ fn protected_frames_do_not_end_a_pause() {
     assert!(matches!(p.next(20_000), Action::Turn { packets: 32, .. }), "others arrive: no pause");
 }
 
+/// While programs run before it a poller's turns are larger, as far as its consumer has room; else of the quota.
+#[test]
+fn lent_turns_are_larger_and_fit() {
+    let mut p = polling(Config::default(), 1);
+    let packets = |p: &mut Poller, now| match p.next(now) {
+        Action::Turn { packets, .. } => packets,
+        other => panic!("{other:?}"),
+    };
+    p.lend(true);
+    assert_eq!(packets(&mut p, 0), 32, "what arrives for others is served by the quota");
+    // All of it is for one consumer, which then reads, and 16 packets fill a tenth of it.
+    p.level(0, 3, 800);
+    p.turned(10, 0, Turned { packets: 0, frames: 16, to_full: 16, spent: 10, ..Turned::default() });
+    p.level(20, 3, 0);
+    p.turned(30, 0, full(10));
+    p.level(40, 3, 100);
+    p.levels_read();
+    assert_eq!(packets(&mut p, 50), LENT_PACKETS);
+    p.level(60, 3, 730);
+    assert_eq!(packets(&mut p, 60), 42, "270 of 1000 are free, 100 hold 16");
+    p.level(70, 3, 10);
+    p.lend(false);
+    assert_eq!(packets(&mut p, 70), 32);
+}
+
 /// A container's socket is full: turns in vain are followed by a nap, and one that was not goes on at once.
 #[test]
 fn turns_in_vain_pause_the_source() {

@@ -524,6 +524,10 @@ static __always_inline void judge(struct weir_cpu_stat *stat, struct window *win
 	} else if (watched & bit) {
 		__sync_fetch_and_and(&watched, ~bit);
 	}
+	if (guard && guard->near && window->begin_ns && used * 1000 > (now - window->begin_ns) * guard->near) {
+		event.kind = WEIR_EVENT_NEAR;
+		bpf_ringbuf_output(&events, &event, sizeof(event), BPF_RB_FORCE_WAKEUP);
+	}
 	window->begin_ns = now;
 	window->used = stat->net_rx_ns;
 }

@@ -215,6 +215,8 @@ shared!(
         transit: AtomicU32,
         /// Permille of a CPU that softirq may take from programs before it is overload; 0: not watched.
         budget: AtomicU32,
+        /// Permille of a CPU from which on softirq is to be held against the budget: [`Event::NearBudget`]; 0: never.
+        near: AtomicU32,
     }
 );
 
@@ -272,6 +274,8 @@ pub enum Event {
         /// CLOCK_MONOTONIC ns.
         time_ns: u64,
     },
+    /// Softirq took more than [`GuardCtl::near`] of a CPU, for a window of 10 ms and more.
+    NearBudget,
     /// Sockets overflowed `overflow_step` times more on one CPU.
     Overflow {
         /// The CPU.
@@ -300,6 +304,7 @@ impl Event {
             }),
             3 => Some(Self::Overflow { cpu: raw.cpu, time_ns: raw.time_ns }),
             5 => Some(Self::OverBudget { cpu: raw.cpu, time_ns: raw.time_ns }),
+            6 => Some(Self::NearBudget),
             4 => Some(Self::NewFilter { sk: raw.sk, cookie: raw.cookie, port: raw.slot }),
             _ => None,
         }

@@ -46,6 +46,8 @@ const TICK: Nanos = 200 * MILLISECOND;
 const MARKS: Nanos = 20 * MILLISECOND;
 /// Time between two looks that cost more: for closed consumers and for NAPI ids that changed.
 const THOROUGH: Nanos = 1000 * MILLISECOND;
+/// How long softirq is held against the budget at least, once it came near.
+const NEAR: Nanos = 1000 * MILLISECOND;
 /// After this time it is tried again whether other programs still compete for the CPU.
 const CONTENDED: Nanos = 5000 * MILLISECOND;
 /// An XDP program that was attached at takeover stays for this long after the release: the next onset finds it.
@@ -98,6 +100,8 @@ pub struct Control {
     contended: Option<Nanos>,
     lending: Arc<Lending>,
     thorough_at: Nanos,
+    /// Until when softirq is held against the budget in any case.
+    near_until: Nanos,
     /// Time and softirq of each CPU at the last look, ns.
     softirq_seen: (Nanos, Vec<u64>),
     reports: (Sender<Report>, Receiver<Report>),
@@ -150,6 +154,7 @@ pub fn run(opts: GuardOptions) -> anyhow::Result<ExitCode> {
         contended: None,
         lending: Arc::new(Lending::new()?),
         thorough_at: 0,
+        near_until: 0,
         softirq_seen: (0, Vec::new()),
         reports: mpsc::channel(),
         new_consumers: mpsc::channel(),
@@ -182,14 +187,18 @@ pub fn run(opts: GuardOptions) -> anyhow::Result<ExitCode> {
         true => None,
         false => Some(control.start_watch(&stop_watch)?),
     };
+    control.watch_idle(clock::now());
     control.announce();
     let mut supervisor = Supervisor::new();
     supervisor.ready(&control.headline());
     control.serve(&signals, &server, &mut status, (&mut supervisor, watch.as_ref()))?;
     supervisor.stopping();
+    crate::out::talk("weir: stopping");
+    // The watch thread ends last: it frees a lent poller that other programs keep from its CPU.
+    control.end_workers();
     stop_watch.store(true, Relaxed);
     let _ = watch.map(JoinHandle::join);
-    control.stop()
+    control.restore()
 }
 
 impl Control {
@@ -284,19 +293,23 @@ impl Control {
         Ok(())
     }
 
-    /// Watches for idle CPUs while that can matter: while a source is polled, and from half the budget on. Only then
-    /// softirq is held against the budget, because without the watch no CPU looks idle.
+    /// Watches for idle CPUs while that can matter: while a source is polled, and from half the budget on, of which BPF
+    /// tells after 10 ms. Only then softirq is held against the budget, because without the watch no CPU looks idle.
     fn watch_idle(&mut self, now: Nanos) {
         let used: Vec<u64> = self.gauges.views.cpu_stats.iter().map(|s| s.net_rx_ns.load(Relaxed)).collect();
         let (then, before) = std::mem::replace(&mut self.softirq_seen, (now, used));
         let most = self.softirq_seen.1.iter().zip(&before).map(|(now, then)| now.saturating_sub(*then)).max();
         let acts = self.opts.mode.takes_over();
         let budget = self.config().budget;
-        let near = most.unwrap_or(0) * 2000 >= now.saturating_sub(then) * u64::from(budget);
+        let near =
+            now < self.near_until || most.unwrap_or(0) * 2000 >= now.saturating_sub(then) * u64::from(budget);
         let polled = self.workers.iter().any(|w| w.gauge.polling.load(Relaxed) > 0);
         let on = self.gauges.watch_idle(acts && (polled || near && budget < 1000));
-        let held = if on && budget < 1000 { u32::from(budget) } else { 0 };
-        self.gauges.views.guard[0].budget.store(held, Relaxed);
+        let share = if acts && budget < 1000 { u32::from(budget) } else { 0 };
+        let (held, near) = if on { (share, 0) } else { (0, share / 2) };
+        let guard = &self.gauges.views.guard[0];
+        guard.near.store(near, Relaxed);
+        guard.budget.store(held, Relaxed);
     }
 
     /// The policy's options out of the user's.
@@ -435,6 +448,10 @@ impl Control {
                 self.hear(report);
             }
             let now = clock::now();
+            if self.dispatch.lock().is_ok_and(|mut d| d.take_near()) {
+                self.near_until = now + NEAR;
+                self.watch_idle(now);
+            }
             if marking {
                 marks = if self.look_at_marks(now) { MARKS } else { TICK.min(2 * marks) };
             }
@@ -858,14 +875,18 @@ impl Control {
         self.log.line("reload", "config", &format!("in force{rest}"));
     }
 
-    fn stop(mut self) -> anyhow::Result<ExitCode> {
-        crate::out::talk("weir: stopping");
-        for worker in &mut self.workers {
+    /// Ends the pollers; each releases its sources first.
+    fn end_workers(&mut self) {
+        for worker in &self.workers {
             let _ = worker.commands.send(Command::Stop);
-            if let Some(thread) = worker.thread.take() {
-                let _ = thread.join();
-            }
         }
+        for thread in self.workers.iter_mut().filter_map(|w| w.thread.take()) {
+            let _ = thread.join();
+        }
+    }
+
+    /// Puts all settings back.
+    fn restore(mut self) -> anyhow::Result<ExitCode> {
         let mut complete = true;
         for interface in &mut self.interfaces {
             complete &= interface.restore(&mut self.access, |outcome| self.log.outcome(outcome))?;

@@ -39,6 +39,8 @@ const BUSY_SPAN: std::time::Duration = std::time::Duration::from_millis(2);
 /// Packets between two looks from which on a source shares the polling of its device: fewer are served by the flush
 /// timer, and waiting for one to mark its handle would hold up the poller.
 const COMPANION_PACKETS: u64 = 64;
+/// Why a source is taken over whose softirq leaves programs less than the reserve.
+const OVER_BUDGET: &str = "its softirq takes more than the budget from programs";
 /// The evidence that bulk TCP gives too.
 const FULL: &str = "its polls are full";
 /// How often the watch thread looks whether it is to end.
@@ -77,10 +79,16 @@ pub struct Dispatch {
     /// By CPU.
     spans: BTreeMap<u32, Span>,
     pollers: Vec<(usize, Sender<Command>)>,
+    near: bool,
     next_cpu: usize,
 }
 
 impl Dispatch {
+    /// True once after softirq came near the budget.
+    pub fn take_near(&mut self) -> bool {
+        std::mem::take(&mut self.near)
+    }
+
     /// A poller on `cpu` takes commands.
     pub fn add_poller(&mut self, cpu: usize, commands: Sender<Command>) {
         self.pollers.push((cpu, commands));
@@ -230,8 +238,9 @@ impl Dispatch {
                     return Some((cpu, time_ns));
                 }
             }
+            Event::NearBudget => self.near = true,
             Event::OverBudget { cpu, time_ns } => {
-                self.flooded(views, cpu, time_ns, "its softirq takes more than the budget from programs");
+                self.flooded(views, cpu, time_ns, OVER_BUDGET);
             }
         }
         None
@@ -276,7 +285,8 @@ impl Watch {
             self.beat.1.store(self.beat.0.load(Relaxed), Relaxed);
             let mut named = false;
             for event in ring.take() {
-                named |= matches!(event, Event::NewConsumer { .. } | Event::NewFilter { .. });
+                named |=
+                    matches!(event, Event::NewConsumer { .. } | Event::NewFilter { .. } | Event::NearBudget);
                 let Ok(mut dispatch) = self.dispatch.lock() else { continue };
                 let Some((cpu, time)) = dispatch.handle(event, &self.views, &self.new) else { continue };
                 let bypassed = dispatch.bypassed();

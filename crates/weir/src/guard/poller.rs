@@ -193,6 +193,7 @@ impl Loop {
                 self.settle();
             }
             self.watch_levels(now);
+            self.policy.lend(self.lender.is_lent());
             match self.policy.next(now) {
                 Action::Turn { source, packets } => self.turn(source, packets),
                 Action::Sleep { until, wake } => self.sleep(now, until, wake),
