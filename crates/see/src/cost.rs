@@ -112,6 +112,12 @@ impl Profile {
         self.cpus.iter().map(|c| c.samples).sum()
     }
 
+    /// Samples that the interval had room for on all CPUs.
+    #[must_use]
+    pub fn room(&self) -> f64 {
+        self.cpus.iter().map(|c| c.room(self.interval_s, self.period_ns)).sum()
+    }
+
     /// Samples of packet work.
     #[must_use]
     pub fn work(&self) -> u64 {
@@ -191,11 +197,17 @@ impl Cpu {
         self.components.get(&component).copied().unwrap_or(0)
     }
 
-    /// Share of `interval_s` that no sample stands for: the hypervisor had the CPU, or interrupts were off for longer
-    /// than a period.
+    /// Samples that the interval had room for, at least those that there are.
+    #[must_use]
+    pub fn room(&self, interval_s: f64, period_ns: u64) -> f64 {
+        (interval_s * 1e9 / period_ns.max(1) as f64).max(self.samples as f64)
+    }
+
+    /// Share of the interval that no sample stands for: the CPU was idle and woken late for its sample, a hypervisor had
+    /// it, or interrupts were off for longer than a period.
     #[must_use]
     pub fn missed(&self, interval_s: f64, period_ns: u64) -> f64 {
-        (1.0 - self.samples as f64 * period_ns as f64 * 1e-9 / interval_s.max(1e-9)).max(0.0)
+        1.0 - self.samples as f64 / self.room(interval_s, period_ns).max(1.0)
     }
 
     fn add(&mut self, other: &Cpu) {

@@ -113,12 +113,12 @@ fn who_receives_and_who_sends_is_seen_root() {
     }
 }
 
-/// Idle and all ticks of all CPUs.
+/// Ticks of all CPUs in which they were idle or taken by a hypervisor, and all.
 fn ticks() -> (u64, u64) {
     let text = std::fs::read_to_string("/proc/stat").unwrap();
     let line = text.lines().next().unwrap();
     let all: Vec<u64> = line.split_whitespace().skip(1).take(8).map(|n| n.parse().unwrap()).collect();
-    (all[3] + all[4], all.iter().sum())
+    (all[3] + all[4] + all[7], all.iter().sum())
 }
 
 #[test]
@@ -135,20 +135,21 @@ fn idle_time_is_what_the_kernel_says_root() {
     let after = ticks();
     watch.end();
     let kernel = (after.0 - before.0) as f64 / (after.1 - before.1) as f64;
-    let sampled = profile.of(Component::Idle) as f64 / profile.samples() as f64;
-    println!("idle: {:.1} % by samples, {:.1} % by the kernel", 100.0 * sampled, 100.0 * kernel);
-    assert!((sampled - kernel).abs() < 0.1, "{sampled} {kernel}");
+    let room = profile.room();
+    let busy = (profile.samples() - profile.of(Component::Idle)) as f64 / room;
+    // A halted virtual CPU can be woken late for its sample: that time is idle too.
+    println!(
+        "idle: {:.1} % by the kernel; busy: {:.1} % by samples, {} of {room:.0}, {} lost",
+        100.0 * kernel,
+        100.0 * busy,
+        profile.samples(),
+        profile.lost
+    );
+    assert!((1.0 - busy - kernel).abs() < 0.1, "{busy} {kernel}");
     // Nobody sends here: packets cost next to nothing, whoever else uses the machine.
     let work: u64 = profile.cpus.iter().map(|c| of(c, &RECEIVE) + of(c, &TRANSMIT)).sum();
-    assert!(work * 20 < profile.samples(), "{profile:#?}");
-    // 499 samples per second and CPU, but for what a hypervisor took, and idle CPUs that it woke late.
-    let expected = profile.interval_s * 499.0 * profile.cpus.len() as f64;
-    println!("{} of {expected:.0} samples, {} lost", profile.samples(), profile.lost);
-    assert!(
-        (0.5..1.1).contains(&(profile.samples() as f64 / expected)),
-        "{} of {expected}",
-        profile.samples()
-    );
+    assert!(work as f64 * 20.0 < room, "{profile:#?}");
+    assert!(profile.samples() as f64 > 0.5 * room, "{} of {room}", profile.samples());
 }
 
 #[test]

@@ -27,7 +27,11 @@ const COLUMNS: [(Component, &str); 10] = [
 ];
 
 fn percent(part: u64, all: u64) -> f64 {
-    100.0 * part as f64 / all.max(1) as f64
+    share(part, all as f64)
+}
+
+fn share(part: u64, all: f64) -> f64 {
+    100.0 * part as f64 / all.max(1.0)
 }
 
 fn line(label: &str, what: &str) -> String {
@@ -70,8 +74,10 @@ pub fn profile(p: &Profile, paint: Paint) -> String {
             let which = if component.sends() { "sent" } else { "received" };
             format!("{:>14.0}  {:<8.0} {which}", cost.ns, cost.noise)
         });
-        text += &format!("{:<24}{:>14.1}{cost}\n", component.name(), percent(samples, all));
+        text += &format!("{:<24}{:>14.1}{cost}\n", component.name(), share(samples, p.room()));
     }
+    let unseen = 100.0 * (1.0 - all as f64 / p.room().max(1.0));
+    text += &format!("{:<24}{unseen:>14.1}{:>14}\n", "not seen", "-");
     text += &cpus(p);
     text += &functions(p);
     let packets = format!(
@@ -121,21 +127,21 @@ fn cpus(p: &Profile) -> String {
     COLUMNS.iter().for_each(|(_, short)| text += &format!("{short:>7}"));
     text = text.trim_end().to_owned() + "\n";
     for c in order.iter().take(CPUS) {
+        let room = c.room(p.interval_s, p.period_ns);
         let mut row = format!("{:>5} ", c.cpu);
-        COLUMNS
-            .iter()
-            .for_each(|(component, _)| row += &format!("{:>7.1}", percent(c.of(*component), c.samples)));
+        COLUMNS.iter().for_each(|(component, _)| row += &format!("{:>7.1}", share(c.of(*component), room)));
         let missed = c.missed(p.interval_s, p.period_ns);
         if c.samples == 0 {
             row = format!("{:>5}  no sample", c.cpu);
         }
         text += &format!("{row}\n");
         if missed > 0.02 && c.samples > 0 {
-            text += &format!(
-                "{:6} {:.0} % not seen: interrupts off for long, or the hypervisor had this CPU\n",
-                "",
-                100.0 * missed
-            );
+            let why = if c.of(Component::Idle) > 0 {
+                "idle and woken late for it, or the hypervisor had it"
+            } else {
+                "interrupts off for long, or the hypervisor had it"
+            };
+            text += &format!("{:6} {:.0} % not seen: {why}\n", "", 100.0 * missed);
         }
     }
     let more = order.len().saturating_sub(CPUS);
