@@ -46,8 +46,6 @@ pub const HEARTBEAT_PACKETS: u32 = 2;
 const ALL_FULL: Permille = 950;
 /// Sleep after a turn in vain, ns: programs that work 1 us per datagram read half of a small buffer meanwhile.
 const VAIN_NAP: Nanos = MILLISECOND / 2;
-/// Packets of a turn while the reserve is lent to a thread that programs run before: two of the kernel's own polls.
-pub const LENT_PACKETS: u32 = 128;
 /// A turn with fewer frames than this tells little: it is averaged in.
 const LOOK_FRAMES_MIN: u32 = 8;
 
@@ -56,6 +54,8 @@ const LOOK_FRAMES_MIN: u32 = 8;
 pub struct Config {
     /// Most packets of one turn; even, at least 2.
     pub quota: u32,
+    /// The same while programs run before the poller, [`Poller::lend`]; less than `quota` counts as `quota`.
+    pub lent_quota: u32,
     /// Sleep after a turn that drained its ring, ns.
     pub nap: Nanos,
     /// The kernel's own timer on a source in poll mode, ns.
@@ -78,6 +78,8 @@ impl Default for Config {
     fn default() -> Self {
         Self {
             quota: 32,
+            // Two of the kernel's own polls.
+            lent_quota: 128,
             nap: 50_000,
             flush_timeout: 5 * MILLISECOND,
             marks: Marks::new(750, 250, 10 * MILLISECOND),
@@ -489,7 +491,8 @@ impl Poller {
         if let Some(source) = picked {
             // Mixed traffic is not held back by one full consumer: its surplus is shed instead.
             let fits = self.sources[source].as_ref().is_some_and(|s| s.full_share >= ALL_FULL);
-            let most = if self.lent { self.config.quota.max(LENT_PACKETS) } else { self.config.quota };
+            let most =
+                if self.lent { self.config.quota.max(self.config.lent_quota) } else { self.config.quota };
             let packets = if fits { most.min(self.room()) } else { self.config.quota };
             return Action::Turn { source, packets };
         }

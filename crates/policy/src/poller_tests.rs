@@ -340,7 +340,7 @@ fn lent_turns_are_larger_and_fit() {
     p.turned(30, 0, full(10));
     p.level(40, 3, 100);
     p.levels_read();
-    assert_eq!(packets(&mut p, 50), LENT_PACKETS);
+    assert_eq!(packets(&mut p, 50), 128);
     p.level(60, 3, 730);
     assert_eq!(packets(&mut p, 60), 42, "270 of 1000 are free, 100 hold 16");
     p.level(70, 3, 10);

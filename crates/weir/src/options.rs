@@ -61,6 +61,8 @@ pub struct GuardOptions {
     pub reserve: u8,
     /// Packets of one turn, even, 2 to 256.
     pub quota: u16,
+    /// The same while the poller lends its priority.
+    pub lent_quota: u16,
     /// Span over which the budget holds.
     pub period: Period,
     /// Level at which input is inhibited, percent, 2 to 99.
@@ -98,6 +100,8 @@ pub struct GuardOptions {
 
 /// Default of `--reserve`, percent.
 pub const RESERVE: u8 = 20;
+/// Packets of a turn while the poller lends its priority, unless a quota was given.
+pub const LENT_QUOTA: u16 = 128;
 /// Default of `--quota`, packets.
 pub const QUOTA: u16 = 32;
 /// Default of `--high`, percent.
@@ -170,6 +174,7 @@ impl GuardOptions {
             interfaces: interfaces(&args, file, host, known)?,
             reserve: pick(args.reserve.as_ref(), file.reserve.as_ref(), RESERVE).value,
             quota: pick(args.quota.as_ref(), file.quota.as_ref(), QUOTA).value,
+            lent_quota: pick(args.quota.as_ref(), file.quota.as_ref(), LENT_QUOTA).value,
             period: pick(args.period.as_ref(), file.period.as_ref(), Period::Auto).value,
             high,
             low,

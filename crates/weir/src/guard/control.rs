@@ -25,6 +25,7 @@ use super::dispatch::{Dispatch, NewConsumer, OVERFLOW_STEP, Watch};
 use super::filters::Filters;
 use super::interface::{Interface, Setup, State, Threads};
 use super::lend::Lending;
+use super::near::Near;
 use super::poller::{Command, Gauge, Poller, Report};
 use super::report::{Log, Server, StatusWriter};
 use super::source::Source;
@@ -46,8 +47,6 @@ const TICK: Nanos = 200 * MILLISECOND;
 const MARKS: Nanos = 20 * MILLISECOND;
 /// Time between two looks that cost more: for closed consumers and for NAPI ids that changed.
 const THOROUGH: Nanos = 1000 * MILLISECOND;
-/// How long softirq is held against the budget at least, once it came near.
-const NEAR: Nanos = 1000 * MILLISECOND;
 /// After this time it is tried again whether other programs still compete for the CPU.
 const CONTENDED: Nanos = 5000 * MILLISECOND;
 /// An XDP program that was attached at takeover stays for this long after the release: the next onset finds it.
@@ -100,10 +99,7 @@ pub struct Control {
     contended: Option<Nanos>,
     lending: Arc<Lending>,
     thorough_at: Nanos,
-    /// Until when softirq is held against the budget in any case.
-    near_until: Nanos,
-    /// Time and softirq of each CPU at the last look, ns.
-    softirq_seen: (Nanos, Vec<u64>),
+    near: Near,
     reports: (Sender<Report>, Receiver<Report>),
     new_consumers: (Sender<NewConsumer>, Receiver<NewConsumer>),
     notify: Arc<EventFd>,
@@ -154,8 +150,7 @@ pub fn run(opts: GuardOptions) -> anyhow::Result<ExitCode> {
         contended: None,
         lending: Arc::new(Lending::new()?),
         thorough_at: 0,
-        near_until: 0,
-        softirq_seen: (0, Vec::new()),
+        near: Near::default(),
         reports: mpsc::channel(),
         new_consumers: mpsc::channel(),
         notify: Arc::new(EventFd::from_value_and_flags(0, EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC)?),
@@ -293,23 +288,10 @@ impl Control {
         Ok(())
     }
 
-    /// Watches for idle CPUs while that can matter: while a source is polled, and from half the budget on, of which BPF
-    /// tells after 10 ms. Only then softirq is held against the budget, because without the watch no CPU looks idle.
     fn watch_idle(&mut self, now: Nanos) {
-        let used: Vec<u64> = self.gauges.views.cpu_stats.iter().map(|s| s.net_rx_ns.load(Relaxed)).collect();
-        let (then, before) = std::mem::replace(&mut self.softirq_seen, (now, used));
-        let most = self.softirq_seen.1.iter().zip(&before).map(|(now, then)| now.saturating_sub(*then)).max();
-        let acts = self.opts.mode.takes_over();
-        let budget = self.config().budget;
-        let near =
-            now < self.near_until || most.unwrap_or(0) * 2000 >= now.saturating_sub(then) * u64::from(budget);
         let polled = self.workers.iter().any(|w| w.gauge.polling.load(Relaxed) > 0);
-        let on = self.gauges.watch_idle(acts && (polled || near && budget < 1000));
-        let share = if acts && budget < 1000 { u32::from(budget) } else { 0 };
-        let (held, near) = if on { (share, 0) } else { (0, share / 2) };
-        let guard = &self.gauges.views.guard[0];
-        guard.near.store(near, Relaxed);
-        guard.budget.store(held, Relaxed);
+        let budget = self.config().budget;
+        self.near.look(&mut self.gauges, now, self.opts.mode.takes_over(), polled, budget);
     }
 
     /// The policy's options out of the user's.
@@ -332,6 +314,7 @@ impl Control {
         Config {
             // Without a quota a turn is as large as the kernel's own poll can make it.
             quota: if off(Ablate::Quota) { 128 } else { u32::from(self.opts.quota) },
+            lent_quota: u32::from(self.opts.lent_quota),
             flush_timeout: self.opts.flush.as_nanos() as Nanos,
             marks: marks.filter(|_| !off(Ablate::Feedback) && self.gauges.probes.udp_full),
             budget: if off(Ablate::Budget) { 1000 } else { 1000 - 10 * u16::from(self.opts.reserve) },
@@ -449,7 +432,7 @@ impl Control {
             }
             let now = clock::now();
             if self.dispatch.lock().is_ok_and(|mut d| d.take_near()) {
-                self.near_until = now + NEAR;
+                self.near.told(now);
                 self.watch_idle(now);
             }
             if marking {

@@ -49,6 +49,7 @@ fn defaults() {
     let opts = merged("eth0").unwrap();
     assert_eq!(opts.interfaces, ["eth0"]);
     assert_eq!((opts.reserve, opts.quota, opts.high, opts.low), (20, 32, 75, 25));
+    assert_eq!(opts.lent_quota, 128);
     assert_eq!((opts.period, opts.timeout), (Period::Auto, Duration::from_millis(10)));
     assert_eq!((opts.mode, opts.cpu, opts.status), (Mode::Auto, None, None));
     assert_eq!(opts.journal_dir, PathBuf::from("/run/weir"));
@@ -90,6 +91,7 @@ fn command_line_wins_over_the_file() {
     );
     let opts = merged(&file).unwrap();
     assert_eq!((opts.interfaces, opts.reserve, opts.quota, opts.high), (vec!["eth1".into()], 50, 8, 60));
+    assert_eq!(opts.lent_quota, 8, "a quota that was given holds always");
     assert_eq!((opts.cpu, opts.status), (Some(set("1")), Some(StatusTo::Stdout)));
     let opts = merged(&format!("eth0 --reserve 30 --cpu 0 {file}")).unwrap();
     assert_eq!((opts.interfaces, opts.reserve, opts.quota), (vec!["eth0".into()], 30, 8));
