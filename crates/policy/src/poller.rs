@@ -54,7 +54,8 @@ const LOOK_FRAMES_MIN: u32 = 8;
 pub struct Config {
     /// Most packets of one turn; even, at least 2.
     pub quota: u32,
-    /// The same while programs run before the poller, [`Poller::lend`]; less than `quota` counts as `quota`.
+    /// The same of the only source while programs run before the poller, [`Poller::lend`]; less than `quota` counts as
+    /// `quota`. Several sources share the CPU by turns: large ones let the one gain whose turns fit better.
     pub lent_quota: u32,
     /// Sleep after a turn that drained its ring, ns.
     pub nap: Nanos,
@@ -455,9 +456,10 @@ impl Poller {
     pub fn next(&mut self, now: Nanos) -> Action {
         let heartbeat = (self.config.flush_timeout / 2).max(1);
         let mut beat_at = Nanos::MAX;
-        let mut beat_source = 0;
+        let (mut beat_source, mut polled) = (0, 0);
         for (index, source) in self.sources.iter().enumerate() {
             let Some(source) = source else { continue };
+            polled += 1;
             if source.release {
                 return Action::Release { source: index };
             }
@@ -491,8 +493,8 @@ impl Poller {
         if let Some(source) = picked {
             // Mixed traffic is not held back by one full consumer: its surplus is shed instead.
             let fits = self.sources[source].as_ref().is_some_and(|s| s.full_share >= ALL_FULL);
-            let most =
-                if self.lent { self.config.quota.max(self.config.lent_quota) } else { self.config.quota };
+            let large = self.lent && polled == 1;
+            let most = if large { self.config.quota.max(self.config.lent_quota) } else { self.config.quota };
             let packets = if fits { most.min(self.room()) } else { self.config.quota };
             return Action::Turn { source, packets };
         }

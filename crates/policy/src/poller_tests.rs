@@ -343,9 +343,15 @@ fn lent_turns_are_larger_and_fit() {
     assert_eq!(packets(&mut p, 50), 128);
     p.level(60, 3, 730);
     assert_eq!(packets(&mut p, 60), 42, "270 of 1000 are free, 100 hold 16");
-    p.level(70, 3, 10);
+    p.level(70, 3, 100);
+    assert_eq!(packets(&mut p, 70), 128);
+    let mut switch = ModeSwitch::new(Timing::default());
+    assert!(switch.overloaded(70));
+    p.taken_over(70, 1, switch);
+    assert_eq!(packets(&mut p, 70), 32, "two share the CPU by turns");
+    assert!(p.released(71, 1).is_some());
     p.lend(false);
-    assert_eq!(packets(&mut p, 70), 32);
+    assert_eq!(packets(&mut p, 72), 32);
 }
 
 /// A container's socket is full: turns in vain are followed by a nap, and one that was not goes on at once.
