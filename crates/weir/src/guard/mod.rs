@@ -24,6 +24,7 @@ mod filters;
 mod interface;
 #[cfg(not(no_bpf))]
 mod lend;
+#[cfg(not(no_bpf))]
 mod near;
 #[cfg(not(no_bpf))]
 mod poller;
