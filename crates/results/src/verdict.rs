@@ -228,6 +228,10 @@ fn flatness(document: &Document) -> Vec<Claim> {
 fn peak(document: &Document) -> Vec<Claim> {
     let top = |arm: &Arm, hogs: u32| stats::peak(&stats::curve(arm, hogs)).map(|point| point.goodput_pps);
     let Some(arm) = weir(document) else { return Vec::new() };
+    // Below saturation nothing has its peak.
+    if document.experiment == "below-saturation" {
+        return Vec::new();
+    }
     let hogs = stats::hog_counts(arm).first().copied().unwrap_or(0);
     let best = document
         .arms

@@ -240,3 +240,12 @@ fn a_void_comparison_is_counted_where_it_could_hide_a_defeat() {
     let note = find(&verdicts, "P9", "").note.as_deref();
     assert_eq!(note, Some("over threaded at 10x; 1 more void"));
 }
+
+#[test]
+fn below_saturation_nothing_is_said_of_peaks() {
+    let mut document = document();
+    let has_peak = |d: &Document| judge(d, &[]).iter().any(|claim| claim.id == "P2");
+    assert!(has_peak(&document));
+    document.experiment = "below-saturation".into();
+    assert!(!has_peak(&document));
+}
