@@ -178,3 +178,16 @@ fn a_watch_ends_at_once_when_it_is_told_to() {
     assert!(watch.end().is_empty());
     assert!(begin.elapsed() < Duration::from_secs(1) * PATIENCE, "{:?}", begin.elapsed());
 }
+
+#[test]
+fn a_profile_without_an_interval_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("cpu.jsonl");
+    std::fs::write(&path, "").unwrap();
+    refused(&replay(&path, &["--cpu"]), &["--replay", "no interval is in it", "--cpu --record"]);
+    let file = path.to_str().unwrap();
+    refused(&weir(&["watch", "--cpu", "--diff", file, file]), &["--diff", "no interval is in it"]);
+    // A line that is no profile is named.
+    std::fs::write(&path, "{}").unwrap();
+    refused(&replay(&path, &["--cpu"]), &["line 1"]);
+}

@@ -39,8 +39,6 @@ const BUSY_SPAN: std::time::Duration = std::time::Duration::from_millis(2);
 /// Packets between two looks from which on a source shares the polling of its device: fewer are served by the flush
 /// timer, and waiting for one to mark its handle would hold up the poller.
 const COMPANION_PACKETS: u64 = 64;
-/// Why a source is taken over whose softirq leaves programs less than the reserve.
-const OVER_BUDGET: &str = "its softirq takes more than the budget from programs";
 /// The evidence that bulk TCP gives too.
 const FULL: &str = "its polls are full";
 /// How often the watch thread looks whether it is to end.
@@ -240,7 +238,7 @@ impl Dispatch {
             }
             Event::NearBudget => self.near = true,
             Event::OverBudget { cpu, time_ns } => {
-                self.flooded(views, cpu, time_ns, OVER_BUDGET);
+                self.flooded(views, cpu, time_ns, "its softirq takes more than the budget from programs");
             }
         }
         None
@@ -283,9 +281,9 @@ impl Watch {
             // An interrupted wait is as good as one that timed out.
             let _ = poll(&mut fds, timeout);
             self.beat.1.store(self.beat.0.load(Relaxed), Relaxed);
-            let mut named = false;
+            let mut tell = false;
             for event in ring.take() {
-                named |=
+                tell |=
                     matches!(event, Event::NewConsumer { .. } | Event::NewFilter { .. } | Event::NearBudget);
                 let Ok(mut dispatch) = self.dispatch.lock() else { continue };
                 let Some((cpu, time)) = dispatch.handle(event, &self.views, &self.new) else { continue };
@@ -295,7 +293,7 @@ impl Watch {
                     dispatch.overloaded(slot, cpu as usize, time, "a consumer overflows, past the NAPI");
                 }
             }
-            if named {
+            if tell {
                 (self.notify)();
             }
         }

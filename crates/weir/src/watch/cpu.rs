@@ -2,6 +2,7 @@
 
 mod text;
 
+use super::replay::{Line, next_line, tell_too_long};
 use super::{check_names, stop_flag};
 use crate::cli::WatchArgs;
 use crate::error::{failed, usage};
@@ -12,14 +13,12 @@ use see::Sampler;
 use see::cost::{Folder, Profile, SCHEMA, diff};
 use see::model::{Place, Snapshot};
 use std::fs::File;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufReader, Write};
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// Longest line of a recording, bytes: a profile of 2048 functions and 8192 CPUs is below it.
-const LINE_MAX: u64 = 16 * 1024 * 1024;
 /// Longest time for which samples are left in their buffers, which hold 200 ms.
 const DRAIN: Duration = Duration::from_millis(100);
 
@@ -145,22 +144,28 @@ fn read(path: &Path, option: &str) -> anyhow::Result<Vec<Profile>> {
     /// A day of intervals of one second.
     const MOST: usize = 86_400;
     let name = shown(&path.display().to_string());
+    let fix = "give a file of weir watch --cpu --record";
     let file = File::open(path).map_err(|e| usage(format!("{option} {name}: {e}")))?;
     let mut file = BufReader::new(file);
     let mut all = Vec::new();
     let mut line = Vec::new();
-    while all.len() < MOST {
-        line.clear();
-        let length = file.by_ref().take(LINE_MAX).read_until(b'\n', &mut line);
-        if length.map_err(|e| failed(format!("{option} {name}: {e}")))? == 0 {
-            break;
+    let mut too_long = 0;
+    loop {
+        let next = next_line(&mut file, &mut line).map_err(|e| failed(format!("{option} {name}: {e}")))?;
+        match next.0 {
+            Line::End => break,
+            // A recording that was cut off ends within a line: what is whole is taken.
+            Line::Cut if !all.is_empty() => break,
+            Line::TooLong => {
+                too_long += 1;
+                continue;
+            }
+            Line::Cut | Line::Whole => {}
         }
-        // A recording that was cut off ends within a line: what is whole is taken.
-        if line.last() != Some(&b'\n') && !all.is_empty() {
-            break;
+        if all.len() == MOST {
+            return Err(usage(format!("{option} {name}: more than {MOST} intervals; give a part of it")));
         }
         let number = all.len() + 1;
-        let fix = "give a file of weir watch --cpu --record";
         let profile: Profile = serde_json::from_slice(&line)
             .map_err(|e| usage(format!("{option} {name}: line {number} is no profile ({e}); {fix}")))?;
         if profile.schema != SCHEMA {
@@ -168,6 +173,10 @@ fn read(path: &Path, option: &str) -> anyhow::Result<Vec<Profile>> {
         }
         all.push(profile);
     }
+    if all.is_empty() {
+        return Err(usage(format!("{option} {name}: no interval is in it; {fix}")));
+    }
+    tell_too_long(option, &name, too_long);
     Ok(all)
 }
 
@@ -177,8 +186,7 @@ fn read(path: &Path, option: &str) -> anyhow::Result<Vec<Profile>> {
 /// 2 if the file, named by `option`, is none.
 pub fn recorded(path: &Path, option: &str) -> anyhow::Result<Profile> {
     let mut all = read(path, option)?.into_iter();
-    let name = shown(&path.display().to_string());
-    let mut sum = all.next().ok_or_else(|| usage(format!("{option} {name}: it is empty")))?;
+    let mut sum = all.next().unwrap_or_default();
     all.for_each(|next| sum.add(&next));
     Ok(sum)
 }

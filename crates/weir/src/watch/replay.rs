@@ -77,13 +77,13 @@ pub fn nothing_in(name: &str, too_long: u64) -> anyhow::Error {
 }
 
 /// Says how many lines were skipped.
-pub fn tell_too_long(name: &str, too_long: u64) {
+pub fn tell_too_long(option: &str, name: &str, too_long: u64) {
     if too_long > 0 {
         let lines = count(too_long as usize, "line");
         let what = "weir writes none that long: the file is damaged there";
         out::tell(
             Weight::Warning,
-            &format!("weir: --replay {name}: {lines} of more than 16 MiB skipped; {what}"),
+            &format!("weir: {option} {name}: {lines} of more than 16 MiB skipped; {what}"),
         );
     }
 }
@@ -128,7 +128,7 @@ pub fn replay(
     if !any {
         return Err(nothing_in(&name, too_long));
     }
-    tell_too_long(&name, too_long);
+    tell_too_long("--replay", &name, too_long);
     kept.as_ref().map_or(Ok(()), show)
 }
 

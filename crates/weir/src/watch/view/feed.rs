@@ -114,7 +114,7 @@ impl Recording {
 
     /// Says what could not be shown.
     pub fn tell(&self) {
-        replay::tell_too_long(&self.name, self.too_long);
+        replay::tell_too_long("--replay", &self.name, self.too_long);
     }
 
     /// Intervals; one that was cut off at the end is none.
