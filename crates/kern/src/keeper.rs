@@ -199,10 +199,12 @@ pub fn main(fd: RawFd) -> Result<()> {
         }
     };
     reply(&sock, Ok(()));
-    let mut guard = Some(Leader::parent());
+    let guard = Leader::parent();
+    let mut dies = false;
     loop {
-        if guard.as_ref().is_some_and(|g| g.dies_before(&sock)) {
-            guard.take().inspect(Leader::hurry);
+        if !dies && guard.dies_before(&sock) {
+            dies = true;
+            guard.hurry();
         }
         match receive(&sock) {
             Ok(Some((message, _))) if message.first() == Some(&tag::DISMISS) => {
@@ -215,6 +217,8 @@ pub fn main(fd: RawFd) -> Result<()> {
             }
             // A broken socket is a lost guard as well.
             Ok(None) | Err(_) => {
+                // A thread that has closed the socket has other files to close before it is gone.
+                guard.hurry();
                 let report = care.restore();
                 say(&report);
                 return Ok(());
@@ -223,12 +227,14 @@ pub fn main(fd: RawFd) -> Result<()> {
     }
 }
 
-/// First thread of the guard. The guard's end of the socket closes when its last thread is gone, and a thread that is
-/// SCHED_IDLE, as a poller without competitors is, may take long to die on a busy CPU.
+/// First thread of the guard. The guard's end of the socket closes when its last thread lets go of it, and a thread that
+/// is SCHED_IDLE, as a poller without competitors is, may take long to die on a busy CPU.
 struct Leader {
     tid: i32,
-    /// Becomes readable when the thread has ended; from Linux 6.9.
-    end: Option<OwnedFd>,
+    /// Keeps the number from meaning somebody else.
+    itself: Option<OwnedFd>,
+    /// `itself` becomes readable when the thread has ended, though others of the process have not; from Linux 6.9.
+    tells: bool,
 }
 
 impl Leader {
@@ -238,19 +244,23 @@ impl Leader {
     fn parent() -> Leader {
         const PIDFD_THREAD: libc::c_int = libc::O_EXCL;
         let tid = nix::unistd::getppid().as_raw();
-        // SAFETY: plain numbers; the result is checked.
-        let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, tid, PIDFD_THREAD) };
-        // SAFETY: the descriptor is new and nobody else's.
-        let end = (fd >= 0).then(|| unsafe { OwnedFd::from_raw_fd(fd as RawFd) });
-        Leader { tid, end }
+        let open = |flags: libc::c_int| {
+            // SAFETY: plain numbers; the result is checked.
+            let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, tid, flags) };
+            // SAFETY: the descriptor is new and nobody else's.
+            (fd >= 0).then(|| unsafe { OwnedFd::from_raw_fd(fd as RawFd) })
+        };
+        let thread = open(PIDFD_THREAD);
+        Leader { tid, tells: thread.is_some(), itself: thread.or_else(|| open(0)) }
     }
 
     /// Waits until the thread has ended (true) or the socket has something to say.
     fn dies_before(&self, sock: &OwnedFd) -> bool {
         use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
         let mut fds = vec![PollFd::new(sock.as_fd(), PollFlags::POLLIN)];
-        fds.extend(self.end.iter().map(|fd| PollFd::new(fd.as_fd(), PollFlags::POLLIN)));
-        let timeout = if self.end.is_some() { PollTimeout::NONE } else { PollTimeout::from(Self::LOOK_MS) };
+        let end = self.itself.iter().filter(|_| self.tells);
+        fds.extend(end.map(|fd| PollFd::new(fd.as_fd(), PollFlags::POLLIN)));
+        let timeout = if self.tells { PollTimeout::NONE } else { PollTimeout::from(Self::LOOK_MS) };
         loop {
             let woken = poll(&mut fds, timeout);
             let said = |fd: Option<&PollFd<'_>>| fd.and_then(PollFd::any).unwrap_or(false);
@@ -268,8 +278,20 @@ impl Leader {
         stat.map_or(true, |s| s.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with(['Z', 'X'])))
     }
 
+    /// False once it is reaped, and its number free for another process.
+    fn is_there(&self) -> bool {
+        self.itself.as_ref().is_some_and(|fd| {
+            let none = std::ptr::null::<libc::siginfo_t>();
+            // SAFETY: signal 0 only asks; no information goes with it.
+            unsafe { libc::syscall(libc::SYS_pidfd_send_signal, fd.as_raw_fd(), 0, none, 0) == 0 }
+        })
+    }
+
     /// Lets the threads that are left die before everything else.
     fn hurry(&self) {
+        if !self.is_there() {
+            return;
+        }
         let fifo = libc::sched_param { sched_priority: 1 };
         for task in std::fs::read_dir(format!("/proc/{}/task", self.tid)).into_iter().flatten().flatten() {
             let Some(tid) = task.file_name().to_str().and_then(|name| name.parse::<i32>().ok()) else {

@@ -111,6 +111,7 @@ impl Deaths {
             self.settings_ms.push(dead.elapsed().as_secs_f64() * 1e3);
         }
         none_left(world, KEEPER);
+        guard.gone(KEEPER);
         self.gone_ms.push(dead.elapsed().as_secs_f64() * 1e3);
         drop((load, trickle));
         let load = world.send(&[(0, PORT)], &[], &[(RECOVERY * PATIENCE * 2, stock.light)]);

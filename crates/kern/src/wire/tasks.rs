@@ -105,10 +105,12 @@ pub fn family(pid: i32) -> Result<Vec<i32>> {
     let mut found = vec![pid];
     let mut next = 0;
     while let Some(parent) = found.get(next).copied() {
-        // A process without the file (no CONFIG_PROC_CHILDREN) or gone has none that matter.
-        let text =
-            std::fs::read_to_string(format!("/proc/{parent}/task/{parent}/children")).unwrap_or_default();
-        found.extend(text.split_whitespace().filter_map(|p| p.parse::<i32>().ok()));
+        // A process without the file (no CONFIG_PROC_CHILDREN) or gone has none that matter. A child is listed under
+        // the thread that started it.
+        for thread in std::fs::read_dir(format!("/proc/{parent}/task")).into_iter().flatten().flatten() {
+            let text = std::fs::read_to_string(thread.path().join("children")).unwrap_or_default();
+            found.extend(text.split_whitespace().filter_map(|p| p.parse::<i32>().ok()));
+        }
         next += 1;
     }
     Ok(found)

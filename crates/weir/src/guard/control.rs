@@ -107,10 +107,7 @@ pub struct Control {
     _claims: cpuclaim::Claims,
 }
 
-/// Guards until SIGTERM or SIGINT.
-///
-/// # Errors
-/// 2 for interfaces that cannot be guarded, 3 for privileges and kernel features; nothing stays changed.
+/// See [`super::run`].
 pub fn run(opts: GuardOptions) -> anyhow::Result<ExitCode> {
     let mut access = Access::for_current_netns()?;
     let names = resolve(&opts, &mut access)?;

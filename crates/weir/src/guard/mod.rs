@@ -5,8 +5,9 @@
 //!                    |                   |
 //!                    +--> control loop <-+ reports
 //! ```
-//! The watch thread decides on takeover. The control loop (the main thread) looks after links and consumers, writes
-//! the status and answers `weir status`; it needs neither the guarded CPU nor the guarded interface.
+//! The watch thread decides on takeover. The control loop looks after links and consumers, writes the status and answers
+//! `weir status`; it needs neither the guarded CPU nor the guarded interface. The first thread waits, for the keeper's
+//! sake.
 
 #[cfg(not(no_bpf))]
 mod clock;
@@ -22,6 +23,8 @@ mod dispatch;
 mod filters;
 #[cfg(not(no_bpf))]
 mod interface;
+#[cfg(not(no_bpf))]
+mod leader;
 #[cfg(not(no_bpf))]
 mod lend;
 #[cfg(not(no_bpf))]
@@ -41,8 +44,14 @@ mod supervisor;
 #[cfg(not(no_bpf))]
 mod takeover;
 
+/// Guards until SIGTERM or SIGINT.
+///
+/// # Errors
+/// 2 for interfaces that cannot be guarded, 3 for privileges and kernel features; nothing stays changed.
 #[cfg(not(no_bpf))]
-pub use control::run;
+pub fn run(opts: crate::options::GuardOptions) -> anyhow::Result<std::process::ExitCode> {
+    leader::lead(|| control::run(opts))
+}
 
 /// Guards until stopped.
 ///

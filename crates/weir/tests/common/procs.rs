@@ -331,10 +331,14 @@ impl Guard {
         (status.unwrap(), begin.elapsed())
     }
 
-    /// SIGKILL for the guard alone; reaps it.
+    /// SIGKILL for the guard alone.
     pub fn kill(&mut self) {
         self.child.kill().unwrap();
-        self.child.wait().unwrap();
+    }
+
+    /// Waits until its last thread is gone, and reaps it.
+    pub fn gone(&mut self, limit: Duration) {
+        within("the guard's last thread is gone", limit, || self.child.try_wait().unwrap().is_some());
     }
 
     /// SIGKILL for the keeper and the guard, so close together that neither can act.
