@@ -115,6 +115,7 @@ pub fn run(opts: GuardOptions) -> anyhow::Result<ExitCode> {
         return dry_run(&opts, &names, &mut access);
     }
     let cpus = allowed_cpus(&opts)?;
+    let urgent = sched::Urgent::begin();
     let claims = cpuclaim::claim(&opts.control_dir, &cpus)?;
     let signals = Signals::install()?;
     let possible = kern::cpus::online()?.iter().max().unwrap_or(0) + 1;
@@ -183,7 +184,9 @@ pub fn run(opts: GuardOptions) -> anyhow::Result<ExitCode> {
     control.announce();
     let mut supervisor = Supervisor::new();
     supervisor.ready(&control.headline());
+    drop(urgent);
     control.serve(&signals, &server, &mut status, (&mut supervisor, watch.as_ref()))?;
+    let _urgent = sched::Urgent::begin();
     supervisor.stopping();
     crate::out::talk("weir: stopping");
     // The watch thread ends last: it frees a lent poller that other programs keep from its CPU.

@@ -35,6 +35,38 @@ pub fn go_fifo() -> (Class, Option<io::Error>) {
     (Class::Other, Some(refused))
 }
 
+/// The calling thread before all programs, as by [`go_fifo`], until this is dropped: a guard that starts or ends under
+/// livelock is starved itself.
+pub struct Urgent {
+    policy: i32,
+    nice: i32,
+}
+
+impl Urgent {
+    /// From here on.
+    pub fn begin() -> Self {
+        // SAFETY: plain system calls on the calling thread.
+        let (policy, nice) =
+            unsafe { (libc::sched_getscheduler(0), libc::getpriority(libc::PRIO_PROCESS, 0)) };
+        go_fifo();
+        Self { policy, nice }
+    }
+}
+
+impl Drop for Urgent {
+    fn drop(&mut self) {
+        if self.policy != libc::SCHED_OTHER && self.policy != libc::SCHED_BATCH {
+            return;
+        }
+        let param = libc::sched_param { sched_priority: 0 };
+        // SAFETY: plain system calls on the calling thread; giving priority up is always permitted.
+        unsafe {
+            libc::sched_setscheduler(0, self.policy, &raw const param);
+            libc::setpriority(libc::PRIO_PROCESS, 0, self.nice);
+        }
+    }
+}
+
 /// Makes the calling thread run only when nothing else wants the CPU, where that is permitted.
 pub fn go_idle() {
     let param = libc::sched_param { sched_priority: 0 };
