@@ -61,6 +61,34 @@ fn ticks_that_stop_input_keep_some_goodput() {
     assert!(user("10-ticks-10-off") > user("never") + 3.0, "{}", user("10-ticks-10-off"));
 }
 
+/// MR-06: held back in time, interrupts leave the kernel without polling its best rate; which trigger holds them says who
+/// gets the CPU instead.
+#[test]
+fn interrupts_that_are_held_back_in_time_cure_the_livelock() {
+    let document = run("interrupt-limit");
+    let last = |arm: &str| goodput(&document, arm, 10_500.0);
+    let best = |arm: &str| {
+        let arm = document.arms.iter().find(|other| other.name == arm).unwrap();
+        arm.points.iter().map(|point| point.goodput_pps).fold(0.0, f64::max)
+    };
+    let user = |arm: &str| at(&curve(&document, "the program's share", arm), 10_500.0);
+    let wasted = |arm: &str| at(&curve(&document, "lost after work", arm), 10_500.0);
+    // A full queue: no packet is worked on in vain any more, and forwarding takes all of the CPU.
+    assert!(last("never") < 0.5 * best("never") && wasted("never") > 50.0, "{}", last("never"));
+    assert!(last("overflow") > 0.9 * best("never"), "{}", last("overflow"));
+    assert_eq!(wasted("overflow"), 0.0);
+    assert!(user("overflow") < 2.0, "{}", user("overflow"));
+    // Programs: they get what the trigger looks at.
+    assert!(user("never") < 1.0 && user("no-progress") > 1.5, "{}", user("no-progress"));
+    assert!(user("share-50") > 40.0, "{}", user("share-50"));
+    assert!(user("all") > 15.0 && last("all") > 0.6 * best("never"), "{} {}", user("all"), last("all"));
+    // With a screening program it is its queue that is full.
+    assert!(last("screend") < 0.1 * best("screend"), "{}", last("screend"));
+    for arm in ["screend-overflow", "screend-no-progress"] {
+        assert!(last(arm) > 0.65 * best("screend") && user(arm) > 15.0, "{arm}: {} {}", last(arm), user(arm));
+    }
+}
+
 /// MR-09: a short interval takes the CPU, a long one makes packets wait and loses them.
 #[test]
 fn a_clock_has_no_right_interval() {

@@ -68,6 +68,8 @@ fn the_router_of_1996_recovers() {
         ("cycle-limit", "threshold-50"),
         ("mogul96-weir", "weir"),
         ("tick-sampling", "3-ticks-1-off"),
+        ("interrupt-limit", "all"),
+        ("interrupt-limit", "screend-overflow"),
     ] {
         // The system's own pieces of 30 ms are pauses of their own.
         within(30 * MS, surge.recovery(scenario, arm, &[("system", "0ns")]), arm);

@@ -65,6 +65,7 @@ const BSD: &[(&str, &[&str])] = &[
     ("threshold", &["5 %", "50 %", "100 %"]),
     ("period", &["1ms", "10ms", "100ms"]),
     ("tick_samples", &["0", "0", "2"]),
+    ("stall", &["0s", "0s", "1ms", "10ms"]),
     ("poll_every", &["0.1ms", "1ms", "10ms"]),
     ("completion", &["device", "below", "polled"]),
     ("ring", &["1", "8", "32", "256"]),

@@ -22,6 +22,7 @@ const SCENARIOS: &[(&str, &str)] = &[
     ("quota", include_str!("../../scenarios/quota.toml")),
     ("cycle-limit", include_str!("../../scenarios/cycle-limit.toml")),
     ("alternatives", include_str!("../../scenarios/alternatives.toml")),
+    ("interrupt-limit", include_str!("../../scenarios/interrupt-limit.toml")),
     ("tick-sampling", include_str!("../../scenarios/tick-sampling.toml")),
     ("clocked", include_str!("../../scenarios/clocked.toml")),
     ("polled-completions", include_str!("../../scenarios/polled-completions.toml")),

@@ -15,6 +15,7 @@ mod output;
 mod report;
 mod settings;
 mod state;
+mod stops;
 
 pub use settings::{Completion, Kernel, Settings as Bsd};
 
@@ -35,8 +36,12 @@ impl Design for Bsd {
         if Marks::new(self.high.0, self.low.0, self.timeout.0).is_none() {
             return Err("low is not below high; give a lower one".into());
         }
-        if self.feedback && (!self.screend || matches!(self.kernel, Kernel::Unmodified | Kernel::NoPolling)) {
-            return Err("feedback needs screend and a kernel that polls; set screend = true".into());
+        let polls = !matches!(self.kernel, Kernel::Unmodified | Kernel::NoPolling);
+        if self.feedback && polls && !self.screend {
+            return Err("feedback of a kernel that polls needs screend; set screend = true".into());
+        }
+        if self.stall.0 > 0 && polls {
+            return Err("a kernel that polls has a cycle limit instead of stall; set threshold, or kernel = unmodified".into());
         }
         if self.hang && !self.screend {
             return Err("hang needs screend; set screend = true".into());
@@ -44,8 +49,11 @@ impl Design for Bsd {
         if self.kernel == Kernel::DeviceLevel && self.completion == Completion::Below {
             return Err("kernel device-level has one level only; give another completion".into());
         }
-        if self.high.0 as u64 * u64::from(self.screen_queue) < 1000 && self.feedback {
-            return Err("the high water is below one packet; give a longer screen_queue".into());
+        let queues = [("screen_queue", self.screen_queue, self.screend), ("ip_queue", self.ip_queue, !polls)];
+        for (name, packets, watched) in queues {
+            if self.feedback && watched && u64::from(self.high.0) * u64::from(packets) < 1000 {
+                return Err(format!("the high water is below one packet; give a longer {name}"));
+            }
         }
         Ok(())
     }

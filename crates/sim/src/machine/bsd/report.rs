@@ -103,6 +103,11 @@ impl Window {
         values.insert("longest_wait_ms", self.output.longest_us / 1000.0);
         let lost = ledger.offered() - ledger.delivered();
         values.insert("lost_percent", 100.0 * lost as f64 / ledger.offered().max(1) as f64);
+        let untouched = outcome.trial.drops.get("ring").copied().unwrap_or(0);
+        values.insert(
+            "wasted_percent",
+            100.0 * (lost - untouched.min(lost)) as f64 / ledger.offered().max(1) as f64,
+        );
         if let Some(latency) = outcome.trial.latency_us {
             values.insert("p50_us", latency.p50);
             values.insert("p99_us", latency.p99);

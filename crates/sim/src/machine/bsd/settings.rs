@@ -49,9 +49,9 @@ settings! {
         first_share: Share = Share(0), any;
         /// packets of one callback
         quota: Limit = Limit(5), (Limit(1)..=NO_LIMIT);
-        /// a full screening queue inhibits input
+        /// a full queue inhibits input: the screening queue, and without polling the IP input queue too (MR-06)
         feedback: bool = false, any;
-        /// level of the screening queue at which input stops
+        /// level of the queue at which input stops
         high: Share = Share(750), (Share(1)..=Share(1000));
         /// level at which it starts again
         low: Share = Share(250), (Share(0)..=Share(999));
@@ -63,6 +63,8 @@ settings! {
         threshold: Share = Share(1000), (Share(1)..=Share(1000));
         /// period of the cycle limit
         period: Time = Time(10_000_000), MORE;
+        /// without polling: packet time that stops input while a program or the IP thread gets no CPU (MR-06); 0s: never
+        stall: Time = Time(0), ANY_TIME;
         /// clock ticks in a row that find packet work before input stops (MR-08); 0 for never
         tick_samples: u32 = 0, (0..=1000);
         /// ticks that input then stays off

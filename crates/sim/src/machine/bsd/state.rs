@@ -2,15 +2,14 @@
 
 use super::output::Output;
 use super::report::Window;
+use super::stops::{SCREEN, Stops};
 use super::{Bsd, Completion, Kernel, Router};
-use crate::check::{Inhibits, Ledger, Packet};
+use crate::check::{Ledger, Packet};
 use crate::cpu::{Bsd as Scheduler, Class, Cpu, Done, Thread};
 use crate::engine::{Agenda, MS, NEVER, Nanos, Rng, Timer};
 use crate::machine::{Input, Outcome};
 use crate::source::Source;
-use policy::budget::Budget;
 use policy::rotation::Rotation;
-use policy::watermark::{Change, Marks, Watermark};
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -60,7 +59,7 @@ const SYSTEM_MOST: u64 = 2;
 const USER_PIECE: Nanos = 1_000 * MS;
 
 #[derive(Clone, Copy, Debug)]
-enum Event {
+pub(super) enum Event {
     Arrive(u8),
     Cpu,
     Sent,
@@ -90,7 +89,7 @@ enum Handler {
 
 /// What the polling loop does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Loop {
+pub(super) enum Loop {
     Asleep,
     Pass,
     /// So many packets of this input in this callback so far.
@@ -99,67 +98,62 @@ enum Loop {
     Complete(u64),
 }
 
-struct Interface {
+pub(super) struct Interface {
     source: Source,
     arrival: Timer,
-    ring: VecDeque<Packet>,
+    pub ring: VecDeque<Packet>,
     /// Interrupts are let through.
-    enabled: bool,
+    pub enabled: bool,
     /// Something arrived while they were not, or while a handler ran.
-    pending: bool,
+    pub pending: bool,
     /// The polling loop is to serve it.
-    requested: bool,
+    pub requested: bool,
     offered: u64,
     delivered: u64,
 }
 
 pub(super) struct State {
-    s: Bsd,
-    agenda: Agenda<Event>,
-    cpu: Cpu<Scheduler>,
+    pub s: Bsd,
+    pub agenda: Agenda<Event>,
+    pub cpu: Cpu<Scheduler>,
     cpu_timer: Timer,
     sent_timer: Timer,
-    timeout_timer: Timer,
-    resume_timer: Timer,
+    pub timeout_timer: Timer,
+    pub resume_timer: Timer,
     ledger: Ledger,
-    inputs: Vec<Interface>,
+    pub inputs: Vec<Interface>,
     load_end: Nanos,
-    loading: bool,
+    pub loading: bool,
 
     device: Handler,
     below: Handler,
     /// Input that the device level looks at first.
     next_input: usize,
-    ip_queue: VecDeque<Packet>,
+    pub ip_queue: VecDeque<Packet>,
     in_ip: Option<Packet>,
-    screen_queue: VecDeque<Packet>,
+    /// What that packet costs the IP thread.
+    ip_cost: Nanos,
+    pub screen_queue: VecDeque<Packet>,
     in_screen: Option<Packet>,
-    hung: bool,
-    output: Output,
+    pub hung: bool,
+    pub output: Output,
     output_pending: bool,
     output_enabled: bool,
-    output_requested: bool,
+    pub output_requested: bool,
 
-    net: Thread,
-    screen: Thread,
-    user: Thread,
+    pub net: Thread,
+    pub screen: Thread,
+    pub user: Thread,
     system: Thread,
     /// Receive work ran since the screening program did.
     screen_cold: bool,
     system_owed: Nanos,
 
-    polling: Loop,
+    pub polling: Loop,
     pass_from: Nanos,
     last_slot: Option<usize>,
     rotation: Rotation,
-    budget: Budget,
-    budget_off: bool,
-    watermark: Watermark,
-    tick_hits: u32,
-    tick_off: u32,
-
-    inhibits: Inhibits,
-    timed_out: u64,
+    pub stops: Stops,
     window: Window,
 }
 
@@ -190,8 +184,6 @@ impl State {
                 }
             })
             .collect();
-        let marks = Marks::new(s.high.0, s.low.0, s.timeout.0);
-        let watermark = Watermark::new(marks.unwrap_or(Marks { high: 1000, low: 0, timeout: 1 }));
         let flows = Some(count);
         let mut state = Self {
             cpu_timer: agenda.timer(Event::Cpu),
@@ -209,6 +201,7 @@ impl State {
             next_input: 0,
             ip_queue: VecDeque::new(),
             in_ip: None,
+            ip_cost: 0,
             screen_queue: VecDeque::new(),
             in_screen: None,
             hung: false,
@@ -226,14 +219,7 @@ impl State {
             pass_from: 0,
             last_slot: None,
             rotation: Rotation::default(),
-            budget: Budget::new(s.period.0, s.threshold.0, 0),
-            budget_off: false,
-            watermark,
-            tick_hits: 0,
-            tick_off: 0,
-            // The policy's deadline is exact; what ends it is at most one event later.
-            inhibits: Inhibits::new(1, s.timeout.0),
-            timed_out: 0,
+            stops: Stops::new(&s),
             window: Window::default(),
             s,
         };
@@ -243,7 +229,7 @@ impl State {
         state
     }
 
-    fn polls(&self) -> bool {
+    pub(super) fn polls(&self) -> bool {
         matches!(self.s.kernel, Kernel::Polling | Kernel::DeviceLevel | Kernel::Clocked)
     }
 
@@ -278,7 +264,7 @@ impl State {
         self.report(now)
     }
 
-    fn is_drained(&self) -> bool {
+    pub(super) fn is_drained(&self) -> bool {
         self.queued() == 0 && self.ledger.unaccounted() == 0
     }
 
@@ -334,7 +320,7 @@ impl State {
                     self.wake_loop(now);
                 }
             }
-            Event::Timeout => self.observe(now),
+            Event::Timeout => self.timeout(now),
             Event::Resume => self.resume(now),
             Event::LoadEnds => {
                 self.loading = false;
@@ -347,12 +333,8 @@ impl State {
     /// After every event: what became possible by it, and when the CPU is to be looked at.
     fn settle(&mut self, now: Nanos) {
         self.dispatch(now);
-        if self.cpu.is_idle() && self.s.threshold.0 < 1000 {
-            self.budget.idle(now);
-            if self.budget_off {
-                self.resume(now);
-                self.dispatch(now);
-            }
+        if self.cpu.is_idle() && self.s.threshold.0 < 1000 && self.idles(now) {
+            self.dispatch(now);
         }
         self.agenda.set_or_cancel(self.cpu_timer, self.cpu.next());
         self.agenda.set_or_cancel(self.sent_timer, self.output.sent_at().unwrap_or(NEVER));
@@ -391,6 +373,7 @@ impl State {
 
     fn dispatch_device(&mut self, now: Nanos) {
         let count = self.inputs.len();
+        let masked = self.is_masked();
         // Input and output take turns at the same level.
         for step in 0..=count {
             let slot = (self.next_input + step) % (count + 1);
@@ -402,7 +385,7 @@ impl State {
                 if self.polls() { Handler::RequestOutput } else { Handler::Complete }
             } else {
                 let input = &mut self.inputs[slot];
-                if !(input.pending && input.enabled && self.tick_off == 0) {
+                if !(input.pending && input.enabled && !masked) {
                     continue;
                 }
                 input.pending = false;
@@ -438,9 +421,12 @@ impl State {
                         self.ip_queue.push_back(packet);
                         self.wake_ip(now);
                     }
+                    self.came_in();
+                    self.ip_level(now);
                 }
-                // A handler goes on until its device is empty.
-                if !self.inputs[index].ring.is_empty() && self.tick_off == 0 {
+                self.charge_kernel(now, self.device_cost());
+                // A handler goes on until its device is empty, or input stops.
+                if !self.inputs[index].ring.is_empty() && !self.is_masked() {
                     self.device = Handler::Receive(index);
                     self.cpu.raise(now, DEVICE, self.device_cost(), bucket::DEVICE);
                 }
@@ -457,6 +443,7 @@ impl State {
                 self.wake_loop(now);
             }
             Handler::Complete => {
+                self.charge_kernel(now, self.s.complete.0);
                 self.output.reclaim();
                 if self.output.done > 0 {
                     self.device = Handler::Complete;
@@ -477,6 +464,7 @@ impl State {
             self.wake_loop(now);
             return;
         }
+        self.charge_kernel(now, self.s.complete.0);
         self.output.reclaim();
         self.output.load(now);
         self.output_pending = self.output.done > 0;
@@ -500,8 +488,16 @@ impl State {
         }
     }
 
+    /// The cycle limit of a kernel without polling counts each handler and each packet of the IP thread.
+    fn charge_kernel(&mut self, now: Nanos, spent: Nanos) {
+        if self.s.threshold.0 < 1000 {
+            self.charge(now, spent);
+        }
+    }
+
     fn next_ip(&mut self, now: Nanos) {
         self.in_ip = self.ip_queue.pop_front();
+        self.ip_level(now);
         if self.in_ip.is_none() {
             self.cpu.block(now, self.net);
             return;
@@ -512,6 +508,7 @@ impl State {
             (false, _) => self.s.forward.0,
         };
         cost += self.reclaim_polled(now);
+        self.ip_cost = cost;
         self.screen_cold = true;
         self.cpu.burst(now, self.net, cost, bucket::NET);
     }
@@ -530,6 +527,7 @@ impl State {
     }
 
     fn ip_done(&mut self, now: Nanos) {
+        self.charge_kernel(now, self.ip_cost);
         if let Some(packet) = self.in_ip.take() {
             if self.s.screend { self.pass_to_screen(now, packet) } else { self.forward(now, packet) }
         }
@@ -549,18 +547,14 @@ impl State {
                 self.next_screen(now);
             }
         }
-        if self.s.feedback {
-            self.watermark.fed();
-            self.observe(now);
-        }
+        self.stops.fed(SCREEN);
+        self.screen_level(now);
     }
 
-    fn next_screen(&mut self, now: Nanos) {
+    pub(super) fn next_screen(&mut self, now: Nanos) {
         self.hung = self.s.hang && now >= self.load_end / 2 && self.loading;
         self.in_screen = if self.hung { None } else { self.screen_queue.pop_front() };
-        if self.s.feedback {
-            self.observe(now);
-        }
+        self.screen_level(now);
         if self.in_screen.is_none() {
             if self.cpu.current() == Some(self.screen) && !self.cpu.is_blocked(self.screen) {
                 self.cpu.block(now, self.screen);
@@ -582,45 +576,7 @@ impl State {
         self.next_screen(now);
     }
 
-    /// Tells the policy the level of the screening queue, and does what it says.
-    fn observe(&mut self, now: Nanos) {
-        let level = (self.screen_queue.len() * 1000 / self.s.screen_queue as usize) as u16;
-        let change = self.watermark.observe(now, level);
-        self.timed_out += u64::from(change == Some(Change::TimedOut));
-        let inhibited = self.watermark.is_inhibited();
-        self.inhibits.observe(now, 0, inhibited);
-        self.agenda.set_or_cancel(self.timeout_timer, self.watermark.deadline().unwrap_or(NEVER));
-        if change.is_some() && !inhibited {
-            self.resume(now);
-        }
-    }
-
-    fn inhibited(&self) -> bool {
-        self.budget_off || self.tick_off > 0 || (self.s.feedback && self.watermark.is_inhibited())
-    }
-
-    /// Input may go on: interrupts are let through again where the loop does not serve the interface anyway.
-    fn resume(&mut self, now: Nanos) {
-        let resume_at = self.budget.resume_at(now);
-        self.budget_off = resume_at.is_some();
-        self.agenda.set_or_cancel(self.resume_timer, resume_at.unwrap_or(NEVER));
-        if self.inhibited() {
-            return;
-        }
-        if self.s.kernel == Kernel::Clocked {
-            return;
-        }
-        for input in &mut self.inputs {
-            if self.polling == Loop::Asleep {
-                // What was left in the ring raises its interrupt now.
-                input.requested = false;
-                input.enabled = true;
-                input.pending = !input.ring.is_empty();
-            }
-        }
-    }
-
-    fn wake_loop(&mut self, now: Nanos) {
+    pub(super) fn wake_loop(&mut self, now: Nanos) {
         // At device level a handler that is under way starts the loop when it ends.
         let busy = self.s.kernel == Kernel::DeviceLevel && self.cpu.is_active(DEVICE);
         if self.polling == Loop::Asleep && !busy {
@@ -644,15 +600,6 @@ impl State {
         self.pass_from = now;
         self.last_slot = None;
         self.work(now, Loop::Pass, self.s.pass.0);
-    }
-
-    /// A pass is over: its time is charged, and the policy says whether input may go on.
-    fn end_pass(&mut self, now: Nanos) {
-        self.budget.charge(now, now - self.pass_from);
-        if let Some(at) = self.budget.resume_at(now) {
-            self.budget_off = true;
-            self.agenda.set(self.resume_timer, at);
-        }
     }
 
     fn loop_done(&mut self, now: Nanos) {
@@ -707,13 +654,13 @@ impl State {
             None => output,
         });
         let Some(slot) = slot else {
-            self.end_pass(now);
+            self.charge(now, now - self.pass_from);
             self.fall_asleep(now);
             return;
         };
         if self.last_slot.is_some_and(|last| slot <= last) {
             // The round robin is round: the cursor stays, so that the service comes first in the next pass.
-            self.end_pass(now);
+            self.charge(now, now - self.pass_from);
             self.start_pass(now);
             return;
         }
@@ -748,41 +695,6 @@ impl State {
         }
     }
 
-    fn tick(&mut self, now: Nanos) {
-        if self.loading || !self.is_drained() {
-            self.agenda.once(now + self.s.tick.0, Event::Tick);
-        }
-        if self.s.tick_samples > 0 {
-            let packets = self.cpu.in_interrupt() || self.cpu.current() == Some(self.net);
-            self.tick_hits = if packets { self.tick_hits + 1 } else { 0 };
-            if self.tick_off > 0 {
-                self.tick_off -= 1;
-                if self.tick_off == 0 {
-                    self.tick_hits = 0;
-                    self.inputs.iter_mut().for_each(|input| input.pending = !input.ring.is_empty());
-                    if self.polls() {
-                        self.resume(now);
-                    }
-                }
-            } else if self.tick_hits >= self.s.tick_samples {
-                self.tick_off = self.s.tick_pause;
-            }
-        }
-        if self.s.completion == Completion::Polled && self.output.waits() {
-            if self.polls() {
-                self.output_requested = true;
-                self.wake_loop(now);
-            } else {
-                // The clock handler does it; its cost is part of the system's.
-                self.output.reclaim();
-                self.output.load(now);
-            }
-        }
-        if self.hung && !self.loading {
-            self.next_screen(now);
-        }
-    }
-
     /// Work that the system could not do because of packets is done later.
     fn next_system(&mut self, now: Nanos) {
         match std::mem::take(&mut self.system_owed) {
@@ -796,12 +708,11 @@ impl State {
         let accounts = self.cpu.accounts(now);
         let mut faults = self.ledger.faults(self.queued() as u64);
         faults.extend(crate::check::time(0, &accounts, now).err());
-        faults.extend(self.inhibits.faults(now));
+        faults.extend(self.stops.inhibits.faults(now));
         let by_input: Vec<(u64, u64)> =
             self.inputs.iter().map(|input| (input.offered, input.delivered)).collect();
         let mut outcome = self.window.outcome(&self.ledger, &by_input, self.agenda.fired(), faults);
-        if self.inhibits.count > 0 {
-            let share = self.timed_out as f64 / self.inhibits.count as f64;
+        if let Some(share) = self.stops.timed_out() {
             outcome.values.insert("timed_out_percent", 100.0 * share);
         }
         outcome
