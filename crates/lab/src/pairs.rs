@@ -1,5 +1,5 @@
 //! The experiment `below-saturation`: interleaved pairs of the moderated stock kernel and weir, where weir must not
-//! be felt.
+//! be felt; and of the stock kernel with itself, which tells what the machine alone does to such a ratio.
 
 use results::{Document, Id, Pair, PairedRate, Point};
 
@@ -27,25 +27,27 @@ pub fn run(options: &Options, progress: &mut dyn FnMut(Progress)) -> Result<Docu
         return Err(Error::Missing("arms stock-timer and weir".into()));
     };
     let pairs = options.pairs.unwrap_or(if options.quick { 6 } else { 20 });
-    runner.total = u64::from(pairs) * 2 * PERCENT.len() as u64;
+    runner.total = u64::from(pairs) * 3 * PERCENT.len() as u64;
     let (base_pps, base_arm, mut searched) = livelock::base(&mut runner, std::slice::from_ref(stock))?;
 
-    let mut rates: Vec<PairedRate> = PERCENT
-        .iter()
-        .map(|percent| PairedRate {
-            arm: weir.name.clone(),
+    let rates = |arm: &Arm| -> Vec<PairedRate> {
+        let one = |percent: &f64| PairedRate {
+            arm: arm.name.clone(),
             against: stock.name.clone(),
             percent_of_mlfrr: *percent,
             offered_pps: percent / 100.0 * base_pps,
             ..PairedRate::default()
-        })
-        .collect();
+        };
+        PERCENT.iter().map(one).collect()
+    };
+    let (mut rates, mut controls) = (rates(weir), rates(stock));
     let mut taken = [const { [const { Vec::<Outcome>::new() }; PERCENT.len()] }; 2];
     let mut take = || -> Result<()> {
         for n in 0..pairs {
-            for (r, rate) in rates.iter_mut().enumerate() {
-                let (stock, weir) = one(&mut runner, stock, weir, rate.offered_pps, n)?;
+            for (r, (rate, control)) in rates.iter_mut().zip(&mut controls).enumerate() {
+                let [stock, weir, again] = one(&mut runner, stock, weir, rate.offered_pps, n)?;
                 rate.pairs.push(pair(&stock, &weir));
+                control.pairs.push(pair(&stock, &again));
                 for (a, outcome) in [stock, weir].into_iter().enumerate() {
                     taken[a][r].push(outcome);
                 }
@@ -73,12 +75,13 @@ pub fn run(options: &Options, progress: &mut dyn FnMut(Progress)) -> Result<Docu
         document.arms.push(result);
     }
     document.pairs = rates;
+    document.pairs.extend(controls);
     runner.finish(&mut document, &[Id::P4, Id::Ledger], cut_short);
     Ok(document)
 }
 
-/// One pair; every other one begins with weir, so that a drift of the machine hits both alike.
-fn one(runner: &mut Runner<'_>, stock: &Arm, weir: &Arm, rate: f64, n: u32) -> Result<(Outcome, Outcome)> {
+/// Stock, weir beside it, and stock once more; every other time backwards, so that a drift of the machine hits all alike.
+fn one(runner: &mut Runner<'_>, stock: &Arm, weir: &Arm, rate: f64, n: u32) -> Result<[Outcome; 3]> {
     let offer = Offer {
         rate: Some(rate),
         warm_up: runner.options.warm_up(),
@@ -90,11 +93,10 @@ fn one(runner: &mut Runner<'_>, stock: &Arm, weir: &Arm, rate: f64, n: u32) -> R
         runner.trial(arm, &offer, &text)
     };
     if n.is_multiple_of(2) {
-        let stock = take(stock)?;
-        Ok((stock, take(weir)?))
+        Ok([take(stock)?, take(weir)?, take(stock)?])
     } else {
-        let weir = take(weir)?;
-        Ok((take(stock)?, weir))
+        let (again, weir) = (take(stock)?, take(weir)?);
+        Ok([take(stock)?, weir, again])
     }
 }
 

@@ -4,6 +4,7 @@
 //! per packet; if they do not differ, only a lower bound is known, and the estimate says so.
 
 use crate::line::{Estimate, Line, jackknife};
+use crate::nnls;
 use crate::path::{Path, Rate};
 use serde::Serialize;
 
@@ -20,6 +21,10 @@ pub struct Window {
     pub softirq: f64,
     /// CPU time of the programs that read, with the softirq that interrupted it.
     pub program: f64,
+    /// Times/s that one of those programs was given a CPU.
+    pub turns: f64,
+    /// Times/s that the receive softirq ran.
+    pub softirqs: f64,
     /// What rivals and niced programs took, which would otherwise have been idle.
     pub others: f64,
 }
@@ -32,6 +37,8 @@ pub const RATE: f64 = 1000.0;
 pub const SPREAD: f64 = 1.3;
 /// Beyond this share of others, idle time says too little of the work of packets: the parts are measured one by one.
 pub const OTHERS: f64 = 0.02;
+/// A pass of the receive softirq ends when it has handled so many packets (net.core.netdev_budget): a busy CPU makes no more.
+pub const PASS: f64 = 300.0;
 /// Windows that lost more are left out: what is lost costs less than what is read.
 pub const LOST: f64 = 0.02;
 
@@ -58,22 +65,45 @@ pub struct Costs {
     pub program: Line,
     /// False if the rates were too alike to tell fixed from per packet: then all counts as per packet.
     pub varied: bool,
+    /// Seconds per pass of the receive softirq, with the end of the CPU's sleep and the program's wake: known if the
+    /// packets per pass varied. Nothing is fixed then, and what is per packet has its part of a full pass.
+    pub per_pass: Option<f64>,
+    /// True if each packet had a pass of its own: under load they share one and cost less, so the rate is a lower bound.
+    pub alone: bool,
 }
+
+/// Packets per pass of a window.
+fn batch(window: &Window) -> f64 {
+    window.rate / window.softirqs.max(f64::MIN_POSITIVE)
+}
+
+/// Most packets per pass of windows in which packets come alone: a few pairs do not tell how it goes on.
+const ALONE: f64 = 1.5;
 
 /// Windows that tell something: those without loss.
 fn usable(windows: &[Window]) -> Vec<Window> {
     windows.iter().filter(|w| w.lost <= LOST && w.rate > 0.0).copied().collect()
 }
 
-fn spread(windows: &[Window]) -> f64 {
-    let low = windows.iter().map(|w| w.rate).fold(f64::INFINITY, f64::min);
-    windows.iter().map(|w| w.rate).fold(0.0, f64::max) / low
+/// Largest over smallest.
+fn spread(windows: &[Window], of: fn(&Window) -> f64) -> f64 {
+    let low = windows.iter().map(of).fold(f64::INFINITY, f64::min);
+    windows.iter().map(of).fold(0.0, f64::max) / low
 }
 
 /// Costs from these windows; `crowded` if the CPU's idle time says little because somebody takes it.
 fn costs(windows: &[Window], crowded: bool) -> Option<Costs> {
-    let varied = spread(windows) >= SPREAD;
+    let varied = spread(windows, |w| w.rate) >= SPREAD;
+    let counted = windows.iter().all(|w| w.softirqs > 0.0);
+    let passes = varied && counted && spread(windows, batch) >= SPREAD;
+    let alone = counted && windows.iter().all(|w| batch(w) < ALONE);
+    // Per pass and per packet; in the place of the fixed part is what a pass costs.
     let line = |share: &dyn Fn(&Window) -> f64| -> Option<Line> {
+        if passes {
+            let rows: Vec<Vec<f64>> = windows.iter().map(|w| vec![w.softirqs, w.rate, share(w)]).collect();
+            let c = nnls::solve(&rows)?.coefficients;
+            return Some(Line { fixed: c[0], per_packet: c[1] });
+        }
         let points: Vec<(f64, f64)> = windows.iter().map(|w| (w.rate, share(w))).collect();
         if varied {
             return Line::fit(&points);
@@ -84,8 +114,16 @@ fn costs(windows: &[Window], crowded: bool) -> Option<Costs> {
     // Softirq interrupts the program for its part of the time that the program runs.
     let own = |w: &Window| w.program * (1.0 - w.softirq).max(0.0);
     let (receive, program) = (line(&|w| w.softirq)?, line(&own)?);
+    let full = |receive: Line, program: Line| {
+        let lean = |line: Line| match passes {
+            true => Line { fixed: 0.0, per_packet: line.per_packet + line.fixed / PASS },
+            false => line,
+        };
+        let per_pass = passes.then_some(receive.fixed + program.fixed);
+        Costs { receive: lean(receive), program: lean(program), varied, per_pass, alone }
+    };
     if crowded {
-        return Some(Costs { receive, program, varied });
+        return Some(full(receive, program));
     }
     // The whole is known best, because idle time is measured and softirq time sampled; the parts tell how it divides.
     let whole = line(&|w| w.busy)?;
@@ -95,11 +133,10 @@ fn costs(windows: &[Window], crowded: bool) -> Option<Costs> {
     };
     let fixed = divide(whole.fixed, receive.fixed, program.fixed);
     let per_packet = divide(whole.per_packet, receive.per_packet, program.per_packet);
-    Some(Costs {
-        receive: Line { fixed: fixed.0, per_packet: per_packet.0 },
-        program: Line { fixed: fixed.1, per_packet: per_packet.1 },
-        varied,
-    })
+    Some(full(
+        Line { fixed: fixed.0, per_packet: per_packet.0 },
+        Line { fixed: fixed.1, per_packet: per_packet.1 },
+    ))
 }
 
 /// A path with costs from observation, and what it can do.
@@ -154,7 +191,7 @@ pub fn fit(
     let mlfrr = jackknife(used.len(), |i| finite(with(i)?.0.rate().mlfrr)).ok_or(TooLittle::Cost)?;
     let livelock = jackknife(used.len(), |i| finite(with(i)?.0.livelock()?));
     // Costs that are fixed in truth were taken for costs per packet: the rate is at least so high.
-    let open = |e: Estimate| if costs.varied { e } else { Estimate { high: None, ..e } };
+    let open = |e: Estimate| if costs.varied && !costs.alone { e } else { Estimate { high: None, ..e } };
     Ok(Fitted {
         rate: asked.rate(),
         mlfrr: open(mlfrr.widened(error)),
@@ -235,6 +272,41 @@ mod tests {
         windows.iter_mut().for_each(|w| (w.others, w.busy) = (0.3, 0.05));
         let fitted = fit(&windows, &blank(), &|p| p, 0.0).unwrap();
         assert!((fitted.mlfrr.value / (0.78 / 2.1e-6) - 1.0).abs() < 1e-3, "{:?}", fitted.mlfrr);
+    }
+
+    #[test]
+    fn passes_of_the_softirq_are_told_from_packets() {
+        // A timer that starts passes while the softirq has time: 12 us each, 2 us per packet, a quarter of it in softirq.
+        let window = |rate: f64| {
+            let softirqs = 15e3 * (1.0 - 0.5e-6 * rate);
+            let busy = 12e-6 * softirqs + 2e-6 * rate;
+            Window { rate, busy, softirq: 0.5 * busy, softirqs, ..Window::default() }
+        };
+        let windows: Vec<Window> = [30e3, 60e3, 90e3, 120e3, 150e3].map(window).into();
+        let fitted = fit(&windows, &blank(), &|p| p, 0.0).unwrap();
+        assert!((fitted.costs.per_pass.unwrap() / 12e-6 - 1.0).abs() < 1e-3, "{:?}", fitted.costs);
+        // All passes are full at the end, and none is fixed: the line through the same points says 429 k/s.
+        let truth = 1.0 / (2e-6 + 12e-6 / PASS);
+        assert!(
+            (fitted.mlfrr.value / truth - 1.0).abs() < 1e-3 && fitted.mlfrr.high.is_some(),
+            "{:?}",
+            fitted.mlfrr
+        );
+        let uncounted: Vec<Window> = windows.iter().map(|w| Window { softirqs: 0.0, ..*w }).collect();
+        let line = fit(&uncounted, &blank(), &|p| p, 0.0).unwrap();
+        assert!(line.costs.per_pass.is_none() && line.mlfrr.value < 0.9 * truth, "{:?}", line.mlfrr);
+    }
+
+    #[test]
+    fn packets_that_come_alone_give_a_lower_bound() {
+        let windows: Vec<Window> = rates(&[20e3, 50e3, 80e3, 110e3, 140e3])
+            .into_iter()
+            .map(|w| Window { softirqs: 0.95 * w.rate, ..w })
+            .collect();
+        let fitted = fit(&windows, &blank(), &|p| p, 0.0).unwrap();
+        assert!(fitted.costs.alone && fitted.costs.per_pass.is_none() && fitted.mlfrr.high.is_none());
+        let pairs: Vec<Window> = windows.iter().map(|w| Window { softirqs: 0.5 * w.rate, ..*w }).collect();
+        assert!(!fit(&pairs, &blank(), &|p| p, 0.0).unwrap().costs.alone);
     }
 
     #[test]

@@ -132,6 +132,7 @@ pub(crate) fn wait(document: &Document, hogs: u32) -> Option<String> {
     let worst = document
         .pairs
         .iter()
+        .filter(|rate| !rate.is_control())
         .filter_map(|rate| Some((rate, rate.p99_ratio?)))
         .max_by(|a, b| a.1.high.total_cmp(&b.1.high));
     if let Some((rate, interval)) = worst {

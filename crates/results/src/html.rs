@@ -399,12 +399,13 @@ fn pairs(document: &Document) -> Markup {
             }
             div.scroll { table {
                 (head(&[
-                    "n of MLFRR, %", "n offered, k/s", "n goodput", "95 %", "n p50", "95 %", "n p99", "95 %",
+                    "", "n of MLFRR, %", "n offered, k/s", "n goodput", "95 %", "n p50", "95 %", "n p99", "95 %",
                     "n extra CPU, points", "95 %", "n switches/s", "95 %",
                 ]))
                 tbody {
                     @for rate in &document.pairs {
                         tr {
+                            td { (rate.arm) @if rate.is_control() { " against itself" } }
                             td.n { (format!("{:.0}", rate.percent_of_mlfrr)) }
                             td.n { (format::kilo(rate.offered_pps, 1)) }
                             (interval(rate.goodput_ratio, 4))

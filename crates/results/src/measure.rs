@@ -232,6 +232,14 @@ pub struct PairedRate {
     pub mode_switches_per_s: Option<Interval>,
 }
 
+impl PairedRate {
+    /// True for an arm against itself, which tells how far two trials of the same kind are apart.
+    #[must_use]
+    pub fn is_control(&self) -> bool {
+        self.arm == self.against
+    }
+}
+
 /// One interleaved pair; fields as in [`PairedRate`].
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Pair {

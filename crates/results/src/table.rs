@@ -362,7 +362,11 @@ fn pairs(document: &Document, out: &mut String) {
         &format!("below saturation, {} / {}, medians of {n} interleaved pairs", first.arm, first.against),
     );
     line(out, "of MLFRR  goodput    p50  95 % interval    p99  95 % interval  CPU pts switch/s");
+    let mut control = false;
     for rate in &document.pairs {
+        if rate.is_control() && !std::mem::replace(&mut control, true) {
+            line(out, &format!("{} against itself", rate.arm));
+        }
         let one =
             |value: Option<f64>, digits: usize| value.map_or("n/a".to_string(), |v| format!("{v:.digits$}"));
         let ends = |interval: &Option<crate::Interval>| {

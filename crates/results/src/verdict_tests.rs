@@ -188,6 +188,12 @@ fn pairs_are_judged_at_their_worst_rate() {
     assert!(p99.note.as_deref().unwrap().ends_with("at 90 % of MLFRR"), "{p99:?}");
     // A median would hide the one pair that switched 30 times a second.
     assert_eq!(find(verdicts, "P4", "switches").value, Some(1.5));
+    let control = PairedRate { arm: "stock".into(), ..rate(90.0, 3.0) };
+    document.pairs.push(control);
+    document.finish(&[]);
+    let beside = find(&document.verdict, "P4", "p99");
+    assert_eq!((beside.value, beside.holds), (Some(1.2 + 0.001 * 14.0), false), "a control excuses nothing");
+    assert!(beside.note.as_deref().unwrap().ends_with("stock against itself 3.005 to 3.014"), "{beside:?}");
     document.pairs[0].pairs.truncate(5);
     document.finish(&[]);
     let few = find(&document.verdict, "P4", "p50");

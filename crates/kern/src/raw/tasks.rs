@@ -27,6 +27,8 @@ pub struct Task {
     pub run_ns: u64,
     /// Time ready to run and waiting for a CPU, ns.
     pub wait_ns: u64,
+    /// How often one of them was given a CPU.
+    pub turns: u64,
 }
 
 /// Process `pid`; `None` if there is none.
@@ -40,9 +42,10 @@ pub(super) fn task(pid: u32) -> Option<Task> {
         let path = format!("/proc/{pid}/task/{}", thread.file_name().to_string_lossy());
         let times = read(&format!("{path}/schedstat"));
         // A thread that has ended meanwhile.
-        let Some((run, wait)) = times.ok().as_deref().and_then(parse_schedstat) else { continue };
+        let Some((run, wait, turns)) = times.ok().as_deref().and_then(parse_schedstat) else { continue };
         task.run_ns += run;
         task.wait_ns += wait;
+        task.turns += turns;
         if run > busiest.0 {
             busiest = (run, path);
         }
@@ -76,10 +79,10 @@ pub(super) fn parse_stat(stat: &str) -> Option<Task> {
     })
 }
 
-/// Time on a CPU and time waiting for one, ns.
-pub(super) fn parse_schedstat(text: &str) -> Option<(u64, u64)> {
+/// Time on a CPU and time waiting for one, ns; times it was given one.
+pub(super) fn parse_schedstat(text: &str) -> Option<(u64, u64, u64)> {
     let mut numbers = text.split_ascii_whitespace().map_while(|n| n.parse().ok());
-    Some((numbers.next()?, numbers.next()?))
+    Some((numbers.next()?, numbers.next()?, numbers.next()?))
 }
 
 #[cfg(test)]
@@ -92,8 +95,8 @@ mod tests {
         let task = parse_stat(&format!("12 (a) b (c)) {tail}")).unwrap();
         assert_eq!((task.state, task.nice, task.threads, task.start, task.cpu), ('T', 19, 3, 4711, 5));
         assert!(parse_stat("12 (a) S 1").is_none() && parse_stat("").is_none());
-        assert_eq!(parse_schedstat("170319 531646 3\n"), Some((170_319, 531_646)));
-        assert_eq!(parse_schedstat("1\n"), None);
+        assert_eq!(parse_schedstat("170319 531646 3\n"), Some((170_319, 531_646, 3)));
+        assert_eq!(parse_schedstat("1 2\n"), None);
     }
 
     #[test]

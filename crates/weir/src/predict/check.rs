@@ -26,6 +26,9 @@ struct Line {
     watched_pps: f64,
     #[serde(skip_serializing_if = "Option::is_none")]
     why: Option<String>,
+    /// The interface of the prediction's own document: what was seen and what the model made of it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    answer: Option<serde_json::Value>,
 }
 
 /// All of them together.
@@ -68,6 +71,7 @@ fn line(one: &Compared) -> Line {
             .and_then(|(measured, _)| Some(low? <= measured && high.is_none_or(|high| measured <= high))),
         watched_pps: one.watched_pps,
         why: one.why.clone(),
+        answer: one.predicted.as_ref().map(|p| p["interfaces"][0].clone()),
     }
 }
 

@@ -66,8 +66,8 @@ struct Answer {
     /// Windows that were used: those without loss.
     windows_used: usize,
     costs: Costs,
-    /// Packets that a socket holds, if known.
-    socket_holds: Option<f64>,
+    /// What the model computes with, as it is today.
+    path: Path,
     rows: Vec<Row>,
     /// MR-40: what a lower cost of each part gives.
     cheaper: Vec<Gain>,
@@ -264,7 +264,7 @@ fn answer(
         windows: seen.windows.clone(),
         windows_used: today.windows,
         costs: today.costs,
-        socket_holds: seen.path.holds,
+        path: today.path.clone(),
         rows,
         cheaper: cheaper(&today, shares, whole),
         readers: seen.readers.clone(),

@@ -292,6 +292,12 @@ fn window(
         .filter(|(t, ..)| readers.contains(&t.pid) && (!together || t.cpu == cpu))
         .map(|(_, run, _)| run)
         .sum();
+    let before: BTreeMap<u32, u64> = a.raw.tasks.iter().map(|t| (t.pid, t.turns)).collect();
+    let turns: u64 = tasks
+        .iter()
+        .filter(|(t, ..)| readers.contains(&t.pid) && (!together || t.cpu == cpu))
+        .map(|(t, ..)| t.turns.saturating_sub(before.get(&t.pid).copied().unwrap_or(t.turns)))
+        .sum();
     // Such a thread runs softirqs too, inside its own time: the two are not added up.
     let softirq = since(|c| c.softirq + c.irq, &then, &now).max(carried);
     let away = since(|c| c.idle + c.steal, &then, &now) + nice + own;
@@ -303,6 +309,8 @@ fn window(
         busy: share(busy),
         softirq: share(softirq),
         program: share(program),
+        turns: turns as f64 / seconds,
+        softirqs: (|| now.net_rx?.checked_sub(then.net_rx?))().unwrap_or(0) as f64 / seconds,
         others: share(nice),
     })
 }

@@ -91,11 +91,16 @@ pub(super) fn text(answer: &Answer, paint: Paint) -> String {
     if costs.program.per_packet > 0.0 {
         per_packet += &format!(", program {}", us(costs.program.per_packet));
     }
-    per_packet += &format!(
-        "; and {:.0} % of CPU {cpu} at any rate (polls, wakes, other work); 1 us more costs {}",
-        100.0 * (costs.receive.fixed + costs.program.fixed),
-        rate(-today.pps_per_us)
-    );
+    per_packet += &match costs.per_pass {
+        Some(pass) => {
+            format!("; and {} per pass of the softirq, of which a busy CPU {cpu} makes few", us(pass))
+        }
+        None => format!(
+            "; and {:.0} % of CPU {cpu} at any rate (polls, wakes, other work)",
+            100.0 * (costs.receive.fixed + costs.program.fixed)
+        ),
+    };
+    per_packet += &format!("; 1 us more costs {}", rate(-today.pps_per_us));
     text += &format!("per packet   {}\n", wrap(&per_packet, 13));
     if !answer.cheaper.is_empty() {
         text += &format!("cheaper      {}\n", wrap(&gains(&answer.cheaper), 13));
@@ -115,6 +120,10 @@ pub(super) fn text(answer: &Answer, paint: Paint) -> String {
         assumes += &format!(
             "; its rate hardly changed, so fixed costs could not be told from those per packet{bound}: watch longer with --for"
         );
+    }
+    if costs.varied && costs.alone {
+        assumes += "; each packet came alone, with an interrupt and a wake of its own, which packets share under load: the rate \
+                    is a lower bound";
     }
     text += &format!("assumes      {}\n", wrap(&assumes, 13));
     for line in &answer.missing {
@@ -176,8 +185,9 @@ mod tests {
                 receive: Line { fixed: 0.1, per_packet: 0.4e-6 },
                 program: Line { fixed: 0.1, per_packet: 1.7e-6 },
                 varied,
+                per_pass: None,
+                alone: false,
             },
-            socket_holds: Some(240.0),
             rows: vec![
                 row("today", 374e3, Limit::Cpu, Class::Livelock),
                 row("--rcvbuf 4194304", 374e3, Limit::Cpu, Class::Livelock),
@@ -191,6 +201,7 @@ mod tests {
                 model::cheaper::gains(&path, &model::cheaper::parts(&path), &CUTS)
             },
             readers: vec![Reader { pid: 7, name: "knotd".into(), share: 0.41, lost: 0.0 }],
+            path: model::path::Path::of(Line::default(), Line::default()),
             missing: vec!["processes of sockets of other users (3): needs root".into()],
         }
     }
