@@ -132,7 +132,8 @@ fn one(runner: &mut Runner<'_>, workload: &Workload, per_ms: u64, predict: bool)
     };
     if predict && answer.watched_pps > 0.0 {
         runner.say(&format!("{}: watched", workload.name));
-        match ask(runner, workload, answer.watched_pps) {
+        // The mix stays: a prediction is about more of the same, and bursts share interrupts and wakes.
+        match ask(runner, workload, answer.watched_pps, burst(measured)) {
             Ok(predicted) => answer.predicted = Some(predicted),
             Err(Error::Program { what, .. }) => answer.why = Some(what),
             Err(e) => return Err(e),
@@ -141,8 +142,8 @@ fn one(runner: &mut Runner<'_>, workload: &Workload, per_ms: u64, predict: bool)
     Ok(answer)
 }
 
-/// The host's own traffic, in steps up to `most` packets/s, and what `weir predict` makes of it.
-fn ask(runner: &Runner<'_>, workload: &Workload, most: f64) -> Result<Value> {
+/// The host's own traffic, in steps up to `most` packets/s and in bursts of `frames`, and what `weir predict` makes of it.
+fn ask(runner: &Runner<'_>, workload: &Workload, most: f64, frames: u32) -> Result<Value> {
     let bench = &runner.bench;
     let arm = workload.arm(false);
     let scene = Scene { hogs: workload.hogs, ..Scene::default() };
@@ -152,7 +153,7 @@ fn ask(runner: &Runner<'_>, workload: &Workload, most: f64) -> Result<Value> {
         // Every third step in turn, so that a machine that drifts does not look like a cost.
         let order = (0..3).flat_map(|from| (from..STEPS).step_by(3));
         let phases = order.map(|n| Phase { duration: step, rate: Some(rate(n)) }).collect();
-        let load = bench.load(rig, phases, burst(Some(most)));
+        let load = bench.load(rig, phases, frames);
         let weir = bench.weir.as_deref().ok_or_else(|| Error::program("weir", "is not there"))?;
         let mut command = Command::new(weir);
         command.args(["predict", &rig.inputs[0].far.name, "--json", "--for"]);

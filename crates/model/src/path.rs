@@ -66,6 +66,8 @@ pub struct Path {
     pub rivals: Vec<Rival>,
     /// Longest time for which a rival keeps the program from running, seconds; 0 without one.
     pub off: f64,
+    /// Time for which small work of the kernel keeps the program from a queue that fills, seconds; 0 if it is not known.
+    pub away: f64,
     /// Packets that the ring of one CPU holds; `None` if it is not known.
     pub ring: Option<f64>,
     /// Longest wait for the softirq that empties the ring, seconds; 0 if it is not known.
@@ -103,6 +105,7 @@ impl Path {
             weight: crate::share::weight(0),
             rivals: Vec::new(),
             off: 0.0,
+            away: 0.0,
             ring: None,
             delay: 0.0,
             holds: None,
@@ -135,7 +138,12 @@ impl Path {
     /// them, so under a guard they are gone when it counts.
     fn lines(&self) -> (Line, Line) {
         let lean = |line: Line| if self.guard.is_some() { Line { fixed: 0.0, ..line } } else { line };
-        (lean(self.receive), lean(self.program))
+        let mut program = lean(self.program);
+        // A full queue, then a pause, again and again: what the queues hold is read in the time that it costs and this one.
+        if let Some(holds) = self.holds.filter(|_| program.per_packet > 0.0) {
+            program.per_packet += self.away / (holds * self.sockets);
+        }
+        (lean(self.receive), program)
     }
 
     /// True if a guard has to hold packets back for somebody: what nobody wants is lent to them.

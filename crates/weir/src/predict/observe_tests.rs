@@ -36,6 +36,7 @@ fn reading(host: &Host, n: u64) -> Reading {
         nice: if nice > 0 && cpu == 1 { other_ns / 10_000_000 } else { 0 },
         softirq,
         idle,
+        net_rx: Some(if cpu == 1 { packets / 4 } else { 0 }),
         ..CpuTime::default()
     };
     let softnet = |cpu, processed| Softnet { cpu, processed, dropped: 0, time_squeeze: 0, backlog: None };
@@ -62,6 +63,7 @@ fn reading(host: &Host, n: u64) -> Reading {
         start: 5,
         run_ns,
         wait_ns,
+        turns: packets / 2,
     };
     let device = Device {
         ifindex: 2,
@@ -120,6 +122,7 @@ fn a_host_with_one_program() {
     assert!((third.rate - 60_000.0).abs() < 1.0 && third.lost == 0.0);
     assert!((third.program - 0.17).abs() < 1e-9 && (third.softirq - 0.12).abs() < 1e-9);
     assert!((third.busy - 0.29).abs() < 1e-9, "{third:?}");
+    assert!((third.softirqs - 15_000.0).abs() < 1.0 && (third.turns - 30_000.0).abs() < 1.0, "{third:?}");
     // 2 us of program and 2 us of softirq per packet, 5 % fixed.
     let fitted = model::observe::fit(&seen.windows, &seen.path, &|p| p, 0.0).unwrap();
     assert!((fitted.mlfrr.value / (0.95 / 4e-6) - 1.0).abs() < 0.01, "{:?}", fitted.mlfrr);
