@@ -1,11 +1,14 @@
 //! Fits the settings of the machine `modern` to a part of the lab's results, and judges it on the rest.
 //!
-//! `cargo run -p weir-sim --example fit -- [KEY=VALUE ...] [--fit KEY,KEY ...]`
+//! `cargo run -p weir-sim --example fit -- [KEY=VALUE ...] [--fit KEY,KEY ...] [--other]`
 //!
 //! Fitted is to docs/results/livelock-udp-2026-11-20.json without hogs, one value of each setting for all arms. Held out are
 //! that result's curves with 1 and 4 hogs, livelock-router-2026-11-20.json and quota-2026-11-20.json. Without `--fit` it prints each curve, lab /
 //! simulator, with its error: the root mean square over its points in percent of the lab's peak. With it, each named setting
 //! is moved up and down in turn as long as the mean error of the fitted curves falls, until no setting moves any more.
+//!
+//! With `--other` it judges instead on the results of another processor (2026-11-22), to which nothing is fitted but what is
+//! given: `deliver=700ns` is its softirq time per packet at 10 x.
 
 #![allow(clippy::print_stdout, reason = "the figures are the purpose")]
 #![allow(clippy::expect_used, reason = "a step that fails ends the program")]
@@ -15,13 +18,24 @@ use sim::scenario::{self, Load};
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
 
-/// Groups of curves: experiment of the lab, scenario, with how many hogs at least and at most. The first one is fitted.
-const GROUPS: [(&str, &str, u32, u32); 5] = [
-    ("livelock-udp", "livelock-udp", 0, 0),
-    ("livelock-udp", "livelock-udp", 1, 1),
-    ("livelock-udp", "livelock-udp", 4, 4),
-    ("livelock-router", "modern-router", 0, 64),
-    ("quota", "modern-quota", 0, 64),
+/// Curves of a result: its file, the scenario, with how many hogs at least and at most.
+type Curves = (&'static str, &'static str, u32, u32);
+/// The first one is fitted.
+const GROUPS: &[Curves] = &[
+    ("livelock-udp-2026-11-20", "livelock-udp", 0, 0),
+    ("livelock-udp-2026-11-20", "livelock-udp", 1, 1),
+    ("livelock-udp-2026-11-20", "livelock-udp", 4, 4),
+    ("livelock-router-2026-11-20", "modern-router", 0, 64),
+    ("quota-2026-11-20", "modern-quota", 0, 64),
+];
+/// Of the other processor.
+const OTHER: &[Curves] = &[
+    ("livelock-udp-2026-11-22", "livelock-udp", 0, 0),
+    ("livelock-udp-2026-11-22", "livelock-udp", 1, 1),
+    ("livelock-udp-2026-11-22", "livelock-udp", 4, 4),
+    ("livelock-udp-lent-2026-11-22", "livelock-udp", 0, 0),
+    ("livelock-udp-lent-2026-11-22", "livelock-udp", 1, 1),
+    ("livelock-udp-lent-2026-11-22", "livelock-udp", 4, 4),
 ];
 /// Arms of the lab that the scenarios have. The hop of stock-irq is not what the lab's is (docs/simulator.md), so that
 /// it is shown and not fitted.
@@ -54,7 +68,7 @@ struct Group {
 fn error(group: &Group, arms: &[&str], sets: &Sets, show: bool) -> f64 {
     let named = scenario::named(group.scenario, sets).expect("a scenario");
     let mut scenario = named.unwrap_or_else(|fault| panic!("{fault}"));
-    scenario.load = Load::Time(100_000_000);
+    scenario.load = Load::Time(300_000_000);
     let arms = arms.iter().map(|arm| (*arm).to_owned()).collect();
     let options = sim::Options { arms: Some(arms), ..sim::Options::default() };
     let ran = sim::run_like(&scenario, &group.document, &options, &AtomicBool::new(false), &|_| ());
@@ -143,24 +157,27 @@ fn descend(group: &Group, arms: &[&str], keys: &[String], sets: &mut Sets) {
 
 fn main() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/results");
-    let groups = GROUPS.map(|(experiment, scenario, least, most)| {
-        let path = root.join(format!("{experiment}-2026-11-20.json"));
-        let mut document = Document::read(&path).expect("a result of the lab");
-        for arm in &mut document.arms {
-            arm.points.retain(|point| (least..=most).contains(&point.hogs));
-        }
-        Group { scenario, document }
-    });
-    let (mut sets, mut keys) = (Sets::new(), Vec::new());
+    let (mut sets, mut keys, mut other) = (Sets::new(), Vec::new(), false);
     let mut words = std::env::args().skip(1);
     while let Some(word) = words.next() {
         if word == "--fit" {
             keys = words.next().expect("keys").split(',').map(str::to_owned).collect();
+        } else if word == "--other" {
+            other = true;
         } else {
             let (key, value) = word.split_once('=').expect("key=value");
             sets.push((key.to_owned(), value.to_owned()));
         }
     }
+    let curves = if other { OTHER } else { GROUPS };
+    let group = |(file, scenario, least, most): &Curves| {
+        let mut document = Document::read(&root.join(format!("{file}.json"))).expect("a result of the lab");
+        for arm in &mut document.arms {
+            arm.points.retain(|point| (*least..=*most).contains(&point.hogs));
+        }
+        Group { scenario, document }
+    };
+    let groups: Vec<Group> = curves.iter().map(group).collect();
     let fitted = &ARMS[1..];
     if !keys.is_empty() {
         let named = scenario::named(groups[0].scenario, &sets).expect("a scenario");
@@ -172,11 +189,9 @@ fn main() {
         descend(&groups[0], fitted, &keys, &mut sets);
     }
     println!("{}", sets.iter().map(|(key, value)| format!("{key}={value}")).collect::<Vec<_>>().join(" "));
-    for (group, (experiment, _, least, most)) in groups.iter().zip(GROUPS) {
+    for (group, (file, _, least, most)) in groups.iter().zip(curves) {
         let mean = error(group, &ARMS, &sets, keys.is_empty());
         let most_arms = error(group, fitted, &sets, false);
-        println!(
-            "{experiment}, {least} to {most} hogs: mean {mean:.2} %, without stock-irq {most_arms:.2} %"
-        );
+        println!("{file}, {least} to {most} hogs: mean {mean:.2} %, without stock-irq {most_arms:.2} %");
     }
 }

@@ -6,6 +6,8 @@
 //! the average; one that is not is protected to the end of its slice (`RUN_TO_PARITY`). As `place_entity`,
 //! `wakeup_preempt_fair` and `pick_eevdf` in kernel/sched/fair.c of Linux 6.18 have it.
 //!
+//! A task group is a thread like others among those outside it, and its members share by the same rules what it gets.
+//!
 //! Interrupts and softirqs count as time of the thread that they preempt if [`Eevdf::charging_interrupts`] says so.
 
 use super::{Class, Requeue, Scheduler, Thread};
@@ -22,10 +24,20 @@ const WEIGHT_IDLE: u64 = 3;
 /// Weight of nice 0, at which virtual time is real time.
 const NICE_0: u64 = 1024;
 
+/// What is scheduled: the number of a thread, or [`GROUP`].
+type Id = usize;
+/// The task group.
+const GROUP: Id = Id::MAX;
+/// The queue that the task group is in, and its own.
+const ROOT: usize = 0;
+const INNER: usize = 1;
+
 #[derive(Clone, Copy, Debug)]
 struct State {
     class: Class,
     weight: u64,
+    /// [`ROOT`] or [`INNER`].
+    queue: usize,
     virtual_time: i128,
     deadline: i128,
     /// Distance to the average when it went to sleep.
@@ -36,16 +48,43 @@ struct State {
     rest: u64,
 }
 
+impl State {
+    fn new(class: Class, weight: u64) -> Self {
+        Self { class, weight, queue: ROOT, virtual_time: 0, deadline: 0, lag: 0, average: 0, rest: 0 }
+    }
+
+    /// Time that it may run until its deadline, ns.
+    fn left(&self) -> Nanos {
+        (self.deadline - self.virtual_time).max(0) as u64 * self.weight / NICE_0
+    }
+}
+
+/// Who is runnable.
+#[derive(Clone, Debug, Default)]
+struct Queue {
+    waiting: Vec<Id>,
+    current: Option<Id>,
+}
+
+impl Queue {
+    fn runnable(&self) -> impl Iterator<Item = Id> {
+        self.waiting.iter().copied().chain(self.current)
+    }
+}
+
 /// See the module.
 #[derive(Clone, Debug)]
 pub struct Eevdf {
     slice: Nanos,
     threads: Vec<State>,
-    runnable: Vec<Thread>,
-    current: Option<Thread>,
-    /// Members of the task group, and the CPUs that it is busy on.
-    group: Vec<Thread>,
+    group: State,
+    /// CPUs that the group is busy on.
     group_cpus: u64,
+    /// The group had the CPU when one of its members gave it up: it keeps it to the end of its slice.
+    keeps: bool,
+    queues: [Queue; 2],
+    /// Threads of real-time priority that wait.
+    fifo: Vec<Thread>,
     charges_interrupts: bool,
 }
 
@@ -55,10 +94,11 @@ impl Eevdf {
         Self {
             slice: slice.max(1),
             threads: Vec::new(),
-            runnable: Vec::new(),
-            current: None,
-            group: Vec::new(),
+            group: State::new(Class::Normal(0), NICE_0),
             group_cpus: 1,
+            keeps: false,
+            queues: Default::default(),
+            fifo: Vec::new(),
             charges_interrupts: false,
         }
     }
@@ -68,56 +108,108 @@ impl Eevdf {
         Self { charges_interrupts: true, ..self }
     }
 
-    /// Puts blocked threads of nice 0 into a task group that is busy on so many CPUs, one thread on each of the others. A
-    /// group has the weight of one thread, split by load among its CPUs (`calc_group_shares` in kernel/sched/fair.c); here
-    /// what falls on this CPU is split evenly among the members that are runnable.
+    /// Puts blocked threads into a task group that is busy on so many CPUs, one thread on each of the others. A group has
+    /// the weight of one thread, split by load among its CPUs (`calc_group_shares` in kernel/sched/fair.c).
     pub fn group(&mut self, members: Vec<Thread>, cpus: u32) {
-        self.group = members;
+        for member in members {
+            self.threads[member.0 as usize].queue = INNER;
+        }
         self.group_cpus = u64::from(cpus.max(1));
     }
 
-    /// Weights follow who of the group is runnable.
-    fn weigh(&mut self, thread: Thread) {
-        if !self.group.contains(&thread) {
-            return;
-        }
-        let awake = |thread: &&Thread| self.runnable.contains(thread) || self.current == Some(**thread);
-        let awake = self.group.iter().filter(awake).count() as u64;
-        let weight = NICE_0 / (awake + self.group_cpus - 1).max(1);
-        for member in &self.group {
-            self.threads[member.0 as usize].weight = weight;
-        }
+    fn state(&self, id: Id) -> &State {
+        if id == GROUP { &self.group } else { &self.threads[id] }
     }
 
-    fn state(&self, thread: Thread) -> &State {
-        &self.threads[thread.0 as usize]
+    fn state_mut(&mut self, id: Id) -> &mut State {
+        if id == GROUP { &mut self.group } else { &mut self.threads[id] }
     }
 
     fn fifo(&self, thread: Thread) -> Option<u8> {
-        if let Class::Fifo(priority) = self.state(thread).class { Some(priority) } else { None }
+        if let Class::Fifo(priority) = self.state(thread.0 as Id).class { Some(priority) } else { None }
     }
 
-    /// Weighted average of virtual times over runnable threads and the current one.
-    fn average(&self) -> Option<i128> {
-        self.load().map(|(average, _)| average)
+    /// The group's weight follows how many of its members are runnable.
+    fn weigh(&mut self) {
+        let awake = self.queues[INNER].runnable().count() as u64;
+        if awake > 0 {
+            self.group.weight = NICE_0 * awake / (awake + self.group_cpus - 1);
+        }
     }
 
-    /// The average, and the sum of weights.
-    fn load(&self) -> Option<(i128, i128)> {
-        let fair = self.runnable.iter().chain(&self.current).filter(|thread| self.fifo(**thread).is_none());
+    /// Weighted average of virtual times over who is runnable, and the sum of weights.
+    fn load(&self, queue: usize) -> Option<(i128, i128)> {
         let (mut sum, mut weights) = (0_i128, 0_i128);
-        for thread in fair {
-            let state = self.state(*thread);
+        for id in self.queues[queue].runnable() {
+            let state = self.state(id);
             sum += state.virtual_time * i128::from(state.weight);
             weights += i128::from(state.weight);
         }
         (weights > 0).then(|| (sum.div_euclid(weights), weights))
     }
 
-    fn renew(&mut self, thread: Thread) {
+    fn average(&self, queue: usize) -> i128 {
+        self.load(queue).map_or(0, |(average, _)| average)
+    }
+
+    fn renew(&mut self, id: Id) {
         let slice = self.slice;
-        let state = &mut self.threads[thread.0 as usize];
+        let state = self.state_mut(id);
         state.deadline = state.virtual_time + i128::from(slice * NICE_0 / state.weight);
+    }
+
+    /// Becomes runnable.
+    fn enter(&mut self, id: Id) {
+        let queue = self.state(id).queue;
+        let load = self.load(queue);
+        let average = load.map(|(average, _)| average);
+        let weight = self.state(id).weight;
+        let limit = i128::from(2 * self.slice * NICE_0 / weight);
+        let state = self.state_mut(id);
+        // Delayed dequeue: what it owes it has paid once the average has come that far.
+        let paid = average.map_or(limit, |now| (now - state.average).max(0));
+        let lag = if state.lag < 0 { (state.lag + paid).min(0) } else { state.lag };
+        // Its own weight moves the average towards it: the lag is stretched so that it is the same afterwards.
+        let stretched = load.map_or(lag, |(_, sum)| lag * (sum + i128::from(weight)) / sum);
+        state.virtual_time = average.unwrap_or(state.virtual_time) - stretched.clamp(-limit, limit);
+        self.queues[queue].waiting.push(id);
+        self.renew(id);
+    }
+
+    /// Who has the CPU goes to sleep.
+    fn leave(&mut self, id: Id) {
+        let queue = self.state(id).queue;
+        let average = self.average(queue);
+        self.queues[queue].current = None;
+        let state = self.state_mut(id);
+        state.lag = average - state.virtual_time;
+        state.average = average;
+    }
+
+    /// Who has the CPU waits for it again.
+    fn wait(&mut self, id: Id, first: bool) {
+        let queue = &mut self.queues[self.threads.get(id).map_or(ROOT, |state| state.queue)];
+        queue.current = None;
+        if first { queue.waiting.insert(0, id) } else { queue.waiting.push(id) }
+    }
+
+    /// The one that goes next, taken out of its queue.
+    fn choose(&mut self, queue: usize) -> Option<Id> {
+        let average = self.average(queue);
+        let eligible = |id: Id| self.state(id).virtual_time <= average;
+        let protected = |id: Id| self.keeps && id == GROUP && eligible(id) && self.group.left() > 0;
+        let waiting = &self.queues[queue].waiting;
+        let order = |index: &usize| {
+            let id = waiting[*index];
+            (!protected(id), !eligible(id), self.state(id).deadline)
+        };
+        let index = (0..waiting.len()).min_by_key(order)?;
+        let id = self.queues[queue].waiting.remove(index);
+        self.queues[queue].current = Some(id);
+        if self.state(id).deadline <= self.state(id).virtual_time {
+            self.renew(id);
+        }
+        Some(id)
     }
 }
 
@@ -128,44 +220,42 @@ impl Scheduler for Eevdf {
             Class::Idle => WEIGHT_IDLE,
             Class::Fifo(_) => NICE_0,
         };
-        self.threads.push(State { class, weight, virtual_time: 0, deadline: 0, lag: 0, average: 0, rest: 0 });
+        self.threads.push(State::new(class, weight));
     }
 
     fn wake(&mut self, _now: Nanos, thread: Thread, current: Option<Thread>) -> bool {
-        let load = self.load();
-        let average = load.map(|(average, _)| average);
-        let weight = self.state(thread).weight;
-        let limit = i128::from(2 * self.slice * NICE_0 / weight);
-        let state = &mut self.threads[thread.0 as usize];
-        // Delayed dequeue: what it owes it has paid once the average has come that far.
-        let paid = average.map_or(limit, |now| (now - state.average).max(0));
-        let lag = if state.lag < 0 { (state.lag + paid).min(0) } else { state.lag };
-        // Its own weight moves the average towards it: the lag is stretched so that it is the same afterwards.
-        let stretched = load.map_or(lag, |(_, sum)| lag * (sum + i128::from(weight)) / sum);
-        state.virtual_time = average.unwrap_or(state.virtual_time) - stretched.clamp(-limit, limit);
-        self.runnable.push(thread);
-        self.weigh(thread);
-        self.renew(thread);
-        let Some(current) = current else { return false };
-        match (self.fifo(thread), self.fifo(current)) {
-            (Some(one), Some(other)) => one > other,
-            (Some(_), None) => true,
-            (None, Some(_)) => false,
-            (None, None) => {
-                let average = self.average().unwrap_or(0);
-                let (state, running) = (self.state(thread), self.state(current));
-                match (matches!(state.class, Class::Idle), matches!(running.class, Class::Idle)) {
-                    (false, true) => true,
-                    (true, _) => false,
-                    (false, false) => {
-                        let eligible = |state: &State| state.virtual_time <= average;
-                        let first = |other: &Thread| {
-                            let other = self.state(*other);
-                            !eligible(other) || state.deadline <= other.deadline
-                        };
-                        eligible(state) && !eligible(running) && self.runnable.iter().all(first)
-                    }
-                }
+        let id = thread.0 as Id;
+        if let Some(priority) = self.fifo(thread) {
+            self.fifo.push(thread);
+            return current.is_some_and(|current| self.fifo(current).is_none_or(|other| priority > other));
+        }
+        self.enter(id);
+        if self.state(id).queue == INNER {
+            self.weigh();
+            if self.queues[INNER].runnable().count() == 1 {
+                self.enter(GROUP);
+            }
+        }
+        let Some(current) = current.filter(|current| self.fifo(*current).is_none()) else { return false };
+        // Where one is in the group and the other is not, it is the group that they meet with.
+        let other = current.0 as Id;
+        let (id, other) = match (self.state(id).queue, self.state(other).queue) {
+            (INNER, ROOT) => (GROUP, other),
+            (ROOT, INNER) => (id, GROUP),
+            _ => (id, other),
+        };
+        let (state, running) = (self.state(id), self.state(other));
+        match (matches!(state.class, Class::Idle), matches!(running.class, Class::Idle)) {
+            (false, true) => true,
+            (true, _) => false,
+            (false, false) => {
+                let average = self.average(state.queue);
+                let eligible = |state: &State| state.virtual_time <= average;
+                let first = |other: &Id| {
+                    let other = self.state(*other);
+                    !eligible(other) || state.deadline <= other.deadline
+                };
+                eligible(state) && !eligible(running) && self.queues[state.queue].waiting.iter().all(first)
             }
         }
     }
@@ -175,51 +265,74 @@ impl Scheduler for Eevdf {
     }
 
     fn charge(&mut self, thread: Thread, ran: Nanos) {
+        let charge = |state: &mut State| {
+            let scaled = ran * NICE_0 + state.rest;
+            state.virtual_time += i128::from(scaled / state.weight);
+            state.rest = scaled % state.weight;
+        };
         let state = &mut self.threads[thread.0 as usize];
-        let scaled = ran * NICE_0 + state.rest;
-        state.virtual_time += i128::from(scaled / state.weight);
-        state.rest = scaled % state.weight;
+        charge(state);
+        if state.queue == INNER {
+            charge(&mut self.group);
+        }
     }
 
     fn block(&mut self, _now: Nanos, thread: Thread) {
-        let average = self.average().unwrap_or(0);
-        self.current = None;
-        let state = &mut self.threads[thread.0 as usize];
-        state.lag = average - state.virtual_time;
-        state.average = average;
-        self.weigh(thread);
+        if self.fifo(thread).is_some() {
+            return;
+        }
+        let id = thread.0 as Id;
+        self.leave(id);
+        if self.state(id).queue == ROOT {
+            return;
+        }
+        if self.queues[INNER].waiting.is_empty() {
+            self.leave(GROUP);
+        } else {
+            self.weigh();
+            self.wait(GROUP, true);
+            self.keeps = true;
+        }
     }
 
     fn requeue(&mut self, _now: Nanos, thread: Thread, why: Requeue) {
-        self.current = None;
-        if why != Requeue::Preempted {
-            self.renew(thread);
+        // A thread that is preempted stays the first of its equals.
+        let first = why == Requeue::Preempted;
+        if self.fifo(thread).is_some() {
+            if first {
+                self.fifo.insert(0, thread)
+            } else {
+                self.fifo.push(thread)
+            }
+            return;
         }
-        // A FIFO thread that is preempted stays the first of its priority.
-        if why == Requeue::Preempted { self.runnable.insert(0, thread) } else { self.runnable.push(thread) }
+        let id = thread.0 as Id;
+        let inner = self.state(id).queue == INNER;
+        for id in std::iter::once(id).chain(inner.then_some(GROUP)) {
+            if self.state(id).left() == 0 || why == Requeue::Yield {
+                self.renew(id);
+            }
+            self.wait(id, first);
+        }
+        self.keeps = inner;
     }
 
     fn pick(&mut self, _now: Nanos) -> Option<(Thread, Nanos)> {
-        let average = self.average().unwrap_or(0);
-        let order = |thread: &Thread| {
-            let state = self.state(*thread);
-            match state.class {
-                Class::Fifo(priority) => (0, 255 - i128::from(priority)),
-                _ if state.virtual_time <= average => (1, state.deadline),
-                _ => (2, state.deadline),
-            }
+        // The first of the highest: min_by_key keeps the first of equals.
+        let priority = |index: &usize| 255 - self.fifo(self.fifo[*index]).unwrap_or(0);
+        if let Some(index) = (0..self.fifo.len()).min_by_key(priority) {
+            self.keeps = false;
+            return Some((self.fifo.remove(index), NEVER));
+        }
+        let id = self.choose(ROOT)?;
+        self.keeps = false;
+        let left = self.state(id).left();
+        let (id, left) = if id == GROUP {
+            let member = self.choose(INNER)?;
+            (member, left.min(self.state(member).left()))
+        } else {
+            (id, left)
         };
-        let index = (0..self.runnable.len()).min_by_key(|index| order(&self.runnable[*index]))?;
-        let thread = self.runnable.remove(index);
-        self.current = Some(thread);
-        if self.fifo(thread).is_some() {
-            return Some((thread, NEVER));
-        }
-        if self.state(thread).deadline <= self.state(thread).virtual_time {
-            self.renew(thread);
-        }
-        let state = self.state(thread);
-        let left = (state.deadline - state.virtual_time) as u64 * state.weight / NICE_0;
-        Some((thread, left.max(1)))
+        Some((Thread(id as u32), left.max(1)))
     }
 }

@@ -12,6 +12,9 @@
 //! A thread whose piece is done stays on the CPU until the machine gives it another ([`Cpu::burst`]) or blocks it
 //! ([`Cpu::block`]); the machine does one of the two before it returns to the event loop.
 //!
+//! A slice ends when it is used up, or on a CPU that is [`Cpu::ticked`] only when somebody looks: at the next tick, and when
+//! a thread wakes up, as in a kernel without high-resolution preemption.
+//!
 //! # Properties
 //! - The buckets sum to the time that has passed ([`Cpu::accounts`], checked by [`crate::check::time`]).
 //! - At most one piece runs at a time.
@@ -129,6 +132,9 @@ pub struct Cpu<S> {
     /// This thread keeps the CPU once it has it.
     held: Option<Thread>,
     resched: bool,
+    ticked: bool,
+    /// A tick has found the slice used up.
+    due: bool,
     running: Running,
     since: Nanos,
     accounts: [Nanos; BUCKETS],
@@ -152,12 +158,19 @@ impl<S: Scheduler> Cpu<S> {
             last: None,
             held: None,
             resched: false,
+            ticked: false,
+            due: false,
             running: Running::Idle,
             since: 0,
             accounts: [0; BUCKETS],
             switches: 0,
             scheduler,
         }
+    }
+
+    /// Slices end after a [`Self::tick`] and when a thread wakes up.
+    pub fn ticked(self) -> Self {
+        Self { ticked: true, ..self }
     }
 
     /// A new thread, blocked.
@@ -231,7 +244,9 @@ impl<S: Scheduler> Cpu<S> {
             Running::Level(level) => self.levels[level].left,
             Running::Switch => self.switching,
             Running::Thread => match self.current {
-                Some(thread) if self.held == Some(thread) => self.threads[thread.0 as usize].left,
+                Some(thread) if self.ticked || self.held == Some(thread) => {
+                    self.threads[thread.0 as usize].left
+                }
                 Some(thread) => self.threads[thread.0 as usize].left.min(self.slice),
                 None => return NEVER,
             },
@@ -300,7 +315,7 @@ impl<S: Scheduler> Cpu<S> {
                     if self.threads[thread.0 as usize].left == 0 {
                         return Some(Done::Thread(thread));
                     }
-                    if self.slice > 0 || self.held == Some(thread) {
+                    if self.slice > 0 || self.ticked || self.held == Some(thread) {
                         return None;
                     }
                     self.scheduler.requeue(now, thread, Requeue::Expired);
@@ -328,11 +343,47 @@ impl<S: Scheduler> Cpu<S> {
                 return;
             }
             self.current = None;
-            self.scheduler.requeue(now, current, Requeue::Preempted);
+            let expired = self.ticked && self.slice == 0;
+            let why = if expired { Requeue::Expired } else { Requeue::Preempted };
+            self.scheduler.requeue(now, current, why);
         }
         if self.current.is_none() {
             self.pick(now);
+        } else {
+            self.expire(now);
         }
+    }
+
+    /// The clock interrupts: a slice that is used up ends once no level is active, at the next [`Self::settle`].
+    pub fn tick(&mut self, now: Nanos) {
+        self.advance(now);
+        self.due = self.ticked && self.slice == 0;
+    }
+
+    /// True while the thread on the CPU is to give way when interrupts are done.
+    pub fn is_due(&self) -> bool {
+        self.due
+    }
+
+    /// After every event: what a tick has found happens when no level is active.
+    #[inline]
+    pub fn settle(&mut self, now: Nanos) {
+        if self.due && self.active == 0 {
+            self.due = false;
+            self.advance(now);
+            self.expire(now);
+        }
+    }
+
+    fn expire(&mut self, now: Nanos) {
+        let Some(current) = self.current.filter(|_| self.ticked && self.slice == 0) else { return };
+        if self.held == Some(current) {
+            self.resched = true;
+            return;
+        }
+        self.scheduler.requeue(now, current, Requeue::Expired);
+        self.current = None;
+        self.pick(now);
     }
 
     /// From now on no other thread preempts this one while it runs: preemption is disabled.
@@ -345,7 +396,7 @@ impl<S: Scheduler> Cpu<S> {
         self.advance(now);
         let Some(thread) = self.held.take() else { return };
         let resched = std::mem::take(&mut self.resched);
-        if self.current == Some(thread) && (resched || self.slice == 0) {
+        if self.current == Some(thread) && (resched || self.slice == 0 && !self.ticked) {
             let why = if self.slice == 0 { Requeue::Expired } else { Requeue::Preempted };
             self.scheduler.requeue(now, thread, why);
             self.current = None;
@@ -373,6 +424,7 @@ impl<S: Scheduler> Cpu<S> {
     }
 
     fn pick(&mut self, now: Nanos) {
+        self.due = false;
         if let Some((thread, slice)) = self.scheduler.pick(now) {
             self.current = Some(thread);
             self.slice = slice;
@@ -469,6 +521,40 @@ mod tests {
         cpu.release(30);
         assert_eq!(cpu.current(), Some(high));
         assert_eq!(play(&mut cpu, 1000), [(50, Done::Thread(high)), (120, Done::Thread(low))]);
+    }
+
+    #[test]
+    fn a_ticked_cpu_ends_a_slice_when_somebody_looks() {
+        let mut cpu = Cpu::new(Eevdf::new(3), 0, IDLE).ticked();
+        let [one, two, three] = [(); 3].map(|()| cpu.thread(Class::Normal(0)));
+        cpu.burst(0, one, 100, A);
+        cpu.burst(0, two, 100, A);
+        assert_eq!(cpu.next(), 100);
+        cpu.tick(2);
+        cpu.settle(2);
+        assert_eq!(cpu.current(), Some(one));
+        // Not before the interrupt is over.
+        cpu.raise(4, 1, 1, B);
+        cpu.tick(4);
+        cpu.settle(4);
+        assert_eq!((cpu.current(), cpu.is_due()), (Some(one), true));
+        assert_eq!(cpu.done(5), Some(Done::Level(1)));
+        cpu.settle(5);
+        assert_eq!((cpu.current(), cpu.is_due()), (Some(two), false));
+        cpu.tick(9);
+        cpu.settle(9);
+        assert_eq!(cpu.current(), Some(one));
+        cpu.advance(12);
+        assert_eq!(cpu.current(), Some(one));
+        cpu.burst(12, three, 100, A);
+        assert_eq!(cpu.current(), Some(two));
+        // Where preemption is disabled it ends when that is over.
+        cpu.hold(two);
+        cpu.tick(16);
+        cpu.settle(16);
+        assert_eq!(cpu.current(), Some(two));
+        cpu.release(17);
+        assert_ne!(cpu.current(), Some(two));
     }
 
     fn share(mut cpu: Cpu<impl Scheduler>, classes: &[Class], end: Nanos) -> Vec<u64> {

@@ -6,7 +6,8 @@
 //! ```
 //!
 //! Threads share the CPU as kernel/sched/fair.c has it ([`crate::cpu::Eevdf`]): programs and hogs are in one task group, and
-//! the time of interrupts is that of the thread they hit.
+//! the time of interrupts is that of the thread they hit. A slice that is used up ends at the next tick, after the softirqs
+//! of that interrupt, or when a thread wakes up.
 //!
 //! Softirqs run on the way out of an interrupt and whenever a program's system call enables them; after 300 packets or
 //! 8 ms, ten times, or 2 ms, or when a thread waits for the CPU, ksoftirqd is woken. Since 6.5 a softirq that is pending

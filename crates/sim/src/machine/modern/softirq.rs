@@ -255,7 +255,7 @@ impl State {
             return;
         }
         self.soft.pending = true;
-        let waits = self.cpu.current() != self.soft.thread_at_start;
+        let waits = self.cpu.current() != self.soft.thread_at_start || self.cpu.is_due();
         let again = self.soft.restarts > 0 && now - self.soft.softirq_from < RESTART_TIME && !waits;
         if self.soft.context == Context::Ksoftirqd {
             // It begins again at once, unless others are due: then whoever enables softirqs runs it inline.

@@ -118,7 +118,8 @@ impl State {
     pub(super) fn new(host: &Host, input: &Input) -> Self {
         let s = host.settings.clone();
         let mut agenda = Agenda::new();
-        let mut cpu = Cpu::new(Eevdf::new(s.slice.0).charging_interrupts(), s.switch.0, bucket::SWITCH);
+        let mut cpu =
+            Cpu::new(Eevdf::new(s.slice.0).charging_interrupts(), s.switch.0, bucket::SWITCH).ticked();
         let soft = Softirq::new(&mut cpu, &s);
         let weir = Weir::new(&mut cpu, &s);
         let count = if s.workload == Workload::Udp { s.consumers } else { 0 };
@@ -220,6 +221,7 @@ impl State {
                 if self.loading || self.ledger.unaccounted() > 0 {
                     self.agenda.once(now + self.s.tick.0, Event::Tick);
                 }
+                self.cpu.tick(now);
                 if !self.cpu.is_active(HARD) {
                     self.tick_due = true;
                     self.cpu.raise(now, HARD, TICK_COST, bucket::IRQ);
@@ -246,6 +248,7 @@ impl State {
 
     /// After every event: what became possible by it, and when the CPU is to be looked at.
     fn settle(&mut self, now: Nanos) {
+        self.cpu.settle(now);
         if self.cpu.is_idle() && self.weir.waits_for_idle() {
             self.poller_wakes(now, true);
         }
