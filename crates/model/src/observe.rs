@@ -68,6 +68,8 @@ pub struct Costs {
     /// Seconds per pass of the receive softirq, with the end of the CPU's sleep and the program's wake: known if the
     /// packets per pass varied. Nothing is fixed then, and what is per packet has its part of a full pass.
     pub per_pass: Option<f64>,
+    /// Seconds per wake of the program that were left out, because it does not sleep under load; 0: none were.
+    pub per_wake: f64,
     /// True if each packet had a pass of its own: under load they share one and cost less, so the rate is a lower bound.
     pub alone: bool,
 }
@@ -91,8 +93,21 @@ fn spread(windows: &[Window], of: fn(&Window) -> f64) -> f64 {
     windows.iter().map(of).fold(0.0, f64::max) / low
 }
 
-/// Costs from these windows; `crowded` if the CPU's idle time says little because somebody takes it.
-fn costs(windows: &[Window], crowded: bool) -> Option<Costs> {
+/// What is known of the machine and the model beside the windows.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Known {
+    /// CPU time to wake a sleeping program, seconds; 0 if it is not known.
+    pub wake: f64,
+    /// Relative error of the model itself, from comparison with measured rates.
+    pub error: f64,
+}
+
+/// Costs from these windows; `crowded` if the CPU's idle time says little because somebody takes it; `together` if the
+/// program runs on the CPU that receives.
+fn costs(windows: &[Window], crowded: bool, together: bool, wake: f64) -> Option<Costs> {
+    // A program that has the CPU for itself does not sleep when it counts. Beside a rival it is made to wait instead.
+    let wake = if crowded { 0.0 } else { wake };
+    let awake = |share: f64, w: &Window| (share - wake * w.turns).max(0.0);
     let varied = spread(windows, |w| w.rate) >= SPREAD;
     let counted = windows.iter().all(|w| w.softirqs > 0.0);
     // A timer makes as many passes at any rate; a burst that wakes the CPU makes one, and is as long at any rate.
@@ -114,7 +129,7 @@ fn costs(windows: &[Window], crowded: bool) -> Option<Costs> {
         Some(Line { fixed: 0.0, per_packet: time / packets })
     };
     // Softirq interrupts the program for its part of the time that the program runs.
-    let own = |w: &Window| w.program * (1.0 - w.softirq).max(0.0);
+    let own = |w: &Window| awake(w.program * (1.0 - w.softirq).max(0.0), w);
     let (receive, program) = (line(&|w| w.softirq)?, line(&own)?);
     let full = |receive: Line, program: Line| {
         let lean = |line: Line| match passes {
@@ -122,13 +137,13 @@ fn costs(windows: &[Window], crowded: bool) -> Option<Costs> {
             false => line,
         };
         let per_pass = passes.then_some(receive.fixed + program.fixed);
-        Costs { receive: lean(receive), program: lean(program), varied, per_pass, alone }
+        Costs { receive: lean(receive), program: lean(program), varied, per_pass, per_wake: wake, alone }
     };
     if crowded {
         return Some(full(receive, program));
     }
     // The whole is known best, because idle time is measured and softirq time sampled; the parts tell how it divides.
-    let whole = line(&|w| w.busy)?;
+    let whole = line(&|w| if together { awake(w.busy, w) } else { w.busy })?;
     let divide = |whole: f64, receive: f64, program: f64| {
         let part = if receive + program > 0.0 { receive / (receive + program) } else { 1.0 };
         (whole * part, whole * (1.0 - part))
@@ -161,15 +176,13 @@ pub struct Fitted {
 /// Puts the costs that `windows` tell into `path` (whose own costs do not matter) and estimates what `ask` makes of it: the
 /// identity for now, a change for a what-if.
 ///
-/// `error` is the relative error of the model itself, from comparison with measured rates.
-///
 /// # Errors
 /// If the windows tell too little.
 pub fn fit(
     windows: &[Window],
     path: &Path,
     ask: &dyn Fn(Path) -> Path,
-    error: f64,
+    known: Known,
 ) -> Result<Fitted, TooLittle> {
     let used = usable(windows);
     if used.len() < WINDOWS {
@@ -184,7 +197,7 @@ pub fn fit(
     let with = |left_out: Option<usize>| -> Option<(Path, Costs)> {
         let rest: Vec<Window> =
             used.iter().enumerate().filter(|(i, _)| Some(*i) != left_out).map(|(_, w)| *w).collect();
-        let costs = costs(&rest, crowded)?;
+        let costs = costs(&rest, crowded, path.together, known.wake)?;
         let costed = Path { receive: costs.receive, program: costs.program, ..path.clone() };
         Some((ask(costed), costs))
     };
@@ -196,8 +209,8 @@ pub fn fit(
     let open = |e: Estimate| if costs.varied && !costs.alone { e } else { Estimate { high: None, ..e } };
     Ok(Fitted {
         rate: asked.rate(),
-        mlfrr: open(mlfrr.widened(error)),
-        livelock: livelock.map(|e| open(e.widened(error))),
+        mlfrr: open(mlfrr.widened(known.error)),
+        livelock: livelock.map(|e| open(e.widened(known.error))),
         path: asked,
         costs,
         windows: used.len(),
@@ -212,6 +225,8 @@ mod tests {
     use crate::whatif::{Change, Facts};
 
     const FACTS: Facts = Facts { charge: None, packet: 60.0, per_byte: 0.0, link_bits: None };
+
+    const EXACT: Known = Known { wake: 0.0, error: 0.0 };
 
     fn blank() -> Path {
         Path::of(Line::default(), Line::default())
@@ -230,7 +245,7 @@ mod tests {
 
     #[test]
     fn costs_of_a_varied_load_are_found() {
-        let fitted = fit(&rates(&[20e3, 50e3, 80e3, 110e3, 140e3]), &blank(), &|p| p, 0.0).unwrap();
+        let fitted = fit(&rates(&[20e3, 50e3, 80e3, 110e3, 140e3]), &blank(), &|p| p, EXACT).unwrap();
         assert!((fitted.mlfrr.value / (0.78 / 2.1e-6) - 1.0).abs() < 1e-3, "{:?}", fitted.mlfrr);
         assert!((fitted.costs.receive.per_packet / 0.4e-6 - 1.0).abs() < 1e-3);
         assert!((fitted.costs.program.per_packet / 1.7e-6 - 1.0).abs() < 1e-3);
@@ -242,7 +257,7 @@ mod tests {
     #[test]
     fn a_constant_load_gives_a_lower_bound_only() {
         let windows = rates(&[100e3, 101e3, 99e3, 100e3, 100.5e3]);
-        let fitted = fit(&windows, &blank(), &|p| p, 0.05).unwrap();
+        let fitted = fit(&windows, &blank(), &|p| p, Known { error: 0.05, ..EXACT }).unwrap();
         let truth = 0.78 / 2.1e-6;
         assert!(!fitted.costs.varied && fitted.mlfrr.high.is_none());
         assert!(fitted.mlfrr.value < truth && fitted.mlfrr.covers(truth));
@@ -252,10 +267,10 @@ mod tests {
     fn windows_that_lose_are_left_out() {
         let mut windows = rates(&[20e3, 50e3, 80e3, 110e3]);
         windows.push(Window { lost: 0.3, busy: 1.0, ..window(500e3) });
-        assert_eq!(fit(&windows, &blank(), &|p| p, 0.0).unwrap().windows, 4);
+        assert_eq!(fit(&windows, &blank(), &|p| p, EXACT).unwrap().windows, 4);
         windows.remove(0);
-        assert_eq!(fit(&windows, &blank(), &|p| p, 0.0), Err(TooLittle::Windows(3, 4)));
-        assert_eq!(fit(&rates(&[1.0; 5]), &blank(), &|p| p, 0.0), Err(TooLittle::Packets(1.0)));
+        assert_eq!(fit(&windows, &blank(), &|p| p, EXACT), Err(TooLittle::Windows(3, 4)));
+        assert_eq!(fit(&rates(&[1.0; 5]), &blank(), &|p| p, EXACT), Err(TooLittle::Packets(1.0)));
     }
 
     #[test]
@@ -263,7 +278,7 @@ mod tests {
         let path = Path { rivals: vec![Rival { weight: weight(0), demand: 1.0 }], ..blank() };
         let windows: Vec<Window> =
             [20e3, 50e3, 80e3, 110e3].map(|r| Window { busy: 1.0, ..window(r) }).into_iter().collect();
-        let fitted = fit(&windows, &path, &|p| p, 0.0).unwrap();
+        let fitted = fit(&windows, &path, &|p| p, EXACT).unwrap();
         // 0.1 + 1.7 R = (1 - 0.12 - 0.4 R) / 2.
         assert!((fitted.mlfrr.value / (0.34 / 1.9e-6) - 1.0).abs() < 1e-3, "{:?}", fitted.mlfrr);
     }
@@ -272,7 +287,7 @@ mod tests {
     fn beside_niced_programs_idle_time_is_not_believed() {
         let mut windows = rates(&[20e3, 50e3, 80e3, 110e3, 140e3]);
         windows.iter_mut().for_each(|w| (w.others, w.busy) = (0.3, 0.05));
-        let fitted = fit(&windows, &blank(), &|p| p, 0.0).unwrap();
+        let fitted = fit(&windows, &blank(), &|p| p, EXACT).unwrap();
         assert!((fitted.mlfrr.value / (0.78 / 2.1e-6) - 1.0).abs() < 1e-3, "{:?}", fitted.mlfrr);
     }
 
@@ -285,7 +300,7 @@ mod tests {
             Window { rate, busy, softirq: 0.5 * busy, softirqs, ..Window::default() }
         };
         let windows: Vec<Window> = [30e3, 60e3, 90e3, 120e3, 150e3].map(window).into();
-        let fitted = fit(&windows, &blank(), &|p| p, 0.0).unwrap();
+        let fitted = fit(&windows, &blank(), &|p| p, EXACT).unwrap();
         assert!((fitted.costs.per_pass.unwrap() / 12e-6 - 1.0).abs() < 1e-3, "{:?}", fitted.costs);
         // All passes are full at the end, and none is fixed: the line through the same points says 429 k/s.
         let truth = 1.0 / (2e-6 + 12e-6 / PASS);
@@ -295,7 +310,7 @@ mod tests {
             fitted.mlfrr
         );
         let uncounted: Vec<Window> = windows.iter().map(|w| Window { softirqs: 0.0, ..*w }).collect();
-        let line = fit(&uncounted, &blank(), &|p| p, 0.0).unwrap();
+        let line = fit(&uncounted, &blank(), &|p| p, EXACT).unwrap();
         assert!(line.costs.per_pass.is_none() && line.mlfrr.value < 0.9 * truth, "{:?}", line.mlfrr);
     }
 
@@ -304,7 +319,7 @@ mod tests {
         // Passes nearly as packets: what one costs without the other cannot be told, and a fit would say that passes are all.
         let window = |rate: f64| Window { softirqs: rate / 3.0 * (1.0 - rate * 2e-6), ..window(rate) };
         let windows: Vec<Window> = [37e3, 59e3, 80e3, 119e3, 124e3].map(window).into();
-        let costs = fit(&windows, &blank(), &|p| p, 0.0).unwrap().costs;
+        let costs = fit(&windows, &blank(), &|p| p, EXACT).unwrap().costs;
         assert!(costs.per_pass.is_none() && !costs.alone, "{costs:?}");
     }
 
@@ -314,10 +329,29 @@ mod tests {
             .into_iter()
             .map(|w| Window { softirqs: 0.95 * w.rate, ..w })
             .collect();
-        let fitted = fit(&windows, &blank(), &|p| p, 0.0).unwrap();
+        let fitted = fit(&windows, &blank(), &|p| p, EXACT).unwrap();
         assert!(fitted.costs.alone && fitted.costs.per_pass.is_none() && fitted.mlfrr.high.is_none());
         let pairs: Vec<Window> = windows.iter().map(|w| Window { softirqs: 0.5 * w.rate, ..*w }).collect();
-        assert!(!fit(&pairs, &blank(), &|p| p, 0.0).unwrap().costs.alone);
+        assert!(!fit(&pairs, &blank(), &|p| p, EXACT).unwrap().costs.alone);
+    }
+
+    #[test]
+    fn wakes_are_gone_under_load_but_beside_a_rival() {
+        // Each packet wakes the program for 2 us, and costs 2.1 us beside.
+        let woken = |w: Window| {
+            let own = w.program * (1.0 - w.softirq) + 2e-6 * w.rate;
+            Window { turns: w.rate, busy: w.busy + 2e-6 * w.rate, program: own / (1.0 - w.softirq), ..w }
+        };
+        let windows: Vec<Window> = rates(&[20e3, 40e3, 60e3, 80e3]).into_iter().map(woken).collect();
+        let known = Known { wake: 2e-6, ..EXACT };
+        let asleep = fit(&windows, &blank(), &|p| p, EXACT).unwrap();
+        assert!((asleep.mlfrr.value / (0.78 / 4.1e-6) - 1.0).abs() < 1e-3, "{:?}", asleep.mlfrr);
+        let awake = fit(&windows, &blank(), &|p| p, known).unwrap();
+        assert!((awake.mlfrr.value / (0.78 / 2.1e-6) - 1.0).abs() < 1e-3, "{:?}", awake.mlfrr);
+        assert!(awake.costs.per_wake == 2e-6 && (awake.costs.program.per_packet / 1.7e-6 - 1.0).abs() < 1e-3);
+        let beside = Path { rivals: vec![Rival { weight: weight(0), demand: 1.0 }], ..blank() };
+        let rival = |known| fit(&windows, &beside, &|p| p, known).unwrap().mlfrr;
+        assert_eq!(rival(known), rival(EXACT));
     }
 
     #[test]
@@ -325,8 +359,8 @@ mod tests {
         let mut windows = rates(&[20e3, 50e3, 80e3, 110e3, 140e3]);
         windows[2].busy += 0.02;
         let guarded = |path: Path| Change::Guarded.apply(&path, &FACTS);
-        let fitted = fit(&windows, &blank(), &guarded, 0.0).unwrap();
-        assert!(fitted.mlfrr.value > 1.2 * fit(&windows, &blank(), &|p| p, 0.0).unwrap().mlfrr.value);
+        let fitted = fit(&windows, &blank(), &guarded, EXACT).unwrap();
+        assert!(fitted.mlfrr.value > 1.2 * fit(&windows, &blank(), &|p| p, EXACT).unwrap().mlfrr.value);
         assert!(fitted.mlfrr.low < fitted.mlfrr.value && fitted.livelock.is_none());
     }
 }

@@ -4,6 +4,7 @@ mod check;
 mod observe;
 mod scaling;
 mod text;
+mod wake;
 
 use crate::cli::PredictArgs;
 use crate::error::{failed, usage};
@@ -12,7 +13,7 @@ use crate::parse::choose;
 use kern::raw::{Reader, Want};
 use model::cheaper::{self, Gain, Side};
 use model::line::Estimate;
-use model::observe::{Costs, Fitted, TooLittle};
+use model::observe::{Costs, Fitted, Known, TooLittle};
 use model::path::{Class, Limit, Path};
 use model::whatif::Change;
 use observe::{Observed, Reading};
@@ -96,6 +97,8 @@ pub fn run(args: &PredictArgs, paint: Paint) -> anyhow::Result<ExitCode> {
         return scaling::run(file, args.json);
     }
     let shares = args.profile.as_deref().map(shares).transpose()?.unwrap_or_default();
+    // Where no thread may be started the wakes stay in the costs.
+    let known = Known { wake: wake::cost().unwrap_or(0.0), error: MODEL_ERROR };
     let (names, readings) = watch(args)?;
     let mut answers = Vec::new();
     let mut unknown: Vec<(&str, String)> = Vec::new();
@@ -106,7 +109,7 @@ pub fn run(args: &PredictArgs, paint: Paint) -> anyhow::Result<ExitCode> {
             seen.path.ring = seen.path.ring.or(kern::discover::ring(name).map(f64::from));
             seen
         });
-        match seen.and_then(|seen| answer(&seen, &changes, &shares)) {
+        match seen.and_then(|seen| answer(&seen, &changes, &shares, known)) {
             Ok(answer) => answers.push(answer),
             Err(why) => unknown.push((name, why)),
         }
@@ -227,9 +230,10 @@ fn answer(
     seen: &Observed,
     changes: &[(String, Change)],
     shares: &[(&str, Side, f64)],
+    known: Known,
 ) -> Result<Answer, String> {
     let fit = |ask: &dyn Fn(Path) -> Path| -> Result<Fitted, String> {
-        model::observe::fit(&seen.windows, &seen.path, ask, MODEL_ERROR).map_err(|why| match why {
+        model::observe::fit(&seen.windows, &seen.path, ask, known).map_err(|why| match why {
             TooLittle::Windows(..) => format!("{why}: it is beyond its loss-free rate now, or hardly used"),
             TooLittle::Packets(_) | TooLittle::Cost => why.to_string(),
         })

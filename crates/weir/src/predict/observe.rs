@@ -66,6 +66,8 @@ const TICKS: f64 = 100.0;
 const SHARE_MIN: f64 = 0.002;
 /// A program that runs or wants to run for this part of the time only computes.
 const HOG: f64 = 0.9;
+/// Most that the memory of a packet is larger than the packet: the page that it came in and the structures beside.
+const CHARGE_OVER: f64 = 4608.0;
 /// Least charge of a packet in a socket that is believed: the structure that describes it alone is 256 bytes.
 const CHARGE_MIN: u64 = 512;
 /// A program keeps the CPU for so long while another waits: the slice of EEVDF, cut by the next tick of the slowest
@@ -140,8 +142,9 @@ fn lost(device: &str, a: &Raw, b: &Raw) -> u64 {
     stack + backlog + ring("rx_missed_errors") + ring("rx_over_errors") + ring("rx_fifo_errors")
 }
 
-/// Bytes that one packet is charged with in a socket: all that waits is a multiple of it while packets are alike.
-fn charge(waiting: &[u64]) -> Option<f64> {
+/// Bytes that one packet of `length` is charged with in a socket: all that waits is a multiple of it while packets are alike;
+/// of several of them, if they come in bursts.
+fn charge(waiting: &[u64], length: f64) -> Option<f64> {
     let common = waiting.iter().copied().reduce(|mut a, mut b| {
         while b != 0 {
             (a, b) = (b, a % b);
@@ -149,7 +152,8 @@ fn charge(waiting: &[u64]) -> Option<f64> {
         a
     })?;
     let least = waiting.iter().copied().min()?;
-    Some(if common >= CHARGE_MIN { common } else { least } as f64)
+    let together = if common >= CHARGE_MIN { common } else { least } as f64;
+    Some(together / (together / (length + CHARGE_OVER)).ceil().max(1.0))
 }
 
 /// What the readings say of the interface `name`; an error is one line without its name.
@@ -201,7 +205,8 @@ pub fn observe(name: &str, readings: &[Reading]) -> Result<Observed, String> {
         .sum::<f64>()
         .clamp(1.0, by_cpu.len().max(1) as f64);
     let waiting: Vec<u64> = readings.iter().flat_map(|r| r.waiting.iter().copied()).collect();
-    let charge = charge(&waiting);
+    let length = if packets > 0 { bytes as f64 / packets as f64 } else { 0.0 };
+    let charge = charge(&waiting, length);
     let sockets: Vec<u64> = last
         .raw
         .sockets
@@ -232,12 +237,7 @@ pub fn observe(name: &str, readings: &[Reading]) -> Result<Observed, String> {
         // The costs are fitted later.
         ..Path::of(Line::default(), Line::default())
     };
-    let facts = Facts {
-        charge,
-        packet: if packets > 0 { bytes as f64 / packets as f64 } else { 0.0 },
-        per_byte: PER_BYTE,
-        link_bits: None,
-    };
+    let facts = Facts { charge, packet: length, per_byte: PER_BYTE, link_bits: None };
     let mut readers: Vec<Reader> = shares.into_values().collect();
     readers.sort_by(|a, b| b.share.total_cmp(&a.share));
     Ok(Observed {

@@ -123,9 +123,15 @@ fn a_host_with_one_program() {
     assert!((third.program - 0.17).abs() < 1e-9 && (third.softirq - 0.12).abs() < 1e-9);
     assert!((third.busy - 0.29).abs() < 1e-9, "{third:?}");
     assert!((third.softirqs - 15_000.0).abs() < 1.0 && (third.turns - 30_000.0).abs() < 1.0, "{third:?}");
-    // 2 us of program and 2 us of softirq per packet, 5 % fixed.
-    let fitted = model::observe::fit(&seen.windows, &seen.path, &|p| p, 0.0).unwrap();
-    assert!((fitted.mlfrr.value / (0.95 / 4e-6) - 1.0).abs() < 0.01, "{:?}", fitted.mlfrr);
+    // 2 us of program and 2 us of softirq per packet, 0.2 ms for each 456 of them, 5 % fixed.
+    let fitted = model::observe::fit(
+        &seen.windows,
+        &seen.path,
+        &|p| p,
+        model::observe::Known { wake: 0.0, error: 0.0 },
+    )
+    .unwrap();
+    assert!((fitted.mlfrr.value / (0.95 / (4e-6 + 0.2e-3 / 456.0)) - 1.0).abs() < 0.01, "{:?}", fitted.mlfrr);
 }
 
 #[test]
@@ -165,8 +171,11 @@ fn an_interface_that_is_gone_and_one_that_nobody_reads() {
 
 #[test]
 fn a_charge_is_what_all_levels_have_in_common() {
-    assert_eq!(charge(&[]), None);
-    assert_eq!(charge(&[4608, 2304, 6912]), Some(2304.0));
+    assert_eq!(charge(&[], 100.0), None);
+    assert_eq!(charge(&[4608, 2304, 6912], 100.0), Some(2304.0));
     // Packets of different length: the least that waited.
-    assert_eq!(charge(&[1280, 768, 2304 + 256]), Some(768.0));
+    assert_eq!(charge(&[1280, 768, 2304 + 256], 100.0), Some(768.0));
+    // Bursts of four, and a frame that fills more than a page.
+    assert_eq!(charge(&[16_896, 33_792], 100.0), Some(4224.0));
+    assert_eq!(charge(&[9728, 19_456], 9000.0), Some(9728.0));
 }

@@ -100,6 +100,10 @@ pub(super) fn text(answer: &Answer, paint: Paint) -> String {
             100.0 * (costs.receive.fixed + costs.program.fixed)
         ),
     };
+    if costs.per_wake > 0.0 && costs.program.per_packet > 0.0 {
+        per_packet +=
+            &format!("; a wake of the program {}, of which under load there is none", us(costs.per_wake));
+    }
     per_packet += &format!("; 1 us more costs {}", rate(-today.pps_per_us));
     text += &format!("per packet   {}\n", wrap(&per_packet, 13));
     if !answer.cheaper.is_empty() {
@@ -186,6 +190,7 @@ mod tests {
                 program: Line { fixed: 0.1, per_packet: 1.7e-6 },
                 varied,
                 per_pass: None,
+                per_wake: 1.8e-6,
                 alone: false,
             },
             rows: vec![
