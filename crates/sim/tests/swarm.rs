@@ -11,7 +11,7 @@ use std::sync::atomic::AtomicBool;
 /// Seeds of one run; `WEIR_SIM_SEEDS=N` runs so many.
 const SEEDS: u64 = 300;
 /// Machines at which something was wrong, as the swarm prints them, with the seed.
-const FAULTS: [(u64, &str); 6] = [
+const FAULTS: [(u64, &str); 9] = [
     // The clock's empty passes took more than the limit, and input never came on again.
     (
         1258,
@@ -41,6 +41,24 @@ const FAULTS: [(u64, &str); 6] = [
         "proxy cores=5 sibling=22 % rps_backlog=1000 poll_frames=1 irq_gap=0ns accept=per-core backlog=1 place=spill \
          busy_low=1 steal=false steal_local=5 migrate=1ms hot_share=100 % workers=1 think=0s links=1 syn_rto=20ms \
          hold_files=6.9us hold_syn=0us hold_jitter=0 % lines_lock=5 offered=14000",
+    ),
+    // Rings that a limit of 5 % takes longer to empty than the queues had time to drain.
+    (
+        381,
+        "bsd kernel=device-level screend=false user=true inputs=5 quota=1 high=100 % low=25 % hang=false threshold=5 % \
+         period=1ms tick_samples=2 poll_every=0.1ms ring=256 tx_ring=64 screen_queue=1 ip_queue=1 output_queue=1 \
+         jitter=0 % burst=40 on=0s offered=8000",
+    ),
+    (
+        3330,
+        "bsd kernel=device-level user=true inputs=16 quota=5 high=75 % low=0 % timeout=0.2ms hang=false threshold=5 % \
+         period=10ms poll_every=0.1ms completion=polled ring=256 screen_queue=32 ip_queue=50 output_queue=50 \
+         jitter=30 % off=3ms offered=8000",
+    ),
+    (
+        4809,
+        "bsd user=true inputs=16 first_share=50 % quota=5 feedback=true high=75 % timeout=20ms hang=false threshold=5 % \
+         period=100ms poll_every=1ms ring=256 tx_ring=1 screen_queue=500 ip_queue=50 system=30ms on=0s offered=8000",
     ),
     (1, "bsd kernel=clocked user=true quota=20 output_queue=25 threshold=3 % poll_every=0.1ms offered=25600"),
 ];

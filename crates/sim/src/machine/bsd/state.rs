@@ -49,7 +49,7 @@ pub mod bucket {
 const BELOW: usize = 1;
 /// Level of devices.
 const DEVICE: usize = 2;
-/// Simulated time that the queues get to drain after the load, ns.
+/// CPU time that packets may get to drain after the load, ns: under a cycle limit that takes longer.
 const DRAIN_MAX: Nanos = 3_000 * MS;
 /// Events between two looks whether to stop.
 const STOP_EVERY: u64 = 1 << 14;
@@ -250,10 +250,11 @@ impl State {
             self.cpu.burst(0, self.user, USER_PIECE, bucket::USER);
         }
         self.settle(0);
+        let drain_end = self.load_end + DRAIN_MAX * 1000 / u64::from(self.s.threshold.0);
         while let Some((now, event)) = self.agenda.pop() {
             self.handle(now, event);
             self.settle(now);
-            if !self.loading && (self.is_drained() || now > self.load_end + DRAIN_MAX) {
+            if !self.loading && (self.is_drained() || now > drain_end) {
                 break;
             }
             if self.agenda.fired().is_multiple_of(STOP_EVERY) && input.stop.load(Relaxed) {
