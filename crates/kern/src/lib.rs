@@ -4,6 +4,7 @@ pub mod discover;
 pub mod error;
 pub mod ethtool;
 pub mod guard;
+pub mod holders;
 pub mod irq;
 pub mod journal;
 pub mod keeper;

@@ -4,12 +4,10 @@
 use crate::error::{Error, Result};
 use serde::Serialize;
 use std::{
-    collections::{HashMap, HashSet},
     fs::{self, File},
     io::{self, BufRead, BufReader, Read},
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
     path::Path,
-    time::{Duration, Instant},
 };
 
 /// Most UDP sockets that are read.
@@ -177,26 +175,6 @@ pub struct Holder {
     pub name: String,
 }
 
-/// The processes that hold the sockets with these inodes: the one with the lowest pid where several share it.
-/// Stops when all are found or `patience` is over; processes that may not be looked at are left out.
-pub fn socket_holders(inodes: &[u64], patience: Duration) -> HashMap<u64, Holder> {
-    let until = Instant::now() + patience;
-    let inodes: HashSet<u64> = inodes.iter().copied().collect();
-    let mut found = HashMap::new();
-    for pid in pids_in(Path::new(PROC)) {
-        if found.len() == inodes.len() || Instant::now() >= until {
-            break;
-        }
-        for inode in sockets_in(Path::new(PROC), pid) {
-            if inodes.contains(&inode) && !found.contains_key(&inode) {
-                let name = name(pid).unwrap_or_default();
-                found.insert(inode, Holder { pid, name });
-            }
-        }
-    }
-    found
-}
-
 /// Ids of the processes in `proc`, the lowest first.
 pub(crate) fn pids_in(proc: &Path) -> Vec<u32> {
     let dir = fs::read_dir(proc).into_iter().flatten().flatten();
@@ -251,6 +229,7 @@ pub(crate) fn parse_softnet(row: usize, line: &str) -> Option<Softnet> {
 mod tests {
     use super::*;
     use std::net::UdpSocket as StdSocket;
+    use std::time::{Duration, Instant};
 
     #[test]
     fn filter_queues_are_parsed() {
@@ -293,9 +272,9 @@ mod tests {
         let found = udp_sockets(Some(local.port())).unwrap();
         let one = found.iter().find(|s| s.local == local).unwrap();
         assert_eq!(one.remote, None);
-        let holders = socket_holders(&[one.inode], Duration::from_secs(5));
-        assert_eq!(holders[&one.inode].pid, std::process::id());
-        assert!(socket_holders(&[one.inode], Duration::ZERO).is_empty());
+        let mut holders = crate::holders::Holders::default();
+        holders.find(&[one.inode], || 0.0);
+        assert_eq!(holders.found()[&one.inode].pid, std::process::id());
     }
 
     #[test]

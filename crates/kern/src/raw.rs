@@ -5,7 +5,6 @@
 //! an interface that vanishes meanwhile is left out and counted in [`Raw::skipped`].
 
 mod device;
-mod holders;
 #[cfg(test)]
 mod mutated_tests;
 mod netlink;

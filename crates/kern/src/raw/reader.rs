@@ -1,11 +1,10 @@
 //! Reads everything, again and again, and keeps what is expensive and seldom changes.
 
-use super::{
-    Device, Queue, Raw, Socket, Task, device, holders::Holders, monotonic_ns, sockets, stack, tasks,
-};
+use super::{Device, Queue, Raw, Socket, Task, device, monotonic_ns, sockets, stack, tasks};
 use crate::{
     discover::{self, Interface, Role},
     error::Result,
+    holders::Holders,
     irq,
     link::Link,
     proc::{self, Holder},
@@ -72,7 +71,7 @@ impl Reader {
             access: Access::for_current_netns().map_err(|e| e.to_string()),
             slow_ns: 0,
             interfaces: BTreeMap::new(),
-            holders: Holders::new(proc::PROC),
+            holders: Holders::default(),
             workers: Vec::new(),
         }
     }

@@ -4,19 +4,15 @@
 //! A socket that never overflows costs nothing and is never tracked. At most [`CONSUMERS`] are tracked; one more is
 //! not, and has no feedback.
 
-use std::collections::HashMap;
 use std::sync::atomic::Ordering::Relaxed;
-use std::thread::JoinHandle;
-use std::time::Duration;
 
 use kern::guard::{CONSUMERS, Gauges};
-use kern::proc::Holder;
 use policy::Nanos;
+
+use super::names::Names;
 
 /// A consumer without overflow or inhibit for this long is forgotten, ns.
 const QUIET: Nanos = 60_000_000_000;
-/// Longest search for the processes behind sockets.
-const NAME_PATIENCE: Duration = Duration::from_secs(2);
 
 /// One tracked consumer.
 #[derive(Clone, Debug)]
@@ -30,8 +26,8 @@ pub struct Consumer {
     pub pid: u32,
     /// Inode of the socket; of one of them where several share the port.
     inode: u64,
-    /// True once its process was looked for.
-    looked_for: bool,
+    /// True while its process is looked for.
+    sought: bool,
     /// Of a packet filter: the queue that it reads, and its netlink port.
     pub filter: Option<(u16, u32)>,
     /// False where several sockets share the port: then a full one says nothing about the others.
@@ -40,21 +36,18 @@ pub struct Consumer {
     seen_overflows: u64,
 }
 
-/// Inodes that were looked for, and the programs that hold them.
-type Found = (Vec<u64>, HashMap<u64, Holder>);
-
 /// See the module.
 pub struct Consumers {
     slots: Vec<Option<Consumer>>,
     high: u32,
     low: u32,
-    search: Option<JoinHandle<Found>>,
+    names: Names,
 }
 
 impl Consumers {
     /// An empty table; water marks in permille.
     pub fn new(high: u32, low: u32) -> Self {
-        Self { slots: (0..CONSUMERS).map(|_| None).collect(), high, low, search: None }
+        Self { slots: (0..CONSUMERS).map(|_| None).collect(), high, low, names: Names::default() }
     }
 
     /// New water marks for all, permille.
@@ -112,7 +105,7 @@ impl Consumers {
             process: String::new(),
             pid: 0,
             inode,
-            looked_for: false,
+            sought: inode != 0,
             filter: None,
             alone,
             last_overflow: now,
@@ -147,7 +140,7 @@ impl Consumers {
             process: kern::proc::name(port).unwrap_or_default(),
             pid: port,
             inode: 0,
-            looked_for: true,
+            sought: false,
             filter: Some((queue, port)),
             alone: true,
             last_overflow: now,
@@ -157,30 +150,22 @@ impl Consumers {
         Some(slot)
     }
 
-    /// Looks for the programs behind sockets that have none yet. The search reads much of /proc, so a thread that
-    /// runs only on an idle CPU does it; the answer is taken at a later call.
+    /// Looks for the programs behind sockets that have none yet; the answer is taken at a later call.
     pub fn name(&mut self) {
-        if let Some(search) = self.search.take_if(|s| s.is_finished()) {
-            let (asked, mut found) = search.join().unwrap_or_default();
-            for consumer in self.slots.iter_mut().flatten().filter(|c| asked.contains(&c.inode)) {
-                // One that was not found is not asked for again.
-                consumer.looked_for = true;
-                if let Some(holder) = found.remove(&consumer.inode) {
-                    (consumer.process, consumer.pid) = (holder.name, holder.pid);
-                }
-            }
-        }
-        let new = |c: &&Consumer| !c.looked_for && c.inode != 0;
-        let wanted: Vec<u64> = self.slots.iter().flatten().filter(new).map(|c| c.inode).collect();
-        if wanted.is_empty() || self.search.is_some() {
+        if !self.names.ready() {
             return;
         }
-        let thread = std::thread::Builder::new().name("weir-names".into()).spawn(move || {
-            super::sched::go_idle();
-            let found = kern::proc::socket_holders(&wanted, NAME_PATIENCE);
-            (wanted, found)
-        });
-        self.search = thread.ok();
+        for consumer in self.slots.iter_mut().flatten().filter(|c| c.sought) {
+            if let Some(holder) = self.names.holder(consumer.inode) {
+                (consumer.process, consumer.pid) = (holder.name, holder.pid);
+                consumer.sought = false;
+            } else if self.names.given_up(consumer.inode) {
+                consumer.sought = false;
+            }
+        }
+        let held = self.slots.iter().flatten().filter(|c| c.inode != 0);
+        let wanted = held.clone().filter(|c| c.sought).map(|c| c.inode).collect();
+        self.names.search(held.map(|c| c.inode).collect(), wanted);
     }
 
     /// Retires closed and quiet consumers; the slots that became free. Looks at every slot once.

@@ -28,6 +28,8 @@ mod leader;
 #[cfg(not(no_bpf))]
 mod lend;
 #[cfg(not(no_bpf))]
+mod names;
+#[cfg(not(no_bpf))]
 mod near;
 #[cfg(not(no_bpf))]
 mod poller;

@@ -1,5 +1,5 @@
-//! Which process holds a socket: a search through the descriptors of all processes, a part of it in each reading. What
-//! was found is kept for as long as socket and process live.
+//! Which process holds a socket: a search through the descriptors of all processes, a part of it at a time. What was found
+//! is kept for as long as socket and process live.
 
 use crate::proc::{self, Holder};
 use std::{
@@ -10,9 +10,10 @@ use std::{
 /// How often the search comes to the last process before a socket is given up: those of other users and other
 /// namespaces are never found. It may have begun in the middle, so each process is looked at once less at least.
 const ROUNDS: u64 = 3;
-/// Share of a reading's time for processes that hold sockets already: a new socket is most often one of theirs.
+/// Share of the time of a part for processes that hold sockets already: a new socket is most often one of theirs.
 const KNOWN_SHARE: f64 = 0.5;
 
+#[derive(Debug)]
 struct Held {
     holder: Holder,
     /// Start time of the process, which tells it from a later one with the same pid.
@@ -20,7 +21,8 @@ struct Held {
 }
 
 /// See the module.
-pub(super) struct Holders {
+#[derive(Debug)]
+pub struct Holders {
     proc: PathBuf,
     /// Process with which the search goes on.
     next: u32,
@@ -32,14 +34,22 @@ pub(super) struct Holders {
     sought: BTreeMap<u64, u64>,
 }
 
+impl Default for Holders {
+    /// Of the processes that are seen from here.
+    fn default() -> Holders {
+        Holders::new(proc::PROC)
+    }
+}
+
 impl Holders {
     /// Nothing is known yet. `proc`: where procfs is.
-    pub(super) fn new(proc: impl Into<PathBuf>) -> Holders {
+    #[must_use]
+    pub fn new(proc: impl Into<PathBuf>) -> Holders {
         Holders { proc: proc.into(), next: 0, rounds: 0, found: BTreeMap::new(), sought: BTreeMap::new() }
     }
 
     /// Forgets sockets that are not there any more, and processes that have ended.
-    pub(super) fn retain(&mut self, lives: impl Fn(u64) -> bool) {
+    pub fn retain(&mut self, lives: impl Fn(u64) -> bool) {
         let proc = &self.proc;
         self.sought.retain(|inode, _| lives(*inode));
         self.found.retain(|inode, held| {
@@ -47,9 +57,9 @@ impl Holders {
         });
     }
 
-    /// Looks for the processes of `wanted`, from where it stopped the last time. `spent` tells which share of the
-    /// reading's time is over; one process at least is looked at, so that it always goes on.
-    pub(super) fn find(&mut self, wanted: &[u64], mut spent: impl FnMut() -> f64) {
+    /// Looks for the processes of `wanted`, from where it stopped the last time. `spent` tells which share of the time
+    /// is over; one process at least is looked at, so that it always goes on.
+    pub fn find(&mut self, wanted: &[u64], mut spent: impl FnMut() -> f64) {
         let mut open = HashSet::new();
         for inode in wanted.iter().filter(|inode| !self.found.contains_key(inode)) {
             let since = *self.sought.entry(*inode).or_insert(self.rounds);
@@ -103,13 +113,21 @@ impl Holders {
         }
     }
 
+    /// True if all processes were looked at so often that this socket is not looked for any more.
+    #[must_use]
+    pub fn given_up(&self, inode: u64) -> bool {
+        self.sought.get(&inode).is_some_and(|since| self.rounds - since >= ROUNDS)
+    }
+
     /// What is known.
-    pub(super) fn found(&self) -> BTreeMap<u64, Holder> {
+    #[must_use]
+    pub fn found(&self) -> BTreeMap<u64, Holder> {
         self.found.iter().map(|(inode, held)| (*inode, held.holder.clone())).collect()
     }
 
     /// Sockets that were asked for and whose process is not known.
-    pub(super) fn unknown(&self) -> usize {
+    #[must_use]
+    pub fn unknown(&self) -> usize {
         self.sought.len()
     }
 }
@@ -197,6 +215,7 @@ mod tests {
             0.0
         });
         assert_eq!((looks, holders.unknown()), (before, 1));
+        assert!(holders.given_up(99) && !holders.given_up(10_020) && !holders.given_up(5));
         assert!(before >= 2 * 20, "each process twice at least: {before}");
         assert_eq!(holders.found().keys().collect::<Vec<_>>(), [&10_020]);
         // Another one is looked for all the same, and the one that was given up is forgotten with its socket.
