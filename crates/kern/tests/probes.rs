@@ -160,7 +160,7 @@ fn they_cost_what_the_kernel_counts_root() {
         drop(counting);
         let of =
             |name: &str| costs.iter().find(|c| c.name == name).unwrap_or_else(|| panic!("{name}: {costs:?}"));
-        assert_eq!(costs.len(), 9, "{costs:?}");
+        assert_eq!(costs.len(), 17, "{costs:?}");
         for name in ["weir_entry", "weir_ready", "weir_read"] {
             assert!(of(name).runs >= 1000 && of(name).ns > 0, "{costs:?}");
         }

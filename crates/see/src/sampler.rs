@@ -35,6 +35,8 @@ impl Sampler {
         match Probes::load(inode.unwrap_or(0)) {
             Ok(mut probes) => {
                 self.missing = probes.missing().to_vec();
+                // If it is refused, the first interval says so.
+                let _ = probes.steer(steered(&self.last));
                 let first = read(&mut probes, &self.last);
                 self.probes = Some((probes, first));
             }
@@ -52,6 +54,9 @@ impl Sampler {
         let time_s = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |t| t.as_secs_f64());
         let mut made = snapshot(&self.last, &now, &self.watched, self.reader.host(), time_s);
         if let Some((probes, before)) = &mut self.probes {
+            if let Err(e) = probes.steer(steered(&now)) {
+                made.missing.push(e.to_string());
+            }
             let after = read(probes, &now);
             waits::add(&mut made, before, &after, |slot| probes.reason(slot));
             *before = after;
@@ -66,6 +71,11 @@ impl Sampler {
     pub fn last(&self) -> &Raw {
         &self.last
     }
+}
+
+/// True if packets of some queue are spread over CPUs.
+fn steered(raw: &Raw) -> bool {
+    raw.devices.iter().flat_map(|d| &d.queues).any(|q| !q.rps.is_empty())
 }
 
 fn read(probes: &mut Probes, raw: &Raw) -> Reading {

@@ -8,9 +8,11 @@ use std::collections::BTreeMap;
 fn delay(wait: probes::Wait) -> Delay {
     match wait {
         probes::Wait::Softirq => Delay::Softirq,
+        probes::Wait::Backlog => Delay::Backlog,
         probes::Wait::Stack => Delay::Stack,
         probes::Wait::Socket => Delay::Socket,
         probes::Wait::Whole => Delay::Whole,
+        probes::Wait::Tcp => Delay::Tcp,
         probes::Wait::Wakeup => Delay::Wakeup,
     }
 }
@@ -92,6 +94,7 @@ pub fn add(s: &mut Snapshot, before: &Reading, after: &Reading, reason: impl Fn(
     let of = |delay: Delay| waits.iter().find(|w| w.of == delay).map(short);
     for stage in &mut s.path {
         match stage.place {
+            Place::Backlog => stage.wait = of(Delay::Backlog),
             Place::Stack => stage.wait = of(Delay::Stack),
             Place::Consumer => stage.wait = of(Delay::Socket),
             _ => {}
@@ -178,7 +181,7 @@ mod tests {
         for (to, add) in after.cpus[0].wait.iter_mut().zip(&more.cpus[0].wait) {
             *to += add;
         }
-        after.cpus[0].samples[2] += 2;
+        after.cpus[0].samples[3] += 2;
         let mut s = snapshot();
         add(&mut s, &before, &after, name);
         let probes = s.probes.unwrap();

@@ -1,5 +1,5 @@
 //! What watching costs a host under load: goodput near its largest rate and latency below it, with and without `weir watch`
-//! and with probes, in turns; and what each probe takes. Minutes, on a quiet machine:
+//! and with probes, in turns; what each probe takes, and what each group of probes costs. Minutes, on a quiet machine:
 //!
 //!     sudo -E cargo test --release -p weir --test watch_cost_root -- --ignored --nocapture
 #![cfg(feature = "bpf")]
@@ -7,11 +7,17 @@
 
 mod common;
 
+use common::faults::Host;
 use common::procs::Sink;
 use common::watched::Watch;
-use common::world::{PORT, World};
+use common::world::{PORT, World, far};
 use common::{HOST_CPU, alone, ms, possible, rounds};
 use kern::probes::{Cost, Probes, count_costs};
+use kern::wire::counters;
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 /// One measurement.
@@ -130,4 +136,121 @@ fn costs(world: &World, sink: &mut Sink, rate: f64) {
     println!("  together {total:.1} ns per packet");
     assert!(total > 0.0);
     sink.drained();
+}
+
+/// Groups of probes: their name, the programs that are loaded, and whether those for RPS are attached.
+type Group = (&'static str, fn(&str) -> bool, bool);
+
+fn of_tcp(program: &str) -> bool {
+    program.starts_with("weir_stream") || program == "weir_segment"
+}
+
+fn of_backlog(program: &str) -> bool {
+    program.starts_with("weir_rps_") || program == "weir_queue"
+}
+
+/// Probes of datagrams, softirqs, readers and drops.
+const BASE: Group = ("datagrams", |program| !of_tcp(program) && !of_backlog(program), false);
+const WITH_TCP: Group = ("and TCP", |program| !of_backlog(program), false);
+const WITH_BACKLOG: Group = ("and backlog", |_| true, false);
+const WITH_RPS: Group = ("and backlog with RPS", |_| true, true);
+
+/// What `measure` gives with each group over what it gives without probes, in turns.
+fn groups(what: &str, inode: u32, groups: &[Group], mut measure: impl FnMut() -> f64) {
+    let mut seen: Vec<Vec<f64>> = vec![Vec::new(); groups.len() + 1];
+    for pair in 0..rounds(10, 40) {
+        for turn in 0..=groups.len() {
+            // Each arm is first as often as any other.
+            let arm = (pair + turn) % seen.len();
+            let probes = arm.checked_sub(1).map(|at| {
+                let (_, wanted, rps) = groups[at];
+                let mut probes = Probes::load_those(inode, wanted).unwrap();
+                probes.steer(rps).unwrap();
+                probes
+            });
+            seen[arm].push(measure());
+            drop(probes);
+        }
+    }
+    for (at, (name, ..)) in groups.iter().enumerate() {
+        let mut ratios: Vec<f64> =
+            seen[at + 1].iter().zip(&seen[0]).map(|(with, none)| with / none).collect();
+        let [low, middle, high] = [0.25, 0.5, 0.75].map(|q| quantile(&mut ratios, q));
+        println!(
+            "{what}, {name} / none: median {middle:.4}, quartiles {low:.4} to {high:.4}, {} pairs",
+            ratios.len()
+        );
+    }
+    println!("{what}, none: median {:.1}", quantile(&mut seen[0], 0.5));
+}
+
+#[test]
+#[ignore = "takes minutes and a quiet machine"]
+fn what_groups_of_probes_cost_under_load_root() {
+    if !possible("what_groups_of_probes_cost_under_load_root") {
+        return;
+    }
+    let _alone = alone();
+    let world = World::new("wcg", 1);
+    let mut sink = world.sink(0, PORT);
+    let inode = world.host.inode();
+    let mut goodput = |rate: f64| {
+        let pps = measure(&world, &mut sink, rate).0;
+        sink.drained();
+        pps / 1e3
+    };
+    groups("datagrams, k/s", inode, &[BASE, WITH_TCP, WITH_BACKLOG], || goodput(300e3));
+    // The host's CPU has its packets by RPS from the device, which the wire's CPU polls.
+    let set = |attribute: &str, value: &str| {
+        let (attribute, value) = (attribute.to_owned(), value.to_owned());
+        world.inside(move || counters::set_interface(&far(0), &attribute, &value)).unwrap();
+    };
+    set("gro_flush_timeout", "0");
+    set("napi_defer_hard_irqs", "0");
+    set("queues/rx-0/rps_cpus", "2");
+    groups("datagrams by RPS, k/s", inode, &[BASE, WITH_BACKLOG, WITH_RPS], || goodput(300e3));
+    drop(sink);
+    drop(world);
+    let host = Host::new();
+    let (count, stop) = stream(&host);
+    let mut segments = || {
+        std::thread::sleep(ms(200));
+        let before = count.load(Relaxed);
+        std::thread::sleep(WINDOW);
+        (count.load(Relaxed) - before) as f64 / 1e6
+    };
+    let inode = host.host.run(|| kern::netns::current_inode().unwrap());
+    groups(
+        "a TCP stream, MB/s",
+        u32::try_from(inode).unwrap(),
+        &[BASE, WITH_TCP, WITH_BACKLOG],
+        &mut segments,
+    );
+    stop.store(true, Relaxed);
+}
+
+/// A program of the wire that writes to one of the host as fast as it reads, in segments of their own; bytes read.
+fn stream(host: &Host) -> (Arc<AtomicU64>, Arc<AtomicBool>) {
+    for (ns, dev) in [(&host.wire, &host.far), (&host.host, &host.name)] {
+        ns.sh("ethtool", &["-K", dev, "tso", "off", "gso", "off", "gro", "off"]);
+    }
+    let address = host.address();
+    let listener = host.host.run(|| TcpListener::bind((address, 0))).unwrap();
+    let to = listener.local_addr().unwrap();
+    let mut client = host.wire.run(|| TcpStream::connect(to)).unwrap();
+    let mut server = listener.accept().unwrap().0;
+    let (count, stop) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
+    let (counts, ends) = (Arc::clone(&count), Arc::clone(&stop));
+    std::thread::spawn(move || {
+        let _ = kern::wire::tasks::pin(0, HOST_CPU);
+        let mut buffer = [0; 64 * 1024];
+        while let Ok(n @ 1..) = server.read(&mut buffer) {
+            counts.fetch_add(n as u64, Relaxed);
+        }
+    });
+    std::thread::spawn(move || {
+        let _ = kern::wire::tasks::pin(0, common::WIRE_CPU);
+        while !ends.load(Relaxed) && client.write_all(&[0; 16 * 1024]).is_ok() {}
+    });
+    (count, stop)
 }

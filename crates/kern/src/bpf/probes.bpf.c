@@ -4,94 +4,31 @@
  * only observe, from tracepoints, and each CPU writes its own counters, so that none of them is atomic.
  *
  * No tracepoint tells which datagram a program has read. A socket's queue is first in, first out: a datagram behind which
- * nothing waits is the one that the program gets with as many reads as the queue is long then.
+ * nothing waits is the one that the program gets with as many reads as the queue is long then. A segment of TCP is read when
+ * the socket's `copied_seq` has come to its end.
+ *
+ * What is on its way from one probe to another is known by the place of its memory, which may have another packet by then:
+ * ports and what follows them (sequence number, or length and checksum) tell.
  *
  * Cost per packet: one compare and one counter at the stack's entry, two compares at the socket, one count at the read;
- * the rest only for samples. Per softirq and per switch of threads: a compare or two.
+ * one counter before a backlog and one compare behind it; the rest only for samples. Per softirq and per switch of
+ * threads: a compare or two.
  */
-#include <linux/bpf.h>
-#include <bpf/bpf_helpers.h>
-#include <bpf/bpf_tracing.h>
-#include <bpf/bpf_core_read.h>
-#include <bpf/bpf_endian.h>
-#include "probes.h"
-#include "kernel.h"
+#include "probes_backlog.h"
+#include "probes_common.h"
+#include "probes_tcp.h"
 
 #define NET_RX_SOFTIRQ 3
 #define AF_INET 2
 #define AF_INET6 10
-#define IPPROTO_UDP 17
-#define ETH_P_IP 0x0800
-#define ETH_P_IPV6 0x86dd
 #define MSG_PEEK 2
 #define MSG_ERRQUEUE 0x2000
 
 /* One of so many NET_RX softirqs is measured; a power of two. */
 #define SOFTIRQS 8
-/* Looks at packets are made rarer when they come faster than this, and denser when slower: 1000 to 5000 per second and CPU
- * as long as the gap is within its bounds. */
-#define FAST_NS 200000
-#define SLOW_NS 1000000
-#define GAP_MAX 64
-/* One that was not read in this time never will be: its socket is gone. */
-#define FORGOTTEN_NS (1ULL << 36)
 
-struct sk_buff {
-	struct net_device *dev;
-	struct sock *sk;
-	__be16 protocol;
-	unsigned char *data;
-} __attribute__((preserve_access_index));
-
-struct sk_buff_head {
-	struct sk_buff *prev;
-	__u32 qlen;
-} __attribute__((preserve_access_index));
-
-struct inode {
-	unsigned long i_ino;
-} __attribute__((preserve_access_index));
-
-struct file {
-	struct inode *f_inode;
-} __attribute__((preserve_access_index));
-
-struct socket {
-	struct file *file;
-} __attribute__((preserve_access_index));
-
-struct sock_common {
-	unsigned short skc_family;
-	possible_net_t skc_net;
-} __attribute__((preserve_access_index));
-
-struct sock {
-	struct sock_common __sk_common;
-	struct sk_buff_head sk_receive_queue;
-	struct socket *sk_socket;
-	__u16 sk_protocol;
-} __attribute__((preserve_access_index));
-
-struct udp_sock {
-	struct sk_buff_head reader_queue;
-} __attribute__((preserve_access_index));
-
-struct task_struct {
-	int pid;
-} __attribute__((preserve_access_index));
-
-/* Inode of /proc/self/ns/net. */
-const volatile __u32 netns_inode = 0;
 /* Arguments of the tracepoint kfree_skb here: 3, and from 6.11 on 4 with the socket. */
 const volatile __u32 kfree_skb_args = 0;
-
-struct { /* resized to the number of CPUs */
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(map_flags, BPF_F_MMAPABLE);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, struct weir_probe_cpu);
-} probe_cpus SEC(".maps");
 
 struct { /* by inode; user space frees the places of sockets that are gone */
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -130,89 +67,21 @@ struct {
 	__type(value, struct woken);
 } woken SEC(".maps");
 
-static __always_inline struct weir_probe_cpu *here(void)
-{
-	__u32 cpu = bpf_get_smp_processor_id();
-
-	return bpf_map_lookup_elem(&probe_cpus, &cpu);
-}
-
-static __always_inline __u32 bucket(__u64 ns)
-{
-	__u32 high = 0, at;
-	__u64 rest = ns;
-
-	if (ns < 16)
-		return ns;
-	if (ns >= 1ULL << 36)
-		return WEIR_BUCKETS - 1;
-	if (rest >> 32) {
-		rest >>= 32;
-		high += 32;
-	}
-	if (rest >> 16) {
-		rest >>= 16;
-		high += 16;
-	}
-	if (rest >> 8) {
-		rest >>= 8;
-		high += 8;
-	}
-	if (rest >> 4) {
-		rest >>= 4;
-		high += 4;
-	}
-	if (rest >> 2) {
-		rest >>= 2;
-		high += 2;
-	}
-	if (rest >> 1)
-		high += 1;
-	at = 16 * (high - 3) + ((ns >> (high - 4)) & 15);
-	/* The verifier needs to see the bound that the arithmetic has. */
-	asm volatile("" : "+r"(at));
-	return at < WEIR_BUCKETS ? at : WEIR_BUCKETS - 1;
-}
-
-static __always_inline void record(struct weir_probe_cpu *cpu, enum weir_wait wait, __u64 ns, __u32 weight)
-{
-	__u32 at = bucket(ns);
-
-	if (at < WEIR_BUCKETS)
-		cpu->wait[wait][at] += weight;
-	cpu->samples[wait]++;
-}
-
-static __always_inline _Bool is_datagram(struct sk_buff *skb)
-{
-	__u32 at = skb->protocol == bpf_htons(ETH_P_IP) ? 9 : 6;
-	__u8 protocol = 0;
-
-	if (skb->protocol != bpf_htons(ETH_P_IP) && skb->protocol != bpf_htons(ETH_P_IPV6))
-		return 0;
-	return !bpf_probe_read_kernel(&protocol, sizeof(protocol), skb->data + at) && protocol == IPPROTO_UDP;
-}
-
-/* Decides when the next packet is looked at, and follows this one if it is a datagram for this network namespace. */
+/* Follows a packet if it is one for this network namespace: a datagram alone, segments as many as come. */
 static __always_inline void look(struct weir_probe_cpu *cpu, struct sk_buff *skb)
 {
-	__u64 now = bpf_ktime_get_ns(), since = now - cpu->looked_ns;
-	__u32 gap = cpu->gap, weight;
+	__u64 now = bpf_ktime_get_ns();
+	__u32 weight = looked(&cpu->stack, now), protocol, at = 0;
 
-	if (since < FAST_NS)
-		gap *= 2;
-	else if (since > SLOW_NS)
-		gap /= 2;
-	if (gap < 1)
-		gap = 1;
-	if (gap > GAP_MAX)
-		gap = GAP_MAX;
-	weight = cpu->gap ? cpu->gap : 1;
-	cpu->looked_ns = now;
-	cpu->gap = gap;
-	/* At random, so that flows that take turns are all seen. */
-	cpu->left = gap > 1 ? bpf_get_prandom_u32() % (2 * gap - 1) : 0;
-	if (skb->dev->nd_net.net->ns.inum != netns_inode || !is_datagram(skb))
+	if (skb->dev->nd_net.net->ns.inum != netns_inode)
+		return;
+	protocol = transport(skb, &at);
+	if (protocol == IPPROTO_TCP) {
+		pass(&handed, number(cpu, skb), now, print(skb, at), weight);
+		if (!any_handed)
+			any_handed = 1;
+	}
+	if (protocol != IPPROTO_UDP)
 		return;
 	cpu->skb = (__u64)skb;
 	cpu->entry_ns = now;
@@ -229,8 +98,10 @@ int BPF_PROG(weir_entry, struct sk_buff *skb)
 	/* Its memory has another packet now: it has ended unseen. */
 	if (cpu->skb == (__u64)skb)
 		cpu->skb = 0;
-	if (cpu->left) {
-		cpu->left--;
+	if (any_queued)
+		unqueued(cpu, skb);
+	if (cpu->stack.left) {
+		cpu->stack.left--;
 		return 0;
 	}
 	/* Packets come in lists: one is followed to its end before the next. */
@@ -462,12 +333,15 @@ int weir_drop(unsigned long long *ctx)
 	struct weir_probe_cpu *cpu = here();
 	struct sk_buff *skb = (void *)ctx[0];
 	__u32 reason = ctx[2], at, inum = 0;
+	__u64 since, was;
 	struct sock *sk;
 
 	if (!cpu)
 		return 0;
 	if (cpu->skb == (__u64)skb)
 		cpu->skb = 0;
+	if (any_queued)
+		passed(&queued, number(cpu, skb), &since, &was);
 	if (kfree_skb_args > 3) {
 		sk = (void *)ctx[3];
 		if (sk)

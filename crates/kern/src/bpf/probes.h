@@ -8,10 +8,12 @@
 /* What was waited for; order of `enum Wait` in abi.rs. */
 enum weir_wait {
 	WEIR_WAIT_SOFTIRQ, /* NET_RX: raised until it runs */
+	WEIR_WAIT_BACKLOG, /* a packet: queued for a CPU's backlog until handed to the stack there */
 	WEIR_WAIT_STACK,   /* a datagram: handed to the stack until it is in its socket */
 	WEIR_WAIT_SOCKET,  /* then until the program has it */
 	WEIR_WAIT_WHOLE,   /* both together */
-	WEIR_WAIT_WAKEUP,  /* its reader: woken until it runs */
+	WEIR_WAIT_TCP,     /* a segment: handed to the stack until the program has read it to its end */
+	WEIR_WAIT_WAKEUP,  /* the reader of a datagram: woken until it runs */
 	WEIR_WAITS,
 };
 
@@ -25,11 +27,23 @@ enum weir_wait {
 #define WEIR_FOLLOWED 4096
 /* Readers that are followed from being woken to running, a power of two. */
 #define WEIR_WOKEN 1024
+/* Packets between two probes, by the place of the packet's memory, a power of two; the older one is lost. */
+#define WEIR_PASSING 256
+/* TCP sockets with followed segments, a power of two, and segments that are followed at one time. */
+#define WEIR_STREAMS 1024
+#define WEIR_SEGMENTS 4096
 
-struct weir_probe_cpu {
-	__u32 left;      /* packets until the next is looked at */
+/* When the next packet is looked at. */
+struct weir_looks {
+	__u32 left;      /* packets until then */
 	__u32 gap;       /* mean packets from look to look, 1 to 64 */
 	__u64 looked_ns; /* the last look */
+};
+
+struct weir_probe_cpu {
+	struct weir_looks stack;   /* at the stack's entry */
+	struct weir_looks backlog; /* before the backlog */
+	__u64 pointer;   /* as a number: the verifier lets nothing be computed with pointers */
 	__u64 skb;       /* the packet that is followed through the stack; 0: none */
 	__u64 entry_ns;  /* when it was handed to the stack */
 	__u32 weight;    /* packets that it stands for */
@@ -37,7 +51,7 @@ struct weir_probe_cpu {
 	__u64 raised_ns; /* NET_RX raised, if this time is measured; 0: not */
 	__u32 raises;
 	__u32 pending;
-	__u32 lost;      /* looks that found no room to follow a datagram */
+	__u32 lost;      /* looks that found no room to follow a packet */
 	__u32 samples[WEIR_WAITS];
 	__u32 wait[WEIR_WAITS][WEIR_BUCKETS];
 	__u32 drops[WEIR_REASONS];    /* of this network namespace */

@@ -7,19 +7,24 @@ use std::sync::atomic::{AtomicU32, AtomicU64};
 pub enum Wait {
     /// `NET_RX` raised until it runs.
     Softirq,
+    /// A packet: queued for a CPU's backlog until handed to the stack there.
+    Backlog,
     /// A datagram: handed to the stack until it is in its socket.
     Stack,
     /// Then until the program has it.
     Socket,
     /// Both together.
     Whole,
-    /// The program that reads it: woken until it runs.
+    /// A segment of TCP: handed to the stack until its program has read it to its end.
+    Tcp,
+    /// The program that reads a datagram: woken until it runs.
     Wakeup,
 }
 
 impl Wait {
     /// In the order of the histograms.
-    pub const ALL: [Wait; 5] = [Wait::Softirq, Wait::Stack, Wait::Socket, Wait::Whole, Wait::Wakeup];
+    pub const ALL: [Wait; 7] =
+        [Wait::Softirq, Wait::Backlog, Wait::Stack, Wait::Socket, Wait::Whole, Wait::Tcp, Wait::Wakeup];
 }
 
 /// Histograms of a CPU.
@@ -50,12 +55,20 @@ pub(super) fn slot(reason: u32) -> usize {
     if at >= REASONS || reason & 0xff00 != 0 { 0 } else { at }
 }
 
-/// `struct weir_probe_cpu`.
-#[repr(C, align(64))]
-pub(super) struct CpuStat {
+/// `struct weir_looks`.
+#[repr(C)]
+struct Looks {
     left: AtomicU32,
     gap: AtomicU32,
     looked_ns: AtomicU64,
+}
+
+/// `struct weir_probe_cpu`.
+#[repr(C, align(64))]
+pub(super) struct CpuStat {
+    stack: Looks,
+    backlog: Looks,
+    pointer: AtomicU64,
     skb: AtomicU64,
     entry_ns: AtomicU64,
     weight: AtomicU32,
@@ -77,12 +90,12 @@ pub(super) struct SocketStat {
     pub reads: AtomicU32,
 }
 
-// Eight words of counters and times, then 4 bytes each: as in C, up to the next cache line.
+// Ten words of counters and times, then 4 bytes each: as in C, up to the next cache line.
 const _: () = {
-    let words = 3 + 2 * WAITS / 2 + WAITS * BUCKETS + 2 * REASONS;
-    assert!(std::mem::offset_of!(CpuStat, lost) == 56);
-    assert!(std::mem::offset_of!(CpuStat, wait) == 60 + 4 * WAITS);
-    assert!(size_of::<CpuStat>() == (56 + 4 * words).next_multiple_of(64));
+    let words = 1 + WAITS + WAITS * BUCKETS + 2 * REASONS;
+    assert!(std::mem::offset_of!(CpuStat, lost) == 80);
+    assert!(std::mem::offset_of!(CpuStat, wait) == 84 + 4 * WAITS);
+    assert!(size_of::<CpuStat>() == (80 + 4 * words).next_multiple_of(64));
     assert!(size_of::<SocketStat>() == 8);
 };
 

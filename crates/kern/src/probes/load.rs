@@ -15,13 +15,19 @@ static OBJECT: &object::Aligned<{ include_bytes!(concat!(env!("OUT_DIR"), "/prob
     &object::Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/probes.bpf.o")));
 
 /// What a kernel without a tracepoint does not tell, and since when stock kernels have it.
-const WITHOUT: [(&str, &str); 5] = [
+const WITHOUT: [(&str, &str); 8] = [
+    ("netif_rx", "waiting times in backlogs"),
+    ("tcp_probe", "waiting times of TCP"),
+    ("tcp_rcv_space_adjust", "waiting times of TCP"),
     ("sk_data_ready", "waiting times of datagrams (Linux 6.3)"),
     ("sock_recv_length", "waiting times of datagrams and rates of UDP sockets (Linux 6.3)"),
     ("kfree_skb", "drops by the kernel's reason (Linux 5.17)"),
     ("softirq_raise", "waiting times of softirqs"),
     ("sched_waking", "waiting times of readers for a CPU"),
 ];
+
+/// Names of programs that are attached only where packets are spread over CPUs begin so.
+const STEERED: &str = "weir_rps_";
 
 /// Loaded and attached; dropping it detaches them.
 pub struct Probes {
@@ -32,8 +38,10 @@ pub struct Probes {
     /// Places of sockets that were not there at the last reading.
     unknown: BTreeSet<usize>,
     programs: Vec<(String, OwnedFd)>,
+    /// Those of programs for hosts with RPS; none: it has none.
+    steered: Vec<Link>,
     _links: Vec<Link>,
-    _object: Object,
+    object: Object,
 }
 
 impl Probes {
@@ -42,6 +50,14 @@ impl Probes {
     /// # Errors
     /// [`Error`]: in most cases missing privileges.
     pub fn load(netns_inode: u32) -> Result<Probes, Error> {
+        Probes::load_those(netns_inode, |_| true)
+    }
+
+    /// The same with some of the programs only, by their names: for measuring what each costs.
+    ///
+    /// # Errors
+    /// As [`Probes::load`].
+    pub fn load_those(netns_inode: u32, wanted: impl Fn(&str) -> bool) -> Result<Probes, Error> {
         if !Path::new("/sys/kernel/btf/vmlinux").exists() {
             return Err(Error::NoBtf);
         }
@@ -65,12 +81,19 @@ impl Probes {
             }
         }
         let missing = leave_out(&mut open, &btf, arguments);
+        for mut program in open.progs_mut() {
+            if !wanted(&program.name().to_string_lossy()) {
+                program.set_autoload(false);
+            }
+        }
         let object = open.load().map_err(object::failed("BPF programs")).map_err(refused)?;
         let mut links = Vec::new();
         let mut programs = Vec::new();
         for program in object.progs_mut().filter(|p| p.autoload()) {
             let name = program.name().to_string_lossy().into_owned();
-            links.push(program.attach().map_err(object::failed(name.clone())).map_err(refused)?);
+            if !name.starts_with(STEERED) {
+                links.push(program.attach().map_err(object::failed(name.clone())).map_err(refused)?);
+            }
             let own = program.as_fd().try_clone_to_owned();
             programs.push((name, own.map_err(|e| Error::Refused(format!("programs: {e}")))?));
         }
@@ -84,8 +107,30 @@ impl Probes {
             Shared::map(cpus.as_fd(), possible).and_then(|c| Ok((c, Shared::map(sockets.as_fd(), SOCKETS)?)))
         };
         let (cpus, sockets) = shared.map_err(|e| Error::Refused(format!("maps: {e}")))?;
-        let (reasons, unknown) = (reasons(&btf), BTreeSet::new());
-        Ok(Probes { cpus, sockets, reasons, missing, unknown, programs, _links: links, _object: object })
+        let (reasons, unknown, steered) = (reasons(&btf), BTreeSet::new(), Vec::new());
+        Ok(Probes { cpus, sockets, reasons, missing, unknown, programs, steered, _links: links, object })
+    }
+
+    /// Attaches what sees packets before RPS spreads them, or detaches it: hosts without RPS do not pay for it.
+    ///
+    /// # Errors
+    /// [`Error::Refused`]; nothing is attached then.
+    pub fn steer(&mut self, rps: bool) -> Result<(), Error> {
+        if !rps {
+            self.steered.clear();
+        }
+        if !rps || !self.steered.is_empty() {
+            return Ok(());
+        }
+        let mut links = Vec::new();
+        for program in self.object.progs_mut().filter(|p| p.autoload()) {
+            let name = program.name().to_string_lossy().into_owned();
+            if name.starts_with(STEERED) {
+                links.push(program.attach().map_err(object::failed(name)).map_err(refused)?);
+            }
+        }
+        self.steered = links;
+        Ok(())
     }
 
     /// What these CPUs have counted, and the reads of these sockets (inodes of all UDP sockets that there are: places of

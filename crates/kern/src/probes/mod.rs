@@ -45,7 +45,7 @@ pub struct Cpu {
     pub drops: Vec<u32>,
     /// Drops of packets that do not tell their network namespace.
     pub unplaced: Vec<u32>,
-    /// Looks that found no room to follow a datagram.
+    /// Looks that found no room to follow a packet.
     pub lost: u32,
 }
 
@@ -85,6 +85,18 @@ mod absent {
         /// Always [`Error::NotBuilt`].
         pub fn load(_netns_inode: u32) -> Result<Probes, Error> {
             Err(Error::NotBuilt)
+        }
+
+        /// # Errors
+        /// Always [`Error::NotBuilt`].
+        pub fn load_those(_netns_inode: u32, _wanted: impl Fn(&str) -> bool) -> Result<Probes, Error> {
+            Err(Error::NotBuilt)
+        }
+
+        /// # Errors
+        /// Cannot be called.
+        pub fn steer(&mut self, _rps: bool) -> Result<(), Error> {
+            match *self {}
         }
 
         /// Cannot be called.

@@ -10,13 +10,17 @@ pub enum Delay {
     /// `NET_RX` raised until it runs.
     #[default]
     Softirq,
+    /// A packet queued for a CPU's backlog until it is handed to the stack there.
+    Backlog,
     /// A datagram handed to the stack until it is in its socket.
     Stack,
     /// In the socket until its program has it.
     Socket,
     /// Handed to the stack until its program has it.
     Whole,
-    /// The program that reads it woken until it runs.
+    /// A segment of TCP handed to the stack until its program has read it.
+    Tcp,
+    /// The program that reads a datagram woken until it runs.
     Wakeup,
 }
 
@@ -26,9 +30,11 @@ impl Delay {
     pub fn name(self) -> &'static str {
         match self {
             Delay::Softirq => "softirq",
+            Delay::Backlog => "backlog",
             Delay::Stack => "stack",
             Delay::Socket => "socket",
             Delay::Whole => "whole",
+            Delay::Tcp => "tcp",
             Delay::Wakeup => "wakeup",
         }
     }
@@ -73,7 +79,7 @@ pub struct Probes {
     /// The same of packets that do not tell their network namespace.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub unplaced: BTreeMap<String, u64>,
-    /// Datagrams that were not followed because too many were on the way.
+    /// Packets that were not followed because too many were on the way.
     pub lost: u64,
     /// Runs of probes that the kernel left out, because they interrupted themselves.
     pub missed: u64,

@@ -15,9 +15,11 @@ const INDENT: usize = 11;
 fn what(delay: Delay) -> &'static str {
     match delay {
         Delay::Softirq => "raised until it runs",
+        Delay::Backlog => "queued for a CPU until handed up",
         Delay::Stack => "handed up until in its socket",
         Delay::Socket => "until its program has it",
         Delay::Whole => "stack and socket",
+        Delay::Tcp => "handed up until read to its end",
         Delay::Wakeup => "its reader woken until it runs",
     }
 }
@@ -53,7 +55,7 @@ pub fn lists(p: &Probes) -> Vec<(&'static str, String)> {
         lines.push(("", format!("in this network namespace or another one: {}", reasons(&p.unplaced))));
     }
     for (n, what) in [
-        (p.lost, "datagrams not followed: too many on the way"),
+        (p.lost, "packets not followed: too many on the way"),
         (p.missed, "runs of probes left out by the kernel"),
     ] {
         if n > 0 {
@@ -106,7 +108,7 @@ mod tests {
             text.contains("dropped    REASON_19 1 019, REASON_18 1 018,") && !text.contains("REASON_03"),
             "{text}"
         );
-        assert!(text.contains("3 datagrams not followed") && !text.contains("left out"), "{text}");
+        assert!(text.contains("3 packets not followed") && !text.contains("left out"), "{text}");
         assert!(text.lines().all(|l| l.chars().count() <= 80), "{text}");
         assert_eq!(table(&Snapshot::default()), "");
         let empty = table(&Snapshot { probes: Some(Probes::default()), ..Snapshot::default() });
