@@ -185,8 +185,11 @@ const Draw = (() => {
       width,
       height: 170,
       series: [{ value: (u, v) => (v == null ? "" : clock(v)), label: "at" }, ...series],
-      scales: { x: { time: true, range }, y: { range: more.range } },
-      axes: [{ ...axis, space: 80, size: 26, values: (u, splits) => splits.map(clock) }, { ...axis, size: 46 }],
+      scales: { x: { time: true, range }, y: more.log ? { distr: 3, log: 10 } : { range: more.range } },
+      axes: [
+        { ...axis, space: 80, size: 26, values: (u, splits) => splits.map(clock) },
+        more.log ? { ...axis, size: 46, splits: decades, values: (u, splits) => splits.map(String) } : { ...axis, size: 46 },
+      ],
       bands: more.bands || [],
       cursor: { sync: { key: "weir" }, drag: { x: true, y: false, setScale: false }, points: { size: 6 } },
       legend: { live: true },
@@ -200,6 +203,13 @@ const Draw = (() => {
         ready: [(u) => u.over.addEventListener("dblclick", () => { zoom = null; onZoom(zoom); })],
       },
     };
+  }
+
+  /// Powers of ten of an axis.
+  function decades(u, axis, low, high) {
+    const all = [];
+    for (let power = Math.ceil(Math.log10(low) - 1e-6); 10 ** power <= high * 1.001; power++) all.push(Number(`1e${power}`));
+    return all;
   }
 
   const two = (n) => String(n).padStart(2, "0");
@@ -231,6 +241,9 @@ const Draw = (() => {
 
   const nice = (u, low, high) => [0, Math.max(high * 1.1, 0.1)];
   const hundred = () => [0, 100];
+
+  // What is drawn of the waits; stack and socket are in the whole.
+  const WAITS = { whole: "--flow", tcp: "--c2", wakeup: "--c3", softirq: "--c4", backlog: "--programs" };
 
   /// `points` in order of time. Where intervals are missing the curve has a gap.
   function curves(points) {
@@ -272,6 +285,11 @@ const Draw = (() => {
     const colours = ["--flow", "--c2", "--c3", "--c4"];
     make("chart-levels", who.map((label, i) => line(label, colours[i], 0, { dash: i ? [8, 2 + 2 * i] : undefined })),
       { range: hundred }, [x, ...who.map((label) => pick((r) => (label in r.levels ? r.levels[label] * 100 : null)))]);
+
+    const told = Object.keys(WAITS).filter((wait) => points.some((point) => point.waits && wait in point.waits));
+    if (!told.length) return;
+    make("chart-waits", told.map((wait) => line(wait, WAITS[wait], 2)), { log: true },
+      [x, ...told.map((wait) => pick((r) => (r.waits && wait in r.waits ? Math.max(r.waits[wait], 0.1) / 1e3 : undefined)))]);
   }
 
   function resize() {

@@ -105,6 +105,7 @@
     verdict(s);
     why();
     Draw.path(s, live.bottleneck);
+    probes(s);
     Draw.curves(points);
     const at = live.point;
     $("caption-cpu").textContent = `fullest CPU, % (now CPU ${at.cpu})`;
@@ -195,6 +196,12 @@
     return made;
   }
 
+  function meter(...parts) {
+    const made = html("span", "meter");
+    made.append(...parts);
+    return made;
+  }
+
   function fullIn(seconds) {
     if (seconds === undefined || seconds === null) return "-";
     if (seconds <= 0) return "full";
@@ -206,7 +213,7 @@
       const row = html("tr");
       const level = html("td", "level");
       if (c.level === undefined) level.textContent = "n/a";
-      else level.append(bar([[c.level > 0.9 ? "lost" : "flow", c.level]]), html("span", "", percent(c.level)));
+      else level.append(meter(bar([[c.level > 0.9 ? "lost" : "flow", c.level]]), html("span", "", percent(c.level))));
       const gone = html("td", c.lost > 0 ? "lost" : "", kilo(c.lost, s.interval_s) + (c.lost > 0 ? "!" : ""));
       const who = html("td", "", c.pid ? `${c.process} ${c.pid}` : "?");
       who.title = c.local;
@@ -251,6 +258,53 @@
       const waits = cpu.sleeps.budget || 0;
       return `CPU ${cpu.cpu} uses ${percent(cpu.budget_used)} of its budget, ${grouped(pauses)} pauses, ${grouped(waits)} waits for budget`;
     }).join("; ");
+  }
+
+  const FROM = {
+    softirq: "raised until it runs",
+    backlog: "queued for a CPU until handed up",
+    stack: "handed up until in its socket",
+    socket: "until its program has it",
+    whole: "stack and socket",
+    tcp: "handed up until read to its end",
+    wakeup: "its reader woken until it runs",
+  };
+
+  function time(us) {
+    if (us < 1e3) return us.toFixed(us < 10 ? 1 : 0) + " µs";
+    return us < 1e6 ? (us / 1e3).toFixed(us < 1e4 ? 2 : 1) + " ms" : (us / 1e6).toFixed(2) + " s";
+  }
+
+  /// From the median to the 99th percentile, and the longest, on seven powers of ten.
+  function reach(wait) {
+    const at = (us) => Math.min(Math.max(Math.log10(Math.max(us, 1)) / 7, 0), 1) * 100;
+    const made = html("span", "bar reach"), piece = html("i", "flow"), most = html("i", "most");
+    piece.style.left = at(wait.p50_us) + "%";
+    piece.style.width = Math.max(at(wait.p99_us) - at(wait.p50_us), 1) + "%";
+    most.style.left = `min(${at(wait.max_us)}%, 100% - 2px)`;
+    made.append(piece, most);
+    made.title = `half wait at most ${time(wait.p50_us)}, all but a hundredth ${time(wait.p99_us)}, the longest ${time(wait.max_us)}`;
+    return made;
+  }
+
+  function probes(s) {
+    $("probes").hidden = !s.probes;
+    if (!s.probes) return;
+    const p = s.probes;
+    $("waits").replaceChildren(...p.waits.map((wait) => {
+      const row = html("tr"), level = html("td", "level");
+      level.append(meter(reach(wait)));
+      row.append(html("td", "", wait.of), html("td", "dim", FROM[wait.of] || ""), level, html("td", "", time(wait.p50_us)),
+        html("td", "", time(wait.p99_us)), html("td", "", time(wait.max_us)), html("td", "", grouped(wait.samples)));
+      return row;
+    }));
+    const list = (map) => Object.entries(map || {}).sort((a, b) => b[1] - a[1]).slice(0, 8).map(([why, n]) => `${grouped(n)} ${why}`).join(", ");
+    const parts = [`dropped, by the kernel's reason: ${list(p.drops) || "nothing"}`];
+    if (list(p.unplaced)) parts.push(`here or in another network namespace: ${list(p.unplaced)}`);
+    if (!p.waits.length) parts.push("no packet was followed in this interval");
+    if (p.lost) parts.push(`${grouped(p.lost)} samples not followed: too many on the way`);
+    if (p.missed) parts.push(`${grouped(p.missed)} runs of probes left out by the kernel`);
+    $("reasons").textContent = parts.join("; ");
   }
 
   function ledger(s) {

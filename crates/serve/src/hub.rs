@@ -53,6 +53,9 @@ pub struct Point {
     pub cpu_steal: f64,
     /// Levels of the worst consumers, 0 to 1, by socket and program.
     pub levels: BTreeMap<String, f64>,
+    /// 99th percentiles of what probes measured, microseconds.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub waits: BTreeMap<&'static str, f64>,
 }
 
 impl Point {
@@ -81,6 +84,7 @@ impl Point {
             cpu_programs: cpu.programs,
             cpu_steal: cpu.steal,
             levels,
+            waits: s.probes.iter().flat_map(|p| &p.waits).map(|w| (w.of.name(), w.p99_us)).collect(),
         }
     }
 }
@@ -288,7 +292,7 @@ impl Feed for Follow {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use see::model::{Consumer, Cpu, Ledger};
+    use see::model::{Consumer, Cpu, Delay, Ledger, Probes, Waited};
 
     fn snapshot(time_s: f64) -> Snapshot {
         let consumer =
@@ -311,6 +315,11 @@ mod tests {
         let point = Point::new(3, &snapshot(7.0));
         assert_eq!((point.cpu, point.levels.len(), point.seq), (1, LEVELS, 3));
         assert!((point.cpu_packets - 0.7).abs() < 1e-9);
+        assert!(point.waits.is_empty());
+        let waits = vec![Waited { of: Delay::Tcp, p99_us: 7.0, ..Waited::default() }];
+        let probes = Some(Probes { waits, ..Probes::default() });
+        let point = Point::new(3, &Snapshot { probes, ..snapshot(7.0) });
+        assert_eq!(point.waits, [("tcp", 7.0)].into());
     }
 
     #[test]

@@ -12,6 +12,9 @@ mod common;
 use browser::{Browser, program_or_skip};
 use common::PATIENCE;
 use common::http::{Served, get, recording, second, shown};
+use see::Snapshot;
+use see::guard::{Guard, Poller, Source};
+use see::model::{Delay, Probes, Waited};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -97,6 +100,128 @@ fn a_tenfold_overload_is_shown_as_such() {
     clean(&browser, &served);
 }
 
+/// The same second with a guard on the interface, which sheds what is lost, and with probes.
+fn guarded(number: u64, offered: u64, read: u64) -> Snapshot {
+    let mut s = second(number, offered, read);
+    let lost = (offered - read) * 1000;
+    let source = |queue: u32, mode: &str| Source {
+        name: format!("eth0/{queue}"),
+        mode: mode.into(),
+        reason: "overload".into(),
+        cpu: 1 + queue,
+        packets: Some(offered * 500),
+        turns: Some(offered * 16),
+        foreign_polls: (mode == "poll").then_some(2),
+        shed: [("normal".to_owned(), lost), ("bulk".to_owned(), lost / 10)].into(),
+        ..Source::default()
+    };
+    let poller = Poller {
+        cpu: 1,
+        budget_used: Some(0.5),
+        sleeps: [("feedback".to_owned(), 812), ("budget".to_owned(), 3)].into(),
+        ..Poller::default()
+    };
+    s.guards = vec![Guard {
+        pid: 4711,
+        sources: vec![source(0, "poll"), source(1, "interrupt")],
+        cpus: vec![poller],
+        ..Guard::default()
+    }];
+    let wait = |of, us: f64| Waited {
+        of,
+        samples: 2400,
+        count: 153_600,
+        p50_us: us,
+        p99_us: us * 4.0,
+        max_us: us * 30.0,
+        ..Waited::default()
+    };
+    let slow = if lost > 0 { 50.0 } else { 1.0 };
+    s.probes = Some(Probes {
+        waits: vec![
+            wait(Delay::Softirq, 4.0),
+            wait(Delay::Backlog, 9.0 * slow),
+            wait(Delay::Stack, 1.2),
+            wait(Delay::Socket, 80.0 * slow),
+            wait(Delay::Whole, 82.0 * slow),
+            wait(Delay::Tcp, 120.0),
+            wait(Delay::Wakeup, 30.0),
+        ],
+        drops: [("SOCKET_RCVBUFF".to_owned(), lost), ("NO_SOCKET".to_owned(), 3)].into(),
+        lost: 7,
+        ..Probes::default()
+    });
+    s
+}
+
+#[test]
+fn a_guard_and_probes_have_panels() {
+    let Some(program) = program_or_skip("a_guard_and_probes_have_panels") else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("guarded.jsonl");
+    let at = |i: u64| match i {
+        0..10 => second(i, 40, 40),
+        10..40 => guarded(i, 40, 40),
+        _ => guarded(i, 400, 40),
+    };
+    recording(&file, (0..80).map(at));
+    let served = Served::start(&["--web", "0", "--interval", "100ms", "--replay", file.to_str().unwrap()]);
+    shown(served.page());
+    let mut browser = Browser::start(program);
+    browser.look(1280, 1000, false);
+    browser.open(&url(&served));
+    browser.until("document.body.dataset.verdict === 'overload'", Duration::from_secs(20) * PATIENCE);
+    let text = |browser: &mut Browser, css: &str| {
+        let found = browser.eval(&format!("document.querySelector({css:?}).innerText"));
+        found.as_str().unwrap().split_whitespace().collect::<Vec<_>>().join(" ")
+    };
+    for id in ["guard", "probes"] {
+        assert_eq!(browser.eval(&format!("document.getElementById('{id}').hidden")), false);
+    }
+    let source = text(&mut browser, "#sources tr");
+    assert_eq!(source, "eth0/0 poll 1 200.0 6.4 396.0 2");
+    assert_eq!(browser.eval("document.querySelectorAll('#sources td.shed').length"), 2);
+    let budget = text(&mut browser, "#budget");
+    assert_eq!(budget, "CPU 1 uses 50 % of its budget, 812 pauses, 3 waits for budget");
+    // Each wait with where it begins and ends, and a bar that is longer the longer it is.
+    let waits =
+        browser.eval("[...document.querySelectorAll('#waits tr')].map(row => row.cells[0].innerText)");
+    assert_eq!(waits, serde_json::json!(["softirq", "backlog", "stack", "socket", "whole", "tcp", "wakeup"]));
+    let socket = text(&mut browser, "#waits tr:nth-child(4)");
+    assert_eq!(socket, "socket until its program has it 4.00 ms 16.0 ms 120.0 ms 2 400");
+    let end = |row: u32| {
+        format!(
+            "(r => r.right)(document.querySelector('#waits tr:nth-child({row}) .flow').getBoundingClientRect())"
+        )
+    };
+    let (softirq, socket) = (browser.eval(&end(1)), browser.eval(&end(4)));
+    assert!(socket.as_f64().unwrap() > softirq.as_f64().unwrap() + 20.0, "{socket} {softirq}");
+    let reasons = text(&mut browser, "#reasons");
+    assert!(
+        reasons.starts_with("dropped, by the kernel's reason: 360 000 SOCKET_RCVBUFF, 3 NO_SOCKET;"),
+        "{reasons}"
+    );
+    assert!(reasons.contains("7 samples not followed"), "{reasons}");
+    let drawn = "[...document.querySelectorAll('#chart-waits canvas')].some(c => \
+        c.getContext('2d').getImageData(0, 0, c.width, c.height).data.some(b => b !== 0))";
+    assert_eq!(browser.eval(drawn), true);
+    // Nothing is wider than its panel on a screen, and nothing wider than a phone.
+    for (width, what) in [(1280, "screen"), (768, "tablet"), (390, "phone")] {
+        browser.look(width, 844, true);
+        browser.until(&format!("document.documentElement.scrollWidth <= {width}"), DRAWS * PATIENCE);
+        let cut = "[...document.querySelectorAll('#guard .scroll, #probes .scroll')].filter(s => \
+            s.scrollWidth > s.clientWidth).map(s => s.scrollWidth + ' in ' + s.clientWidth)";
+        let whole = browser.eval(cut);
+        assert_eq!(whole, serde_json::json!([]), "{what}");
+        let wide =
+            browser.eval("document.querySelector('#chart-waits canvas').getBoundingClientRect().right");
+        assert!(wide.as_f64().unwrap() <= f64::from(width), "{what}: {wide}");
+    }
+    let phone = text(&mut browser, "#waits tr:nth-child(4)");
+    assert_eq!(phone, "socket 4.00 ms 16.0 ms 120.0 ms");
+    clean(&browser, &served);
+}
+
 #[test]
 fn the_page_outlives_its_server() {
     let Some(program) = program_or_skip("the_page_outlives_its_server") else { return };
@@ -151,7 +276,7 @@ fn shots() {
             let file = kept.path().join("made.jsonl");
             recording(
                 &file,
-                (0..60).map(|i| if i < 40 { second(i, 40 + i % 7, 40) } else { second(i, 400, 40) }),
+                (0..60).map(|i| if i < 40 { guarded(i, 40 + i % 7, 40) } else { guarded(i, 400, 40) }),
             );
             file
         },

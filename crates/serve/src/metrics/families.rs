@@ -20,7 +20,7 @@ const PROCESSES: usize = 32;
 /// Reasons of the kernel for drops; it has some 130.
 const REASONS: usize = 256;
 /// Waiting times of [`see::model::Delay`], each with its buckets and their sum.
-const WAITS: usize = 5 * (BOUNDS_US.len() + 2);
+const WAITS: usize = 7 * (BOUNDS_US.len() + 2);
 /// Reasons, places, rules and ends are words of weir: a handful.
 const WORDS: usize = 64;
 
@@ -136,7 +136,7 @@ fn each(map: &BTreeMap<String, u64>, take: &mut Take<'_>) {
 }
 
 /// All metrics but those about weir itself.
-pub static FAMILIES: [Family; 48] = [
+pub static FAMILIES: [Family; 51] = [
     Family {
         name: "interval",
         unit: "seconds",
@@ -294,8 +294,9 @@ pub static FAMILIES: [Family; 48] = [
         kind: Kind::Histogram,
         labels: &["of"],
         limit: WAITS,
-        help: "With --probes: waiting times of softirq (raised until it runs), of sampled datagrams in stack and socket \
-               and in both (whole), and of wakeup (their reader woken until it runs); each counts for the packets it stands for",
+        help: "With --probes: waiting times of softirq (raised until it runs), of sampled packets in a backlog, of datagrams \
+               in stack and socket and in both (whole), of tcp (handed to the stack until read), and of wakeup (a datagram's \
+               reader woken until it runs); each counts for the packets it stands for",
         of: |seen, take| {
             for wait in seen.snapshot.probes.iter().flat_map(|p| &p.waits) {
                 take(&[wait.of.name(), SUM], wait.sum_us / 1e6);
@@ -314,6 +315,33 @@ pub static FAMILIES: [Family; 48] = [
         help: "With --probes: packets of this network namespace that the kernel dropped, by its own name for the reason; \
                packets to send too",
         of: |seen, take| seen.snapshot.probes.iter().for_each(|p| each(&p.drops, take)),
+    },
+    Family {
+        name: "kernel_dropped_unplaced",
+        unit: "packets",
+        kind: Kind::Counter,
+        labels: &["reason"],
+        limit: REASONS,
+        help: "With --probes: packets that the kernel dropped and that do not tell their network namespace, by its name for the reason",
+        of: |seen, take| seen.snapshot.probes.iter().for_each(|p| each(&p.unplaced, take)),
+    },
+    Family {
+        name: "probe_unfollowed",
+        unit: "packets",
+        kind: Kind::Counter,
+        labels: &[],
+        limit: 1,
+        help: "With --probes: samples that were not followed because too many were on the way",
+        of: |seen, take| seen.snapshot.probes.iter().for_each(|p| take(&[], n(p.lost))),
+    },
+    Family {
+        name: "probe_missed_runs",
+        unit: "",
+        kind: Kind::Counter,
+        labels: &[],
+        limit: 1,
+        help: "With --probes: runs of probes that the kernel left out because they interrupted themselves",
+        of: |seen, take| seen.snapshot.probes.iter().for_each(|p| take(&[], n(p.missed))),
     },
     Family {
         name: "interface_offered",

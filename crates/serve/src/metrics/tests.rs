@@ -74,7 +74,9 @@ fn snapshot() -> Snapshot {
                 ..Waited::default()
             }],
             drops: [("NO_SOCKET".to_owned(), 3)].into(),
-            ..Probes::default()
+            unplaced: [("NOT_SPECIFIED".to_owned(), 2)].into(),
+            lost: 5,
+            missed: 1,
         }),
         skipped: [("sockets".to_owned(), 1)].into(),
         missing: vec!["x".into()],
@@ -150,6 +152,11 @@ fn waiting_times_are_a_histogram() {
     assert_eq!(value(&text, "weir_wait_seconds_count{of=\"socket\"}"), 12.0);
     assert_eq!(value(&text, "weir_wait_seconds_sum{of=\"socket\"}"), 5.0);
     assert_eq!(value(&text, "weir_kernel_dropped_packets_total{reason=\"NO_SOCKET\"}"), 6.0);
+    assert_eq!(value(&text, "weir_probe_unfollowed_packets_total"), 10.0);
+    // Without probes there is nothing of theirs.
+    let text = store(&[Snapshot { probes: None, ..snapshot() }]).text();
+    let of_probes = ["weir_wait_seconds_", "weir_kernel_dropped", "weir_probe_"];
+    assert!(!text.lines().any(|line| of_probes.iter().any(|name| line.starts_with(name))), "{text}");
 }
 
 #[test]
