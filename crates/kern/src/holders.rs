@@ -119,6 +119,12 @@ impl Holders {
         self.sought.get(&inode).is_some_and(|since| self.rounds - since >= ROUNDS)
     }
 
+    /// The process that holds this socket, if it is known.
+    #[must_use]
+    pub fn holder(&self, inode: u64) -> Option<&Holder> {
+        self.found.get(&inode).map(|held| &held.holder)
+    }
+
     /// What is known.
     #[must_use]
     pub fn found(&self) -> BTreeMap<u64, Holder> {

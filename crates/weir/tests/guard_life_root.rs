@@ -191,12 +191,32 @@ fn undo_does_what_a_dead_keeper_could_not_root() {
     let stock = stock(&world, &mut sink);
     let mut random = Random::new();
     let (mut longest, mut undo_ms, mut undone) = (Vec::new(), Vec::new(), 0);
-    for _ in 0..rounds(3, 20) {
+    let (wanted, mut done, mut elsewhere) = (rounds(3, 20), 0, 0);
+    while done < wanted {
         let before = world.dump();
         let mut guard = world.guard(&[]);
         let load = world.send(&[(0, PORT)], &[], &[(ms(5000), FLOOD)]);
         std::thread::sleep(random.below(ms(200)));
-        within("takeover", ms(200), || world.taken(0));
+        let begun = Instant::now();
+        while !world.taken(0) && begun.elapsed() < ms(200) * PATIENCE {
+            std::thread::sleep(ms(5));
+        }
+        if !world.taken(0) {
+            // The source's timer has come to the wire's CPU, which then does the host's work: no overload, no takeover.
+            let status = guard.ask(&world);
+            let source = &status["interfaces"][0]["sources"][0];
+            assert_eq!(source["cpu"], WIRE_CPU, "overload without takeover: {status:#}");
+            elsewhere += 1;
+            assert!(
+                elsewhere <= 3 * wanted,
+                "{elsewhere} of {} floods went to the wire's CPU",
+                elsewhere + done
+            );
+            drop(load);
+            assert_eq!(guard.stop().0.code(), Some(0));
+            continue;
+        }
+        done += 1;
         guard.kill_both();
         assert_eq!(weirs(&world.host), Vec::<u32>::new());
         let left = world.flush(0);
@@ -232,5 +252,5 @@ fn undo_does_what_a_dead_keeper_could_not_root() {
     println!("stock: {:.3} ms", stock.max / 1e3);
     spread("undo", "ms", &undo_ms);
     assert!(undone > 0, "no death in poll mode: the test shows nothing");
-    println!("{undone} deaths in poll mode");
+    println!("{undone} deaths in poll mode; {elsewhere} floods went to the wire's CPU");
 }

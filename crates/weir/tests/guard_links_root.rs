@@ -60,9 +60,10 @@ impl Scene<'_> {
         let (world, guard) = (self.world, &self.guard);
         within("guarded again", RETURN, || state(&guard.ask(world), "in0") == "guarded");
         let guarded = begin.elapsed();
-        within("polled again", RETURN, || world.taken(0));
-        let polled = begin.elapsed();
         let pids = self.pids();
+        let late = || format!("not polled again: {:#}", guard.ask(world));
+        settles(&pids, RETURN * PATIENCE, || world.taken(0), late);
+        let polled = begin.elapsed();
         let (full, sink) = (self.full[0], &mut self.sinks[0]);
         let late = || format!("its program does not read again: {:#}", self.guard.ask(self.world));
         settles(&pids, RETURN * PATIENCE, || sink.window(ms(100)).pps >= KEPT * full, late);

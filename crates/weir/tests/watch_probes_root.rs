@@ -6,71 +6,26 @@
 mod common;
 
 use common::faults::Host;
+use common::stamps::{Reader, inside, now_ns, wait};
 use common::watched::Watch;
 use common::{HOST_CPU, alone, ms, possible};
-use nix::time::{ClockId, clock_gettime};
 use see::Snapshot;
-use see::model::{Delay, Kind, Place, Waited};
+use see::model::{Delay, Kind, Place};
 use std::net::{SocketAddrV4, UdpSocket};
-use std::process::{Child, Command};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::thread::JoinHandle;
+use std::process::Command;
 use std::time::Duration;
-use testkit::NetNs;
 
 const WEIR: &str = env!("CARGO_BIN_EXE_weir");
 
-fn inside(ns: &NetNs) -> impl FnOnce(Command) -> Child + '_ {
-    |mut command| ns.run(move || command.spawn()).unwrap()
-}
-
-fn now_ns() -> u64 {
-    let now = clock_gettime(ClockId::CLOCK_MONOTONIC).unwrap();
-    now.tv_sec() as u64 * 1_000_000_000 + now.tv_nsec() as u64
-}
-
-/// A program that reads datagrams with their times of sending, and pauses each time when it has read all.
-struct Reader {
-    stop: Arc<AtomicBool>,
-    thread: Option<JoinHandle<Vec<u64>>>,
-}
-
-impl Reader {
-    fn start(socket: UdpSocket, pause: Duration, idle_class: bool) -> Reader {
-        socket.set_read_timeout(Some(ms(20))).unwrap();
-        let stop = Arc::new(AtomicBool::new(false));
-        let ends = Arc::clone(&stop);
-        let thread = std::thread::spawn(move || {
-            kern::wire::tasks::pin(0, HOST_CPU).unwrap();
-            if idle_class {
-                let none = libc::sched_param { sched_priority: 0 };
-                // SAFETY: a plain system call on this thread; `none` lives through it.
-                assert_eq!(unsafe { libc::sched_setscheduler(0, libc::SCHED_IDLE, &raw const none) }, 0);
-            }
-            let mut waits = Vec::new();
-            let mut buffer = [0; 128];
-            while !ends.load(Relaxed) {
-                if let Ok(8..) = socket.recv(&mut buffer) {
-                    let sent = u64::from_ne_bytes(buffer[..8].try_into().unwrap());
-                    waits.push(now_ns() - sent);
-                    if waits.len() % 32 == 0 {
-                        std::thread::sleep(pause);
-                    }
-                }
-            }
-            waits
-        });
-        Reader { stop, thread: Some(thread) }
-    }
-
-    /// Its own waits, us, sorted.
-    fn end(mut self) -> Vec<f64> {
-        self.stop.store(true, Relaxed);
-        let mut waits = self.thread.take().unwrap().join().unwrap();
-        waits.sort_unstable();
-        waits.iter().map(|ns| *ns as f64 / 1e3).collect()
-    }
+/// A program that reads datagrams with their times of sending.
+fn reader(socket: UdpSocket, pause: Duration, idle_class: bool) -> Reader {
+    socket.set_read_timeout(Some(ms(20))).unwrap();
+    let mut buffer = [0; 128];
+    let next = move || match socket.recv(&mut buffer) {
+        Ok(8..) => Some(u64::from_ne_bytes(buffer[..8].try_into().unwrap())),
+        _ => None,
+    };
+    Reader::start(next, pause, idle_class)
 }
 
 /// Sends the time `rate` times a second to a port of the host.
@@ -80,14 +35,10 @@ fn stamps(host: &Host, rate: u32) -> common::faults::Sender {
     host.repeat(rate, 1, move || _ = socket.send_to(&now_ns().to_ne_bytes(), to))
 }
 
-fn wait(s: &Snapshot, of: Delay) -> Option<&Waited> {
-    s.probes.as_ref().expect("there are probes").waits.iter().find(|w| w.of == of)
-}
-
 /// One interval of 1.5 s, after one that is left out, while a reader with this pause has 500 datagrams a second; and the
 /// reader's own waits.
 fn paused(host: &Host, pause: Duration) -> (Snapshot, Vec<f64>) {
-    let reader = Reader::start(host.socket(host.port), pause, false);
+    let reader = reader(host.socket(host.port), pause, false);
     let load = stamps(host, 500);
     let watch = Watch::start(&["--probes", "--interval", "1500ms"], inside(&host.host));
     watch.line();
@@ -138,7 +89,7 @@ fn a_reader_that_gets_no_cpu_waits_for_it_root() {
     let _alone = alone();
     let host = Host::new();
     // It has the CPU only when nobody else wants it.
-    let reader = Reader::start(host.socket(host.port), Duration::ZERO, true);
+    let reader = reader(host.socket(host.port), Duration::ZERO, true);
     let hog = host.program(lab::locate("hog", None).unwrap().to_str().unwrap(), None);
     let load = stamps(&host, 500);
     let watch = Watch::start(&["--probes", "--interval", "1500ms"], inside(&host.host));

@@ -6,75 +6,29 @@
 mod common;
 
 use common::faults::Host;
+use common::stamps::{Reader, inside, now_ns, wait};
 use common::watched::Watch;
 use common::world::{FLOOD, PORT, World, far};
 use common::{HOST_CPU, alone, ms, possible};
 use kern::wire::counters;
-use nix::time::{ClockId, clock_gettime};
 use see::Snapshot;
 use see::model::{Delay, Place, Waited};
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::process::{Child, Command};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::thread::JoinHandle;
 use std::time::Duration;
-use testkit::NetNs;
 
-fn inside(ns: &NetNs) -> impl FnOnce(Command) -> Child + '_ {
-    |mut command| ns.run(move || command.spawn()).unwrap()
-}
-
-fn now_ns() -> u64 {
-    let now = clock_gettime(ClockId::CLOCK_MONOTONIC).unwrap();
-    now.tv_sec() as u64 * 1_000_000_000 + now.tv_nsec() as u64
-}
-
-fn wait(s: &Snapshot, of: Delay) -> Option<&Waited> {
-    s.probes.as_ref().expect("there are probes").waits.iter().find(|w| w.of == of)
-}
-
-/// Reads times of sending from a connection, and pauses each time when it has read 32.
-struct Reader {
-    stop: Arc<AtomicBool>,
-    thread: Option<JoinHandle<Vec<u64>>>,
-}
-
-impl Reader {
-    fn start(mut stream: TcpStream, pause: Duration) -> Reader {
-        stream.set_read_timeout(Some(ms(20))).unwrap();
-        let stop = Arc::new(AtomicBool::new(false));
-        let ends = Arc::clone(&stop);
-        let thread = std::thread::spawn(move || {
-            kern::wire::tasks::pin(0, HOST_CPU).unwrap();
-            let (mut waits, mut kept, mut buffer) = (Vec::new(), 0, [0; 8]);
-            while !ends.load(Relaxed) {
-                match stream.read(&mut buffer[kept..]) {
-                    Ok(n) => kept += n,
-                    Err(_) => continue,
-                }
-                if kept < buffer.len() {
-                    continue;
-                }
-                kept = 0;
-                waits.push(now_ns() - u64::from_ne_bytes(buffer));
-                if waits.len() % 32 == 0 {
-                    std::thread::sleep(pause);
-                }
-            }
-            waits
-        });
-        Reader { stop, thread: Some(thread) }
-    }
-
-    /// Its own waits, us, sorted.
-    fn end(mut self) -> Vec<f64> {
-        self.stop.store(true, Relaxed);
-        let mut waits = self.thread.take().unwrap().join().unwrap();
-        waits.sort_unstable();
-        waits.iter().map(|ns| *ns as f64 / 1e3).collect()
-    }
+/// A program that reads times of sending from a connection.
+fn reader(mut stream: TcpStream, pause: Duration) -> Reader {
+    stream.set_read_timeout(Some(ms(20))).unwrap();
+    let (mut kept, mut buffer) = (0, [0; 8]);
+    let next = move || {
+        kept += stream.read(&mut buffer[kept..]).ok()?;
+        (kept == buffer.len()).then(|| {
+            kept = 0;
+            u64::from_ne_bytes(buffer)
+        })
+    };
+    Reader::start(next, pause, false)
 }
 
 /// The wait of TCP in 1.5 s while a reader with this pause gets 500 messages a second, and the reader's own waits.
@@ -84,7 +38,7 @@ fn paused(host: &Host, pause: Duration) -> (Waited, Vec<f64>) {
     let to = listener.local_addr().unwrap();
     let mut client = host.wire.run(|| TcpStream::connect(to)).unwrap();
     client.set_nodelay(true).unwrap();
-    let reader = Reader::start(listener.accept().unwrap().0, pause);
+    let reader = reader(listener.accept().unwrap().0, pause);
     let load = host.repeat(500, 1, move || _ = client.write_all(&now_ns().to_ne_bytes()));
     let watch = Watch::start(&["--probes", "--interval", "1500ms"], inside(&host.host));
     watch.line();

@@ -12,6 +12,8 @@ use super::{Context, Result, read};
 pub enum Policy {
     /// SCHED_OTHER with a nice value.
     Other(i32),
+    /// SCHED_OTHER with a nice value and a slice in nanoseconds, from Linux 6.12; older kernels ignore the slice.
+    Sliced(i32, u64),
     /// SCHED_FIFO with a priority from 1 to 99.
     Fifo(u32),
     /// SCHED_IDLE.
@@ -39,6 +41,7 @@ pub fn schedule(pid: i32, policy: Policy) -> Result<()> {
     let mut attr = SchedAttr { size: size_of::<SchedAttr>() as u32, ..SchedAttr::default() };
     match policy {
         Policy::Other(nice) => attr.nice = nice,
+        Policy::Sliced(nice, slice) => (attr.nice, attr.runtime) = (nice, slice),
         Policy::Fifo(priority) => (attr.policy, attr.priority) = (libc::SCHED_FIFO as u32, priority),
         Policy::Idle => attr.policy = libc::SCHED_IDLE as u32,
         Policy::Deadline(runtime, period) => {

@@ -157,7 +157,7 @@ impl Consumers {
         }
         for consumer in self.slots.iter_mut().flatten().filter(|c| c.sought) {
             if let Some(holder) = self.names.holder(consumer.inode) {
-                (consumer.process, consumer.pid) = (holder.name, holder.pid);
+                (consumer.process, consumer.pid) = (holder.name.clone(), holder.pid);
                 consumer.sought = false;
             } else if self.names.given_up(consumer.inode) {
                 consumer.sought = false;

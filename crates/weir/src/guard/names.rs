@@ -35,8 +35,8 @@ impl Names {
     }
 
     /// The process that holds this socket, once it is found.
-    pub fn holder(&self, inode: u64) -> Option<Holder> {
-        self.known.found().remove(&inode)
+    pub fn holder(&self, inode: u64) -> Option<&Holder> {
+        self.known.holder(inode)
     }
 
     /// True if nobody who can be seen holds it.
@@ -105,7 +105,7 @@ mod tests {
         let known = Holders::new(dir.path());
         let mut names = Names { known, search: None, part: Duration::from_nanos(1) };
         let took = parts(&mut names, &[10_040], |names| names.holder(10_040).is_some());
-        assert_eq!(names.holder(10_040), Some(Holder { pid: 40, name: "server40".into() }));
+        assert_eq!(names.holder(10_040), Some(&Holder { pid: 40, name: "server40".into() }));
         assert_eq!(took, 40, "a process each");
         // One that nobody holds ends too, and what was found stays known.
         let took = parts(&mut names, &[10_040, 99], |names| names.given_up(99));

@@ -2,6 +2,8 @@
 
 use std::io;
 
+use kern::wire::tasks::{Policy, schedule};
+
 /// Class of the calling thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Class {
@@ -68,26 +70,13 @@ impl Drop for Urgent {
 }
 
 /// Asks for the shortest slice, 0.1 ms: a program that wakes meanwhile waits that long for this thread, not for 1 to
-/// 3 ms. From Linux 6.12; older kernels ignore it.
+/// 3 ms. A refusal changes nothing, and a thread that is not SCHED_OTHER is left as it is.
 pub fn short_slice() {
-    #[repr(C)]
-    struct Attr {
-        size: u32,
-        policy: u32,
-        flags: u64,
-        nice: i32,
-        priority: u32,
-        runtime: u64,
-        deadline: u64,
-        period: u64,
-    }
     // SAFETY: plain system calls on the calling thread.
     let (policy, nice) = unsafe { (libc::sched_getscheduler(0), libc::getpriority(libc::PRIO_PROCESS, 0)) };
-    let Ok(policy @ 0) = u32::try_from(policy) else { return };
-    let (size, runtime) = (size_of::<Attr>() as u32, 100_000);
-    let attr = Attr { size, policy, flags: 0, nice, priority: 0, runtime, deadline: 0, period: 0 };
-    // SAFETY: `attr` lives through the call and has the first layout of the kernel's structure, 48 bytes.
-    unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const attr, 0) };
+    if policy == libc::SCHED_OTHER {
+        let _ = schedule(0, Policy::Sliced(nice, 100_000));
+    }
 }
 
 /// Makes the calling thread run only when nothing else wants the CPU, where that is permitted.

@@ -1,8 +1,11 @@
 //! What it costs to wake a thread on this machine: packets that come while a program sleeps cost one each, and under load,
 //! when it does not sleep any more, none.
 
+use std::thread::Builder;
+
+use nix::errno::Errno;
 use nix::sched::{CpuSet, sched_getcpu, sched_setaffinity};
-use nix::sys::eventfd::EventFd;
+use nix::sys::eventfd::{EfdFlags, EventFd};
 use nix::time::{ClockId, clock_gettime};
 use nix::unistd::Pid;
 
@@ -28,25 +31,28 @@ pub fn cost() -> anyhow::Result<f64> {
 fn round() -> anyhow::Result<f64> {
     let mut here = CpuSet::new();
     here.set(sched_getcpu()?)?;
-    let (there, back) = (EventFd::from_value(0)?, EventFd::from_value(0)?);
-    // Each waits for the other; none can be left waiting, for a thread that fails passes the turn on.
-    let player = |mine: &EventFd, other: &EventFd, begins: bool| -> nix::Result<()> {
+    // Each write allows one read, and each thread writes as often as the other reads, whatever fails: none waits for ever.
+    let event = || EventFd::from_flags(EfdFlags::EFD_SEMAPHORE | EfdFlags::EFD_CLOEXEC);
+    let (there, back) = (event()?, event()?);
+    let player = |mine: &EventFd, other: &EventFd| -> nix::Result<()> {
         let mut result = sched_setaffinity(Pid::from_raw(0), &here);
-        if begins {
-            other.write(1)?;
-        }
         for _ in 0..WAKES / 2 {
-            mine.read()?;
+            result = result.and(mine.read().map(drop));
             result = result.and(other.write(1).map(drop));
         }
         result
     };
     let before = own_ns()?;
-    std::thread::scope(|scope| {
-        let one = scope.spawn(|| player(&there, &back, false));
-        let two = scope.spawn(|| player(&back, &there, true));
-        let ended = [one.join(), two.join()];
-        ended.into_iter().try_for_each(|thread| thread.unwrap_or(Err(nix::errno::Errno::ECANCELED)))
+    std::thread::scope(|scope| -> anyhow::Result<()> {
+        let start = |mine, other| Builder::new().spawn_scoped(scope, move || player(mine, other));
+        let one = start(&there, &back)?;
+        let two = start(&back, &there);
+        // The first turn; without the second thread, all turns of the first.
+        there.write(if two.is_ok() { 1 } else { u64::from(WAKES / 2) })?;
+        for thread in [one, two?] {
+            thread.join().unwrap_or(Err(Errno::ECANCELED))?;
+        }
+        Ok(())
     })?;
     Ok((own_ns()? - before) as f64 / 1e9 / f64::from(WAKES))
 }

@@ -16,6 +16,7 @@ pub mod foreign;
 pub mod http;
 pub mod procs;
 pub mod quiet;
+pub mod stamps;
 pub mod watched;
 pub mod world;
 
