@@ -4,6 +4,7 @@
 //! Needs no privilege; what more root would show is in [`Raw::missing`]. A line that cannot be parsed, a process or
 //! an interface that vanishes meanwhile is left out and counted in [`Raw::skipped`].
 
+mod arp;
 mod device;
 #[cfg(test)]
 mod mutated_tests;
@@ -68,6 +69,8 @@ pub struct Raw {
     pub stack: BTreeMap<String, u64>,
     /// Limits, by the name `sysctl` has for them, each with its numbers.
     pub limits: BTreeMap<String, Vec<u64>>,
+    /// Packets of ARP since the reader was opened; `None` without CAP_NET_RAW.
+    pub arp: Option<u64>,
     /// Sockets that receive.
     pub sockets: Vec<Socket>,
     /// Queues to packet filters.

@@ -93,7 +93,7 @@ pub fn counts(device: &Device) -> bool {
 }
 
 /// Counters by which IP refuses packets that it has received, and the place that each is.
-const REFUSED: [(&str, &str); 12] = [
+const REFUSED: [(&str, &str); 13] = [
     ("Ip.InHdrErrors", "header"),
     ("Ip.InAddrErrors", "address"),
     ("Ip.InUnknownProtos", "protocol"),
@@ -106,7 +106,35 @@ const REFUSED: [(&str, &str); 12] = [
     ("Ip6.InDiscards", "stack"),
     ("Ip6.InNoRoutes", "route"),
     ("Ip6.InTruncatedPkts", "header"),
+    ("TcpExt.IPReversePathFilter", "address"),
 ];
+
+/// Fragments of IP beyond one for each packet that they became: joined, or without the others.
+fn fragments(stack: &BTreeMap<String, u64>, group: &str) -> u64 {
+    let of = |counter: &str| stack.get(&format!("{group}.{counter}")).copied().unwrap_or(0);
+    of("ReasmReqds").saturating_sub(of("ReasmOKs"))
+}
+
+/// Packets that IP received and that no counter saw again: neither delivered, forwarded, refused nor joined from fragments.
+/// Those of IPv6 that may be multicast which nobody here has joined (`ip6_mc_input`, net/ipv6/ip6_input.c), and the others:
+/// a firewall's verdict (`nf_hook_slow`, net/netfilter/core.c), or such multicast of IPv4.
+fn nowhere(stack: &BTreeMap<String, u64>, before: &Raw, after: &Raw, filters: u64) -> (u64, u64) {
+    let at = |name: &str| stack.get(name).copied().unwrap_or(0);
+    let rest = |group: &str, forwarded: &str| -> i64 {
+        let six = |name: &str| name.starts_with("Ip6.");
+        let refused = REFUSED.iter().filter(|(name, _)| six(name) == (group == "Ip6")).map(|(name, _)| at(name));
+        let refused = refused.fold(0, u64::saturating_add);
+        let of = |counter: &str| at(&format!("{group}.{counter}"));
+        signed(of("InReceives")) - signed(of("InDelivers") + of(forwarded) + refused + fragments(stack, group))
+    };
+    let (rest4, rest6) = (rest("Ip", "ForwDatagrams"), rest("Ip6", "OutForwDatagrams"));
+    let unwanted = rest6.clamp(0, signed(at("Ip6.InMcastPkts")));
+    // What a packet filter holds or had no room for is between the two counters too; on the way out it never arrived.
+    let held = waiting_filters(after) - waiting_filters(before) + signed(filters);
+    let n = rest4 + rest6 - unwanted - held;
+    let skew = late(before).saturating_add(late(after));
+    (unwanted.unsigned_abs(), u64::try_from(n).ok().filter(|n| *n > skew).unwrap_or(0))
+}
 
 /// The ledger of an interval, from its arrivals and the counters of the stack that moved.
 pub fn close(
@@ -139,6 +167,10 @@ pub fn close(
     lose("stack", both("Udp.InErrors").saturating_sub(full + memory + checksum));
     lose("no port", both("Udp.NoPorts"));
     lose("filter", filters);
+    let fragments = ["Ip", "Ip6"].iter().map(|group| fragments(stack, group)).sum();
+    let (unwanted, vanished) = nowhere(stack, before, after, filters);
+    lose("ignored", unwanted);
+    lose("vanished", vanished);
     ledger.drops.retain(|_, n| *n > 0);
 
     let segments: u64 = ["InNoECTPkts", "InECT1Pkts", "InECT0Pkts", "InCEPkts"]
@@ -160,7 +192,10 @@ pub fn close(
             .unwrap_or(0),
     };
     let tcp_bad = at("Tcp.InCsumErrors");
+    let arp = before.arp.zip(after.arp).map_or(0, |(then, now)| moved64(then, now));
     for (end, n) in [
+        ("arp", arp),
+        ("fragments", fragments),
         ("udp", both("Udp.InDatagrams")),
         ("tcp", at("Tcp.InSegs").saturating_sub(tcp_bad)),
         ("icmp", at("Icmp.InMsgs") + at("Icmp6.InMsgs")),
@@ -210,9 +245,12 @@ fn late(raw: &Raw) -> u64 {
 /// delivered them yet.
 fn waiting(raw: &Raw) -> i64 {
     let backlogs = raw.softnet.iter().filter_map(|s| s.backlog).map(u64::from);
+    signed(backlogs.fold(0, u64::saturating_add)) + waiting_filters(raw)
+}
+
+fn waiting_filters(raw: &Raw) -> i64 {
     // The kernel counts them in 32 bits.
-    let filters = raw.filters.iter().map(|f| f.waiting.min(u32::MAX.into()));
-    signed(backlogs.chain(filters).fold(0, u64::saturating_add))
+    signed(raw.filters.iter().map(|f| f.waiting.min(u32::MAX.into())).fold(0, u64::saturating_add))
 }
 
 fn waiting_bytes(raw: &Raw) -> u64 {

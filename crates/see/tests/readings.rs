@@ -271,7 +271,7 @@ fn closed(arrived: u64, stack: &[(&str, u64)]) -> see::model::Ledger {
 #[test]
 fn the_ledger_knows_what_gro_merged() {
     // 100 segments became 10 packets, of which IP delivered all.
-    let stack = [("Ip.InReceives", 10), ("IpExt.InECT0Pkts", 100), ("Tcp.InSegs", 10)];
+    let stack = [("Ip.InReceives", 10), ("Ip.InDelivers", 10), ("IpExt.InECT0Pkts", 100), ("Tcp.InSegs", 10)];
     let ledger = closed(100, &stack);
     assert_eq!((ledger.delivered["merged"], ledger.delivered["tcp"], ledger.unaccounted), (90, 10, 0));
     // They were merged when they came: the device counted 10, and nothing was merged here.
@@ -287,7 +287,7 @@ fn packets_that_came_between_two_counters_do_not_hide_what_gro_merged() {
     let mut after = Pair::new().after;
     (after.devices[0].late, after.devices[0].napi) = (5, false);
     let arrivals = [Arrival { offered: 95, packets: 95, ..Arrival::default() }];
-    let stack = moved(&[("Ip.InReceives", 10), ("IpExt.InECT0Pkts", 100), ("Tcp.InSegs", 10)]);
+    let stack = moved(&[("Ip.InReceives", 10), ("Ip.InDelivers", 10), ("IpExt.InECT0Pkts", 100), ("Tcp.InSegs", 10)]);
     let ledger = close(&arrivals, &stack, &Raw::default(), &after, 0);
     assert_eq!((ledger.delivered["merged"], ledger.unaccounted, ledger.skew), (90, -5, 5));
     // Nor are they taken for merged where nothing was: 11 came, IP has seen 10 of them, and counts 100 segments in them.
@@ -302,6 +302,7 @@ fn what_udp_counts_twice_is_lost_once() {
         100,
         &[
             ("Ip.InReceives", 100),
+            ("Ip.InDelivers", 100),
             ("IpExt.InNoECTPkts", 100),
             ("Udp.InDatagrams", 50),
             ("Udp.InErrors", 40),
@@ -322,6 +323,8 @@ fn the_ledger_adds_up_both_versions_of_ip() {
         &[
             ("Ip.InReceives", 30),
             ("Ip6.InReceives", 30),
+            ("Ip.InDelivers", 25),
+            ("Ip6.InDelivers", 20),
             ("IpExt.InNoECTPkts", 30),
             ("Ip6.InNoECTPkts", 30),
             ("Udp.InDatagrams", 20),
@@ -334,6 +337,53 @@ fn the_ledger_adds_up_both_versions_of_ip() {
         ],
     );
     assert_eq!((ledger.delivered["udp"], ledger.delivered["forwarded"], ledger.unaccounted), (40, 10, 0));
+}
+
+#[test]
+fn what_ip_received_and_no_counter_saw_again_has_vanished() {
+    let ledger = closed(
+        100,
+        &[
+            ("Ip.InReceives", 100),
+            ("IpExt.InNoECTPkts", 100),
+            ("TcpExt.IPReversePathFilter", 7),
+            // 20 fragments became 4 packets.
+            ("Ip.ReasmReqds", 20),
+            ("Ip.ReasmOKs", 4),
+            ("Ip.InDelivers", 64),
+            ("Udp.InDatagrams", 64),
+        ],
+    );
+    assert_eq!(ledger.drops, moved(&[("address", 7), ("vanished", 13)]), "{ledger:?}");
+    assert_eq!((ledger.delivered["fragments"], ledger.unaccounted), (16, 0));
+}
+
+#[test]
+fn multicast_of_ipv6_that_nobody_joined_is_nobodys_loss() {
+    let some = |multicast| {
+        closed(
+            10,
+            &[
+                ("Ip6.InReceives", 10),
+                ("Ip6.InNoECTPkts", 10),
+                ("Ip6.InMcastPkts", multicast),
+                ("Ip6.InDelivers", 4),
+                ("Icmp6.InMsgs", 4),
+            ],
+        )
+    };
+    let ledger = some(9);
+    assert_eq!((ledger.drops, ledger.unaccounted), (moved(&[("ignored", 6)]), 0));
+    assert_eq!(some(5).drops, moved(&[("ignored", 5), ("vanished", 1)]));
+}
+
+#[test]
+fn arp_is_delivered_if_it_can_be_counted() {
+    let arrivals = [Arrival { offered: 7, packets: 7, ..Arrival::default() }];
+    let raw = |arp| Raw { arp, ..Raw::default() };
+    let of = |before, after| close(&arrivals, &BTreeMap::new(), &raw(before), &raw(after), 0);
+    assert_eq!((of(Some(3), Some(10)).delivered["arp"], of(Some(3), Some(10)).unaccounted), (7, 0));
+    assert_eq!(of(None, Some(10)).unaccounted, 7);
 }
 
 #[test]

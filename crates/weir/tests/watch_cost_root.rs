@@ -24,9 +24,9 @@ use std::time::Duration;
 const WINDOW: Duration = ms(1000);
 /// Rates among which the one with the most goodput is looked for, packets/s.
 const RATES: [f64; 8] = [100e3, 150e3, 200e3, 250e3, 300e3, 400e3, 500e3, 600e3];
-/// Arms: nothing, the defaults, probes.
-const ARMS: [(&str, Option<&[&str]>); 3] =
-    [("none", None), ("watch", Some(&[])), ("watch --probes", Some(&["--probes"]))];
+/// Arms: nothing, which the others are held against, nothing again, the defaults, probes.
+const ARMS: [(&str, Option<&[&str]>); 4] =
+    [("none", None), ("none again", None), ("watch", Some(&[])), ("watch --probes", Some(&["--probes"]))];
 
 /// Starts `weir watch` on the host's own CPU, and waits until it has read once.
 fn watch(world: &World, args: &[&str]) -> Watch {

@@ -1,6 +1,6 @@
 //! Reads everything, again and again, and keeps what is expensive and seldom changes.
 
-use super::{Device, Queue, Raw, Socket, Task, device, monotonic_ns, sockets, stack, tasks};
+use super::{Device, Queue, Raw, Socket, Task, arp::Arp, device, monotonic_ns, sockets, stack, tasks};
 use crate::{
     discover::{self, Interface, Role},
     error::Result,
@@ -53,6 +53,7 @@ pub struct Reader {
     want: Want,
     host: String,
     sock: NetlinkSocket,
+    arp: nix::Result<Arp>,
     access: std::result::Result<Access, String>,
     slow_ns: u64,
     /// Interfaces as found, by index, with the state of the link they were found in.
@@ -68,6 +69,7 @@ impl Reader {
             want,
             host: stack::read("/proc/sys/kernel/hostname").unwrap_or_default().trim().to_owned(),
             sock: NetlinkSocket::new(),
+            arp: Arp::open(),
             access: Access::for_current_netns().map_err(|e| e.to_string()),
             slow_ns: 0,
             interfaces: BTreeMap::new(),
@@ -95,12 +97,17 @@ impl Reader {
         for item in listed {
             raw.devices.push(self.device(item, slow, &mut asked, &mut raw.skipped));
         }
+        raw.arp = self.arp.as_mut().ok().map(Arp::count);
         let mut bad = 0;
         raw.softnet = stack::softnet(&mut bad);
         raw.stack = stack::counters(&mut bad)?;
         raw.filters = stack::filters(&mut bad);
         let sockets = sockets::all(&mut self.sock, self.want.tcp, &mut raw.missing);
         raw.sockets = sockets.list;
+        match &self.arp {
+            Ok(own) => raw.sockets.retain(|s| s.inode != own.inode),
+            Err(_) => raw.missing.push("packets of ARP, which are unaccounted for: needs CAP_NET_RAW".into()),
+        }
         raw.skipped.insert("sockets", sockets.bad);
         raw.qdiscs = device::qdiscs(&mut self.sock).unwrap_or_default();
         raw.unresolved = device::unresolved(&mut self.sock).unwrap_or_default();

@@ -58,6 +58,17 @@ pub fn schedule(pid: i32, policy: Policy) -> Result<()> {
     }
 }
 
+/// The calling thread and those that it starts behind programs that want the same CPU: at least nice 10, in slices of 0.1 ms.
+/// Under another policy than SCHED_OTHER they are left as they are. For what only looks.
+pub fn give_way() {
+    // SAFETY: plain system calls on the calling thread.
+    let (policy, nice) = unsafe { (libc::sched_getscheduler(0), libc::getpriority(libc::PRIO_PROCESS, 0)) };
+    if policy == libc::SCHED_OTHER {
+        // Nobody may be forbidden to give way; a kernel that does it otherwise has a costlier look.
+        let _ = schedule(0, Policy::Sliced(nice.max(10), 100_000));
+    }
+}
+
 /// struct sched_attr, first published size.
 #[repr(C)]
 #[derive(Default)]

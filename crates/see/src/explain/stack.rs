@@ -61,36 +61,10 @@ fn at(s: &Snapshot, name: &str) -> u64 {
     s.stack.get(name).copied().unwrap_or(0)
 }
 
-/// Packets that IP received and that no counter saw again: neither delivered, forwarded nor refused.
+/// Packets that vanished in IP, if they are too many for multicast that nobody here has joined.
 pub(super) fn vanished(s: &Snapshot) -> u64 {
-    let sum = |names: &[&str]| -> u64 { names.iter().map(|n| at(s, n)).sum() };
-    let received = sum(&["Ip.InReceives", "Ip6.InReceives"]);
-    let seen = sum(&[
-        "Ip.InDelivers",
-        "Ip.ForwDatagrams",
-        "Ip.InHdrErrors",
-        "Ip.InAddrErrors",
-        "Ip.InUnknownProtos",
-        "Ip.InDiscards",
-        "IpExt.InNoRoutes",
-        "IpExt.InTruncatedPkts",
-        "Ip6.InDelivers",
-        "Ip6.OutForwDatagrams",
-        "Ip6.InHdrErrors",
-        "Ip6.InAddrErrors",
-        "Ip6.InUnknownProtos",
-        "Ip6.InDiscards",
-        "Ip6.InNoRoutes",
-        "Ip6.InTruncatedPkts",
-        "TcpExt.IPReversePathFilter",
-    ]);
-    // Fragments become one packet.
-    let joined =
-        sum(&["Ip.ReasmReqds", "Ip6.ReasmReqds"]).saturating_sub(sum(&["Ip.ReasmOKs", "Ip6.ReasmOKs"]));
-    let filters = s.consumers.iter().filter(|c| c.kind == crate::model::Kind::Filter);
-    let lost = s.ledger.drops.get("filter").copied();
-    let held = filters.map(|c| c.waiting).chain(lost).fold(s.ledger.skew_reading, u64::saturating_add);
-    let n = received.saturating_sub(held.saturating_add(seen + joined));
+    let n = s.ledger.drops.get("vanished").copied().unwrap_or(0);
+    let received = at(s, "Ip.InReceives") + at(s, "Ip6.InReceives");
     let enough = n as f64 >= VANISHED_MIN * s.interval_s && n > received / 100;
     if enough { n } else { 0 }
 }

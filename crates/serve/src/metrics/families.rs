@@ -25,7 +25,7 @@ const WAITS: usize = 7 * (BOUNDS_US.len() + 2);
 const WORDS: usize = 64;
 
 /// Words of the ledger for losses: each has a series from the start, so that its first packet is a rise.
-const LOSSES: [&str; 16] = [
+const LOSSES: [&str; 17] = [
     "address",
     "backlog",
     "broken",
@@ -41,6 +41,7 @@ const LOSSES: [&str; 16] = [
     "socket",
     "socket memory",
     "stack",
+    "vanished",
     "xdp",
 ];
 

@@ -206,8 +206,9 @@ pub const EXPLAIN: [&str; 4] = ["explain", "--for", "1s", "--json"];
 /// Looks at most, until nobody else has the host CPU: a program of somebody else is a fault of its own.
 const LOOKS: usize = 4;
 
-/// The report that `look` gets as text, whose rules are as `wanted`. If they are not although only `pids` had the host
-/// CPU, the test has failed; if others had it too often, it says that it was skipped.
+/// The report that `look` gets as text, whose rules are as `wanted` and whose ledger is unaccounted by its stated skew at
+/// most. If it is not so although only `pids` had the host CPU, the test has failed; if others had it too often, it says
+/// that it was skipped.
 pub fn explained(
     pids: &[u32],
     look: impl Fn() -> (bool, String),
@@ -227,7 +228,8 @@ pub fn explained(
             "found {found:?}, unaccounted {rest} of {offered}, skew {skew}, others {:.0} %",
             others * 100.0
         );
-        if wanted(&found) {
+        let whole = rest.as_i64().unwrap().unsigned_abs() <= skew.as_u64().unwrap();
+        if wanted(&found) && whole {
             return Some(report);
         }
         assert!(!quiet.was(), "{report:#}");
