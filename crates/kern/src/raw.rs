@@ -75,6 +75,8 @@ pub struct Raw {
     pub sockets: Vec<Socket>,
     /// Queues to packet filters.
     pub filters: Vec<FilterQueue>,
+    /// Verdicts that they gave while the counters were read: those packets are in some counters and not in others.
+    pub verdicts: u64,
     /// Processes that hold sockets, by inode of the socket.
     pub holders: BTreeMap<u64, Holder>,
     /// Those processes, and what else was asked for.

@@ -70,6 +70,9 @@ pub struct Costs {
     pub per_pass: Option<f64>,
     /// Seconds per wake of the program that were left out, because it does not sleep under load; 0: none were.
     pub per_wake: f64,
+    /// Seconds per pass that were left out where `per_pass` is not known, because a busy CPU makes few: a wake's cost is
+    /// assumed. 0: none were.
+    pub pass_assumed: f64,
     /// True if each packet had a pass of its own: under load they share one and cost less, so the rate is a lower bound.
     pub alone: bool,
 }
@@ -106,7 +109,7 @@ pub struct Known {
 /// program runs on the CPU that receives.
 fn costs(windows: &[Window], crowded: bool, together: bool, wake: f64) -> Option<Costs> {
     // A program that has the CPU for itself does not sleep when it counts. Beside a rival it is made to wait instead.
-    let wake = if crowded { 0.0 } else { wake };
+    let (pass, wake) = (wake, if crowded { 0.0 } else { wake });
     let awake = |share: f64, w: &Window| (share - wake * w.turns).max(0.0);
     let varied = spread(windows, |w| w.rate) >= SPREAD;
     let counted = windows.iter().all(|w| w.softirqs > 0.0);
@@ -114,6 +117,9 @@ fn costs(windows: &[Window], crowded: bool, together: bool, wake: f64) -> Option
     let (batches, rates) = (spread(windows, batch), spread(windows, |w| w.rate));
     let passes = varied && counted && batches >= SPREAD.max(rates.sqrt());
     let alone = counted && windows.iter().all(|w| batch(w) < ALONE);
+    // Passes that grow with the rate go away under load too: what is left of them is one for each PASS packets.
+    let pass = if varied && counted && !passes { pass } else { 0.0 };
+    let busy = |share: f64, w: &Window| (share - pass * (w.softirqs - w.rate / PASS).max(0.0)).max(0.0);
     // Per pass and per packet; in the place of the fixed part is what a pass costs.
     let line = |share: &dyn Fn(&Window) -> f64| -> Option<Line> {
         if passes {
@@ -130,20 +136,28 @@ fn costs(windows: &[Window], crowded: bool, together: bool, wake: f64) -> Option
     };
     // Softirq interrupts the program for its part of the time that the program runs.
     let own = |w: &Window| awake(w.program * (1.0 - w.softirq).max(0.0), w);
-    let (receive, program) = (line(&|w| w.softirq)?, line(&own)?);
+    let (receive, program) = (line(&|w| busy(w.softirq, w))?, line(&own)?);
     let full = |receive: Line, program: Line| {
         let lean = |line: Line| match passes {
             true => Line { fixed: 0.0, per_packet: line.per_packet + line.fixed / PASS },
             false => line,
         };
         let per_pass = passes.then_some(receive.fixed + program.fixed);
-        Costs { receive: lean(receive), program: lean(program), varied, per_pass, per_wake: wake, alone }
+        Costs {
+            receive: lean(receive),
+            program: lean(program),
+            varied,
+            per_pass,
+            per_wake: wake,
+            pass_assumed: pass,
+            alone,
+        }
     };
     if crowded {
         return Some(full(receive, program));
     }
     // The whole is known best, because idle time is measured and softirq time sampled; the parts tell how it divides.
-    let whole = line(&|w| if together { awake(w.busy, w) } else { w.busy })?;
+    let whole = line(&|w| busy(if together { awake(w.busy, w) } else { w.busy }, w))?;
     let divide = |whole: f64, receive: f64, program: f64| {
         let part = if receive + program > 0.0 { receive / (receive + program) } else { 1.0 };
         (whole * part, whole * (1.0 - part))
@@ -321,6 +335,22 @@ mod tests {
         let windows: Vec<Window> = [37e3, 59e3, 80e3, 119e3, 124e3].map(window).into();
         let costs = fit(&windows, &blank(), &|p| p, EXACT).unwrap().costs;
         assert!(costs.per_pass.is_none() && !costs.alone, "{costs:?}");
+    }
+
+    #[test]
+    fn passes_that_grow_with_the_rate_are_taken_to_cost_a_wake_each() {
+        // One pass for three packets at any rate, 2 us each.
+        let window = |rate: f64| {
+            let passes = Window { softirqs: rate / 3.0, ..window(rate) };
+            Window { busy: passes.busy + 2e-6 * rate / 3.0, softirq: passes.softirq + 2e-6 * rate / 3.0, ..passes }
+        };
+        let windows: Vec<Window> = [20e3, 40e3, 60e3, 80e3].map(window).into();
+        let with = |wake| fit(&windows, &blank(), &|p| p, Known { wake, ..EXACT }).unwrap();
+        let (known, unknown) = (with(2e-6), with(0.0));
+        assert!((unknown.mlfrr.value / (0.78 / (2.1e-6 + 2e-6 / 3.0)) - 1.0).abs() < 1e-3, "{:?}", unknown.mlfrr);
+        // A full CPU makes one for 300 packets.
+        assert!((known.mlfrr.value / (0.78 / (2.1e-6 + 2e-6 / PASS)) - 1.0).abs() < 1e-3, "{:?}", known.mlfrr);
+        assert_eq!((known.costs.pass_assumed, known.costs.per_pass), (2e-6, None));
     }
 
     #[test]

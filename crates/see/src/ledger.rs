@@ -230,15 +230,15 @@ fn signed(n: u64) -> i64 {
 /// Packets that a driver hands up before it counts them: those of one poll (`NAPI_POLL_WEIGHT`, include/linux/netdevice.h).
 const POLL: u64 = 64;
 
-/// Packets that arrived while the counters were read one after the other: some counters have them and some have not. Where
-/// some did, a poll of each queue may have been under way besides.
+/// Packets that arrived, or left a packet filter, while the counters were read one after the other: some counters have them and
+/// some have not. Where some did arrive, a poll of each queue may have been under way besides.
 fn late(raw: &Raw) -> u64 {
     let one = |d: &Device| match d.late {
         0 => 0,
         n if d.napi => n.saturating_add(POLL * d.queues.len().max(1) as u64),
         n => n,
     };
-    raw.devices.iter().filter(|d| counts(d)).map(one).fold(0, u64::saturating_add)
+    raw.devices.iter().filter(|d| counts(d)).map(one).fold(raw.verdicts, u64::saturating_add)
 }
 
 /// Packets in queues that count packets: backlogs, and those to packet filters, where IP has received them and nothing has

@@ -7,7 +7,7 @@ use crate::{
     holders::Holders,
     irq,
     link::Link,
-    proc::{self, Holder},
+    proc::{self, FilterQueue, Holder},
     settings::Access,
     wire,
 };
@@ -100,8 +100,10 @@ impl Reader {
         raw.arp = self.arp.as_mut().ok().map(Arp::count);
         let mut bad = 0;
         raw.softnet = stack::softnet(&mut bad);
+        let filters = stack::filters(&mut 0);
         raw.stack = stack::counters(&mut bad)?;
         raw.filters = stack::filters(&mut bad);
+        raw.verdicts = verdicts(&filters, &raw.filters);
         let sockets = sockets::all(&mut self.sock, self.want.tcp, &mut raw.missing);
         raw.sockets = sockets.list;
         match &self.arp {
@@ -223,6 +225,16 @@ impl Reader {
     }
 }
 
+/// Packets that left queues between two readings. Ids have 32 bits and run over.
+fn verdicts(before: &[FilterQueue], after: &[FilterQueue]) -> u64 {
+    let left = |now: &FilterQueue| {
+        let then = before.iter().find(|f| f.queue == now.queue)?;
+        let came = (now.ids as u32).wrapping_sub(then.ids as u32);
+        Some(then.waiting.saturating_add(came.into()).saturating_sub(now.waiting))
+    };
+    after.iter().filter_map(left).fold(0, u64::saturating_add)
+}
+
 fn queues_of(found: &Interface) -> Vec<Queue> {
     let queue = |s: &discover::Source| Queue {
         queue: s.queue,
@@ -266,6 +278,17 @@ mod tests {
         let inode = one.inode;
         drop(socket);
         assert!(!reader.read().unwrap().holders.contains_key(&inode));
+    }
+
+    #[test]
+    fn packets_that_left_queues_to_filters() {
+        let queue = |queue, waiting, ids| FilterQueue { queue, port: 7, waiting, queue_full: 0, socket_full: 0, ids };
+        // 2 came and 5 left; the second one's ids ran over, and the third is new.
+        let (before, after) = (
+            [queue(1, 10, 100), queue(2, 0, u64::from(u32::MAX))],
+            [queue(1, 7, 102), queue(2, 1, 2), queue(3, 9, 9)],
+        );
+        assert_eq!(verdicts(&before, &after), 5 + 2);
     }
 
     #[test]

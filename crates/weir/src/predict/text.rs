@@ -100,6 +100,10 @@ pub(super) fn text(answer: &Answer, paint: Paint) -> String {
             100.0 * (costs.receive.fixed + costs.program.fixed)
         ),
     };
+    if costs.pass_assumed > 0.0 {
+        per_packet +=
+            &format!("; a pass of the softirq, of which a busy CPU makes few, is taken to cost {}", us(costs.pass_assumed));
+    }
     if costs.per_wake > 0.0 && costs.program.per_packet > 0.0 {
         per_packet +=
             &format!("; a wake of the program {}, of which under load there is none", us(costs.per_wake));
@@ -191,6 +195,7 @@ mod tests {
                 varied,
                 per_pass: None,
                 per_wake: 1.8e-6,
+                pass_assumed: 0.0,
                 alone: false,
             },
             rows: vec![

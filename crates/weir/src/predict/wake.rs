@@ -9,10 +9,10 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 use nix::time::{ClockId, clock_gettime};
 use nix::unistd::Pid;
 
-/// Wakes of one measurement, measurements on one CPU of which the middle one counts, and CPUs that are tried: together less than
-/// 40 ms of CPU time, spent before the host is watched.
-const WAKES: u32 = 400;
-const ROUNDS: usize = 5;
+/// Turns of a piece that is measured, 16 wakes in some 30 us: shorter than the time between two interrupts of a busy timer.
+const TURNS: u32 = 8;
+/// Pieces on one CPU, and CPUs that are tried: together less than 40 ms of CPU time, spent before the host is watched.
+const PIECES: u32 = 100;
 const CPUS: usize = 4;
 
 /// CPU time of this process, ns.
@@ -21,17 +21,17 @@ fn own_ns() -> nix::Result<u64> {
     Ok(time.tv_sec() as u64 * 1_000_000_000 + time.tv_nsec() as u64)
 }
 
-/// Seconds of CPU time from one thread's sleep to the other's on the same CPU: the middle of several measurements, on the CPU
-/// where that is least, since interrupts and their softirqs count as time of whom they interrupt. An error if there may be no
-/// thread.
+/// Seconds of CPU time from one thread's sleep to the other's on the same CPU, where that is least: of many short pieces the
+/// one that a quarter are shorter than, since interrupts and their softirqs count as time of whom they interrupt. An error if
+/// there may be no thread.
 pub fn cost() -> anyhow::Result<f64> {
     let allowed = sched_getaffinity(Pid::from_raw(0))?;
     let allowed: Vec<usize> = (0..CpuSet::count()).filter(|cpu| allowed.is_set(*cpu).unwrap_or(false)).collect();
     let mut least = f64::INFINITY;
     for cpu in spread(&allowed) {
-        let mut rounds = (0..ROUNDS).map(|_| round(cpu)).collect::<anyhow::Result<Vec<f64>>>()?;
-        rounds.sort_by(f64::total_cmp);
-        least = least.min(rounds[ROUNDS / 2]);
+        let mut pieces = pieces(cpu)?;
+        pieces.sort_unstable();
+        least = least.min(pieces[pieces.len() / 4] as f64 / 1e9 / f64::from(2 * TURNS));
     }
     anyhow::ensure!(least.is_finite(), "no CPU is allowed");
     Ok(least)
@@ -43,33 +43,37 @@ fn spread(all: &[usize]) -> impl Iterator<Item = usize> + '_ {
     (0..some).map(move |i| all[i * all.len() / some])
 }
 
-fn round(cpu: usize) -> anyhow::Result<f64> {
+/// CPU time of [`PIECES`] pieces, ns.
+fn pieces(cpu: usize) -> anyhow::Result<Vec<u64>> {
     let mut here = CpuSet::new();
     here.set(cpu)?;
     // Each write allows one read, and each thread writes as often as the other reads, whatever fails: none waits for ever.
     let event = || EventFd::from_flags(EfdFlags::EFD_SEMAPHORE | EfdFlags::EFD_CLOEXEC);
     let (there, back) = (event()?, event()?);
-    let player = |mine: &EventFd, other: &EventFd| -> nix::Result<()> {
+    let player = |mine: &EventFd, other: &EventFd| -> nix::Result<Vec<u64>> {
         let mut result = sched_setaffinity(Pid::from_raw(0), &here);
-        for _ in 0..WAKES / 2 {
-            result = result.and(mine.read().map(drop));
-            result = result.and(other.write(1).map(drop));
+        let mut times = Vec::with_capacity(PIECES as usize + 1);
+        for turn in 0..=PIECES * TURNS {
+            if turn % TURNS == 0 {
+                times.push(own_ns());
+            }
+            if turn < PIECES * TURNS {
+                result = result.and(mine.read().map(drop));
+                result = result.and(other.write(1).map(drop));
+            }
         }
-        result
+        result.and(times.into_iter().collect())
     };
-    let before = own_ns()?;
-    std::thread::scope(|scope| -> anyhow::Result<()> {
+    std::thread::scope(|scope| -> anyhow::Result<Vec<u64>> {
         let start = |mine, other| Builder::new().spawn_scoped(scope, move || player(mine, other));
         let one = start(&there, &back)?;
         let two = start(&back, &there);
         // The first turn; without the second thread, all turns of the first.
-        there.write(if two.is_ok() { 1 } else { u64::from(WAKES / 2) })?;
-        for thread in [one, two?] {
-            thread.join().unwrap_or(Err(Errno::ECANCELED))?;
-        }
-        Ok(())
-    })?;
-    Ok((own_ns()? - before) as f64 / 1e9 / f64::from(WAKES))
+        there.write(if two.is_ok() { 1 } else { u64::from(PIECES * TURNS) })?;
+        let times = one.join().unwrap_or(Err(Errno::ECANCELED))?;
+        two?.join().unwrap_or(Err(Errno::ECANCELED))?;
+        Ok(times.windows(2).map(|pair| pair[1].saturating_sub(pair[0])).collect())
+    })
 }
 
 #[cfg(test)]
