@@ -32,9 +32,9 @@ const WINDOWS: (u32, u32) = (5, 120);
 const LOOK: Duration = Duration::from_millis(100);
 /// Most looks that found something, per window.
 const LOOKS: usize = 4096;
-/// Relative error of the model beside what the observations leave open, for an interval of 90 %. Assumed: docs/model.md has
-/// what a comparison gave.
-const MODEL_ERROR: f64 = 0.15;
+/// Relative error of the model beside what the observations leave open, for an interval of 90 %: of the 48 hosts of `weir predict
+/// --check` (seeds 6001 and 7001) 37 are within it. docs/model.md has what a comparison gave.
+const MODEL_ERROR: f64 = 0.2;
 
 /// One row of the answer.
 #[derive(Debug, Clone, PartialEq, Serialize)]
