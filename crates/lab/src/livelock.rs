@@ -109,7 +109,7 @@ impl Sweep {
             return Err(Error::Usage(format!("no arm {unknown}; there are {}", known.join(", "))));
         }
         let reserves: Vec<String> = options.reserves.iter().map(|r| arm::reserve(*r).name).collect();
-        let extra = |a: &Arm| reserves.contains(&a.name) && options.arms.is_none();
+        let extra = |a: &Arm| reserves.contains(&a.name);
         let arms: Vec<Arm> =
             self.candidates(options).into_iter().filter(|a| wanted.contains(&a.name) || extra(a)).collect();
         if let Some(arm) = arms.iter().find(|a| matches!(a.host, Host::Guard(_)) && !weir) {
@@ -353,5 +353,9 @@ mod tests {
         let (arms, limited) = choose(&more, true, None).unwrap();
         assert_eq!((arms.len() + usize::from(limited), limited), (UDP.names(&more).len(), true));
         assert!(arms.iter().any(|a| a.name == "weir-reserve-75"));
+        // In addition to those that are named.
+        let more = Options { reserves: vec![50], ..with(&["stock-rps"]) };
+        let names: Vec<String> = choose(&more, true, None).unwrap().0.into_iter().map(|a| a.name).collect();
+        assert_eq!(names, ["stock-rps", "weir-reserve-50"]);
     }
 }
