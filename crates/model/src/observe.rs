@@ -342,14 +342,26 @@ mod tests {
         // One pass for three packets at any rate, 2 us each.
         let window = |rate: f64| {
             let passes = Window { softirqs: rate / 3.0, ..window(rate) };
-            Window { busy: passes.busy + 2e-6 * rate / 3.0, softirq: passes.softirq + 2e-6 * rate / 3.0, ..passes }
+            Window {
+                busy: passes.busy + 2e-6 * rate / 3.0,
+                softirq: passes.softirq + 2e-6 * rate / 3.0,
+                ..passes
+            }
         };
         let windows: Vec<Window> = [20e3, 40e3, 60e3, 80e3].map(window).into();
         let with = |wake| fit(&windows, &blank(), &|p| p, Known { wake, ..EXACT }).unwrap();
         let (known, unknown) = (with(2e-6), with(0.0));
-        assert!((unknown.mlfrr.value / (0.78 / (2.1e-6 + 2e-6 / 3.0)) - 1.0).abs() < 1e-3, "{:?}", unknown.mlfrr);
+        assert!(
+            (unknown.mlfrr.value / (0.78 / (2.1e-6 + 2e-6 / 3.0)) - 1.0).abs() < 1e-3,
+            "{:?}",
+            unknown.mlfrr
+        );
         // A full CPU makes one for 300 packets.
-        assert!((known.mlfrr.value / (0.78 / (2.1e-6 + 2e-6 / PASS)) - 1.0).abs() < 1e-3, "{:?}", known.mlfrr);
+        assert!(
+            (known.mlfrr.value / (0.78 / (2.1e-6 + 2e-6 / PASS)) - 1.0).abs() < 1e-3,
+            "{:?}",
+            known.mlfrr
+        );
         assert_eq!((known.costs.pass_assumed, known.costs.per_pass), (2e-6, None));
     }
 

@@ -246,7 +246,8 @@ fn losses(s: &Snapshot) -> Vec<Loss<'_>> {
         }
     }
     for stage in s.path.iter().filter(|stage| matches!(stage.place, Place::Backlog | Place::Stack)) {
-        for (what, n) in stage.drops.iter().filter(|(what, _)| !matches!(what.as_str(), "filter" | "ignored" | "vanished"))
+        for (what, n) in
+            stage.drops.iter().filter(|(what, _)| !matches!(what.as_str(), "filter" | "ignored" | "vanished"))
         {
             push(stage.place, what, *n, None, None);
         }

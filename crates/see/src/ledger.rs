@@ -122,10 +122,12 @@ fn nowhere(stack: &BTreeMap<String, u64>, before: &Raw, after: &Raw, filters: u6
     let at = |name: &str| stack.get(name).copied().unwrap_or(0);
     let rest = |group: &str, forwarded: &str| -> i64 {
         let six = |name: &str| name.starts_with("Ip6.");
-        let refused = REFUSED.iter().filter(|(name, _)| six(name) == (group == "Ip6")).map(|(name, _)| at(name));
+        let refused =
+            REFUSED.iter().filter(|(name, _)| six(name) == (group == "Ip6")).map(|(name, _)| at(name));
         let refused = refused.fold(0, u64::saturating_add);
         let of = |counter: &str| at(&format!("{group}.{counter}"));
-        signed(of("InReceives")) - signed(of("InDelivers") + of(forwarded) + refused + fragments(stack, group))
+        signed(of("InReceives"))
+            - signed(of("InDelivers") + of(forwarded) + refused + fragments(stack, group))
     };
     let (rest4, rest6) = (rest("Ip", "ForwDatagrams"), rest("Ip6", "OutForwDatagrams"));
     let unwanted = rest6.clamp(0, signed(at("Ip6.InMcastPkts")));

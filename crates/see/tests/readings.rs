@@ -287,7 +287,8 @@ fn packets_that_came_between_two_counters_do_not_hide_what_gro_merged() {
     let mut after = Pair::new().after;
     (after.devices[0].late, after.devices[0].napi) = (5, false);
     let arrivals = [Arrival { offered: 95, packets: 95, ..Arrival::default() }];
-    let stack = moved(&[("Ip.InReceives", 10), ("Ip.InDelivers", 10), ("IpExt.InECT0Pkts", 100), ("Tcp.InSegs", 10)]);
+    let stack =
+        moved(&[("Ip.InReceives", 10), ("Ip.InDelivers", 10), ("IpExt.InECT0Pkts", 100), ("Tcp.InSegs", 10)]);
     let ledger = close(&arrivals, &stack, &Raw::default(), &after, 0);
     assert_eq!((ledger.delivered["merged"], ledger.unaccounted, ledger.skew), (90, -5, 5));
     // Nor are they taken for merged where nothing was: 11 came, IP has seen 10 of them, and counts 100 segments in them.

@@ -282,7 +282,8 @@ mod tests {
 
     #[test]
     fn packets_that_left_queues_to_filters() {
-        let queue = |queue, waiting, ids| FilterQueue { queue, port: 7, waiting, queue_full: 0, socket_full: 0, ids };
+        let queue =
+            |queue, waiting, ids| FilterQueue { queue, port: 7, waiting, queue_full: 0, socket_full: 0, ids };
         // 2 came and 5 left; the second one's ids ran over, and the third is new.
         let (before, after) = (
             [queue(1, 10, 100), queue(2, 0, u64::from(u32::MAX))],

@@ -101,8 +101,10 @@ pub(super) fn text(answer: &Answer, paint: Paint) -> String {
         ),
     };
     if costs.pass_assumed > 0.0 {
-        per_packet +=
-            &format!("; a pass of the softirq, of which a busy CPU makes few, is taken to cost {}", us(costs.pass_assumed));
+        per_packet += &format!(
+            "; a pass of the softirq, of which a busy CPU makes few, is taken to cost {}",
+            us(costs.pass_assumed)
+        );
     }
     if costs.per_wake > 0.0 && costs.program.per_packet > 0.0 {
         per_packet +=

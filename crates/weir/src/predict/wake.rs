@@ -27,7 +27,8 @@ fn own_ns() -> nix::Result<u64> {
 /// there may be no thread.
 pub fn cost() -> anyhow::Result<f64> {
     let allowed = sched_getaffinity(Pid::from_raw(0))?;
-    let allowed: Vec<usize> = (0..CpuSet::count()).filter(|cpu| allowed.is_set(*cpu).unwrap_or(false)).collect();
+    let allowed: Vec<usize> =
+        (0..CpuSet::count()).filter(|cpu| allowed.is_set(*cpu).unwrap_or(false)).collect();
     let mut least = f64::INFINITY;
     for cpu in spread(&allowed) {
         let mut pieces = pieces(cpu)?;
