@@ -283,7 +283,7 @@ fn harmless(s: &Snapshot) -> Vec<String> {
     }
     if let Some(n) = s.ledger.drops.get("ignored").filter(|n| **n > 0) {
         list.push(format!(
-            "rx_dropped: {n} packets of protocols or VLANs that nobody here wants (__netif_receive_skb_core, net/core/dev.c)"
+            "{n} packets of protocols, VLANs or multicast groups that nobody here wants (rx_dropped, Ip6.InMcastPkts)"
         ));
     }
     list

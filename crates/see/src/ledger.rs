@@ -106,7 +106,7 @@ const REFUSED: [(&str, &str); 13] = [
     ("Ip6.InDiscards", "stack"),
     ("Ip6.InNoRoutes", "route"),
     ("Ip6.InTruncatedPkts", "header"),
-    ("TcpExt.IPReversePathFilter", "address"),
+    ("TcpExt.IPReversePathFilter", "reverse path"),
 ];
 
 /// Fragments of IP beyond one for each packet that they became: joined, or without the others.

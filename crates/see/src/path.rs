@@ -153,7 +153,16 @@ pub fn host(
     };
     let early: u64 = ["ring", "xdp", "memory", "broken", "backlog", "ignored"].iter().map(|p| at(p)).sum();
     let stack_drops = named(&[
-        "header", "address", "protocol", "route", "stack", "checksum", "no port", "filter", "vanished",
+        "header",
+        "address",
+        "reverse path",
+        "protocol",
+        "route",
+        "stack",
+        "checksum",
+        "no port",
+        "filter",
+        "vanished",
         "ignored",
     ]);
     let mut stack = stage(Place::Stack, ledger.offered.saturating_sub(early), stack_drops);

@@ -355,7 +355,7 @@ fn what_ip_received_and_no_counter_saw_again_has_vanished() {
             ("Udp.InDatagrams", 64),
         ],
     );
-    assert_eq!(ledger.drops, moved(&[("address", 7), ("vanished", 13)]), "{ledger:?}");
+    assert_eq!(ledger.drops, moved(&[("reverse path", 7), ("vanished", 13)]), "{ledger:?}");
     assert_eq!((ledger.delivered["fragments"], ledger.unaccounted), (16, 0));
 }
 

@@ -201,6 +201,12 @@ const CASES: &[Case] = &[
         instead: &[],
     },
     Case {
+        rule: "reverse-path",
+        plant: |p| refused(p, "TcpExt.IPReversePathFilter", 10),
+        spare: |p| refused(p, "TcpExt.IPReversePathFilter", 9),
+        instead: &[],
+    },
+    Case {
         rule: "no-port",
         plant: |p| {
             p.count("Udp.NoPorts", 100);

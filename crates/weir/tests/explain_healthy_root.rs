@@ -4,7 +4,7 @@
 
 mod common;
 
-use common::faults::Host;
+use common::faults::{Host, raw_socket};
 use common::{alone, ms, possible};
 use std::io::{Read, Write};
 use std::net::{SocketAddrV4, TcpListener, TcpStream};
@@ -24,6 +24,27 @@ fn healthy<T>(name: &str, work: impl FnOnce(&Host) -> T) {
 #[test]
 fn idle_root() {
     healthy("idle_root", |_| ());
+}
+
+/// Requests for the address of somebody else: IP never sees them, and the ledger has them all the same.
+#[test]
+fn arp_root() {
+    healthy("arp_root", |host| {
+        let mut frame = [0; 42];
+        frame[..6].fill(0xff);
+        frame[6..12].copy_from_slice(&[2, 0, 0, 0, 0, 9]);
+        // ARP: Ethernet, IPv4, a request.
+        frame[12..22].copy_from_slice(&[8, 6, 0, 1, 8, 0, 6, 4, 0, 1]);
+        frame[22..28].copy_from_slice(&[2, 0, 0, 0, 0, 9]);
+        frame[28..32].copy_from_slice(&host.wire_address().octets());
+        frame[38..42].copy_from_slice(&[198, 19, 7, 7]);
+        let far = host.far.clone();
+        let raw = host.wire.run(move || raw_socket(&far));
+        let arp = host.repeat(500, 5, move || {
+            nix::unistd::write(&raw, &frame).unwrap();
+        });
+        (host.sink(host.port, ""), host.send(host.port, 1_000, 5), arp)
+    });
 }
 
 #[test]

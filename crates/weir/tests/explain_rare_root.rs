@@ -35,6 +35,19 @@ fn have(name: &str, program: &str, package: &str) -> bool {
 }
 
 #[test]
+fn way_back_through_another_interface_root() {
+    fault("way_back_through_another_interface_root", |host| {
+        host.connect("back", "there", 250);
+        host.sh(&format!("ip route add {}/32 dev back", host.wire_address()));
+        host.sh("sysctl -qw net.ipv4.conf.all.rp_filter=1");
+        let _sink = host.sink(host.port, "");
+        let _load = host.send(host.port, 5_000, 10);
+        let Some(report) = host.finds("reverse-path") else { return };
+        assert_eq!(rules(&report), ["reverse-path"], "{report:#}");
+    });
+}
+
+#[test]
 fn socket_that_refuses_root() {
     fault("socket_that_refuses_root", |host| {
         let socket = host.socket(host.port);

@@ -5,7 +5,7 @@
 
 mod common;
 
-use common::faults::{EXPLAIN, Host, explained, inherit, rules};
+use common::faults::{EXPLAIN, Host, explained, inherit, raw_socket, rules};
 use common::procs::signal;
 use common::world::{PORT, World};
 use common::{alone, ms, possible};
@@ -24,7 +24,8 @@ fn fault(name: &str, fault: impl FnOnce(&Host)) {
 #[test]
 fn small_receive_buffer_root() {
     fault("small_receive_buffer_root", |host| {
-        let _sink = host.sink(host.port, "--rcvbuf 8192");
+        // Slower than a burst comes, faster than all of them.
+        let _sink = host.sink(host.port, "--rcvbuf 8192 --work-ns 10000");
         let _load = host.send(host.port, 10_000, 200);
         host.finds("buffer-small");
     });
@@ -200,23 +201,6 @@ fn wrong_checksums_root() {
         });
         host.finds("checksum");
     });
-}
-
-/// A packet socket that sends on `dev`.
-fn raw_socket(dev: &str) -> std::os::fd::OwnedFd {
-    use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
-    use std::os::fd::AsRawFd;
-    let fd = socket(AddressFamily::Packet, SockType::Raw, SockFlag::empty(), None).unwrap();
-    // SAFETY: all-zero bytes are a valid sockaddr_ll.
-    let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
-    address.sll_family = libc::AF_PACKET as u16;
-    address.sll_ifindex = nix::net::if_::if_nametoindex(dev).unwrap() as i32;
-    // SAFETY: the pointer and length describe a live sockaddr_ll.
-    let r = unsafe {
-        libc::bind(fd.as_raw_fd(), (&raw const address).cast(), size_of::<libc::sockaddr_ll>() as u32)
-    };
-    assert_eq!(r, 0);
-    fd
 }
 
 /// Makes the host a router, with a route on the wire to `198.19.0.0/16` through it.

@@ -108,7 +108,7 @@ impl Reader {
         raw.sockets = sockets.list;
         match &self.arp {
             Ok(own) => raw.sockets.retain(|s| s.inode != own.inode),
-            Err(_) => raw.missing.push("packets of ARP, which are unaccounted for: needs CAP_NET_RAW".into()),
+            Err(_) => raw.missing.push("packets of ARP, which are unaccounted: needs root".into()),
         }
         raw.skipped.insert("sockets", sockets.bad);
         raw.qdiscs = device::qdiscs(&mut self.sock).unwrap_or_default();

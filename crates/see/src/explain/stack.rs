@@ -3,7 +3,7 @@
 use super::{Case, Cause, Rule};
 use crate::model::Snapshot;
 
-pub(super) static RULES: [Rule; 8] = [
+pub(super) static RULES: [Rule; 9] = [
     Rule {
         name: "checksum",
         of: &["checksum"],
@@ -27,6 +27,12 @@ pub(super) static RULES: [Rule; 8] = [
         of: &["address"],
         source: "WU-07; Ip.InAddrErrors, ip_error, net/ipv4/route.c",
         test: address,
+    },
+    Rule {
+        name: "reverse-path",
+        of: &["reverse path"],
+        source: "WU-07; TcpExt.IPReversePathFilter, fib_validate_source, net/ipv4/fib_frontend.c",
+        test: reverse_path,
     },
     Rule {
         name: "no-port",
@@ -139,6 +145,19 @@ fn address(case: &Case<'_>) -> Option<Cause> {
         counters(case, &["Ip.InAddrErrors", "Ip6.InAddrErrors"]),
         vec![format!("{change}     # if this host is to be a router; else find out who sends them here")],
         "as a router this host forwards them",
+    )
+}
+
+fn reverse_path(case: &Case<'_>) -> Option<Cause> {
+    let interface = case.busiest_interface();
+    cause(
+        "Packets come through an interface by which this host does not reach their sender: rp_filter drops them",
+        counters(case, &["TcpExt.IPReversePathFilter"]),
+        vec![
+            "ip route get SENDER     # the way back; if it should be this one, add the route".into(),
+            format!("sudo sysctl -w net.ipv4.conf.{interface}.rp_filter=2     # else: any way back will do"),
+        ],
+        "packets from senders that any route leads to are accepted",
     )
 }
 

@@ -25,7 +25,7 @@ const WAITS: usize = 7 * (BOUNDS_US.len() + 2);
 const WORDS: usize = 64;
 
 /// Words of the ledger for losses: each has a series from the start, so that its first packet is a rise.
-const LOSSES: [&str; 17] = [
+const LOSSES: [&str; 18] = [
     "address",
     "backlog",
     "broken",
@@ -36,6 +36,7 @@ const LOSSES: [&str; 17] = [
     "memory",
     "no port",
     "protocol",
+    "reverse path",
     "ring",
     "route",
     "socket",

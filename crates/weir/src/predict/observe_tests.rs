@@ -123,7 +123,7 @@ fn a_host_with_one_program() {
     assert!((third.program - 0.17).abs() < 1e-9 && (third.softirq - 0.12).abs() < 1e-9);
     assert!((third.busy - 0.29).abs() < 1e-9, "{third:?}");
     assert!((third.softirqs - 15_000.0).abs() < 1.0 && (third.turns - 30_000.0).abs() < 1.0, "{third:?}");
-    // 2 us of program and 2 us of softirq per packet, 0.2 ms for each 456 of them, 5 % fixed.
+    // 2 us of program and 2 us of softirq per packet, 0.1 ms for each 456 of them, 5 % fixed.
     let fitted = model::observe::fit(
         &seen.windows,
         &seen.path,
@@ -131,7 +131,7 @@ fn a_host_with_one_program() {
         model::observe::Known { wake: 0.0, error: 0.0 },
     )
     .unwrap();
-    assert!((fitted.mlfrr.value / (0.95 / (4e-6 + 0.2e-3 / 456.0)) - 1.0).abs() < 0.01, "{:?}", fitted.mlfrr);
+    assert!((fitted.mlfrr.value / (0.95 / (4e-6 + 0.1e-3 / 456.0)) - 1.0).abs() < 0.01, "{:?}", fitted.mlfrr);
 }
 
 #[test]

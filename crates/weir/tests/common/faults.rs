@@ -245,6 +245,23 @@ pub fn rules(report: &Value) -> Vec<String> {
     findings.iter().map(|f| f["rule"].as_str().unwrap().to_owned()).collect()
 }
 
+/// A packet socket that sends on `dev`.
+pub fn raw_socket(dev: &str) -> OwnedFd {
+    use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
+    use std::os::fd::AsRawFd;
+    let fd = socket(AddressFamily::Packet, SockType::Raw, SockFlag::empty(), None).unwrap();
+    // SAFETY: all-zero bytes are a valid sockaddr_ll.
+    let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
+    address.sll_family = libc::AF_PACKET as u16;
+    address.sll_ifindex = nix::net::if_::if_nametoindex(dev).unwrap() as i32;
+    // SAFETY: the pointer and length describe a live sockaddr_ll.
+    let r = unsafe {
+        libc::bind(fd.as_raw_fd(), (&raw const address).cast(), size_of::<libc::sockaddr_ll>() as u32)
+    };
+    assert_eq!(r, 0);
+    fd
+}
+
 /// A descriptor that a child can have.
 pub fn inherit(socket: impl Into<OwnedFd>) -> OwnedFd {
     socket.into()
