@@ -118,7 +118,8 @@ fn fragments(stack: &BTreeMap<String, u64>, group: &str) -> u64 {
 /// Packets that IP received and that no counter saw again: neither delivered, forwarded, refused nor joined from fragments.
 /// Those of IPv6 that may be multicast which nobody here has joined (`ip6_mc_input`, net/ipv6/ip6_input.c), and the others:
 /// a firewall's verdict (`nf_hook_slow`, net/netfilter/core.c), or such multicast of IPv4.
-fn nowhere(stack: &BTreeMap<String, u64>, before: &Raw, after: &Raw, filters: u64) -> (u64, u64) {
+/// What a packet filter holds or had no room for, `held`, is between the two counters too; on the way out it never arrived.
+fn nowhere(stack: &BTreeMap<String, u64>, held: i64, skew: u64) -> (u64, u64) {
     let at = |name: &str| stack.get(name).copied().unwrap_or(0);
     let rest = |group: &str, forwarded: &str| -> i64 {
         let six = |name: &str| name.starts_with("Ip6.");
@@ -131,10 +132,7 @@ fn nowhere(stack: &BTreeMap<String, u64>, before: &Raw, after: &Raw, filters: u6
     };
     let (rest4, rest6) = (rest("Ip", "ForwDatagrams"), rest("Ip6", "OutForwDatagrams"));
     let unwanted = rest6.clamp(0, signed(at("Ip6.InMcastPkts")));
-    // What a packet filter holds or had no room for is between the two counters too; on the way out it never arrived.
-    let held = waiting_filters(after) - waiting_filters(before) + signed(filters);
     let n = rest4 + rest6 - unwanted - held;
-    let skew = late(before).saturating_add(late(after));
     (unwanted.unsigned_abs(), u64::try_from(n).ok().filter(|n| *n > skew).unwrap_or(0))
 }
 
@@ -170,7 +168,9 @@ pub fn close(
     lose("no port", both("Udp.NoPorts"));
     lose("filter", filters);
     let fragments = ["Ip", "Ip6"].iter().map(|group| fragments(stack, group)).sum();
-    let (unwanted, vanished) = nowhere(stack, before, after, filters);
+    ledger.skew_reading = late(before).saturating_add(late(after));
+    let held = waiting_filters(after) - waiting_filters(before) + signed(filters);
+    let (unwanted, vanished) = nowhere(stack, held, ledger.skew_reading);
     lose("ignored", unwanted);
     lose("vanished", vanished);
     ledger.drops.retain(|_, n| *n > 0);
@@ -182,7 +182,6 @@ pub fn close(
     // InReceives counts what GRO made of segments, and those with a broken header, which the others do not.
     let received = both("Ip.InReceives");
     let merged = segments.saturating_sub(received);
-    ledger.skew_reading = late(before).saturating_add(late(after));
     // A peer on this machine or a NIC with LRO hands over what is merged already: then devices counted fewer than segments,
     // by more than counters of one reading differ by, and only what they have above IP can have been merged here.
     let handed_up = arrivals.iter().map(|a| a.offered.saturating_sub(a.drops.values().sum())).sum::<u64>();

@@ -31,7 +31,8 @@ const STEP: Duration = Duration::from_millis(50);
 /// # Errors
 /// 2 for an unknown interface or a file that is no recording, 1 if the kernel shows no counters.
 pub fn run(args: &WatchArgs, when: ColorWhen) -> anyhow::Result<ExitCode> {
-    kern::wire::tasks::give_way();
+    // It only looks: programs that want the same CPU go before.
+    kern::wire::tasks::short_slice(10);
     if args.cpu {
         return cpu::run(args, Paint::stdout(when));
     }

@@ -58,14 +58,14 @@ pub fn schedule(pid: i32, policy: Policy) -> Result<()> {
     }
 }
 
-/// The calling thread and those that it starts behind programs that want the same CPU: at least nice 10, in slices of 0.1 ms.
-/// Under another policy than SCHED_OTHER they are left as they are. For what only looks.
-pub fn give_way() {
+/// The shortest slice, 0.1 ms, and at least the nice value `least` for the calling thread and those that it starts: a program
+/// that wakes meanwhile waits that long for it, not for 1 to 3 ms. A refusal changes nothing, and a thread that is not
+/// SCHED_OTHER is left as it is.
+pub fn short_slice(least: i32) {
     // SAFETY: plain system calls on the calling thread.
     let (policy, nice) = unsafe { (libc::sched_getscheduler(0), libc::getpriority(libc::PRIO_PROCESS, 0)) };
     if policy == libc::SCHED_OTHER {
-        // Nobody may be forbidden to give way; a kernel that does it otherwise has a costlier look.
-        let _ = schedule(0, Policy::Sliced(nice.max(10), 100_000));
+        let _ = schedule(0, Policy::Sliced(nice.max(least), 100_000));
     }
 }
 

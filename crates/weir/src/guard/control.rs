@@ -185,7 +185,7 @@ pub fn run(opts: GuardOptions) -> anyhow::Result<ExitCode> {
     let mut supervisor = Supervisor::new();
     supervisor.ready(&control.headline());
     drop(urgent);
-    sched::short_slice();
+    kern::wire::tasks::short_slice(-20);
     control.serve(&signals, &server, &mut status, (&mut supervisor, watch.as_ref()))?;
     let _urgent = sched::Urgent::begin();
     supervisor.stopping();

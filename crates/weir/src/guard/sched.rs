@@ -2,8 +2,6 @@
 
 use std::io;
 
-use kern::wire::tasks::{Policy, schedule};
-
 /// Class of the calling thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Class {
@@ -66,16 +64,6 @@ impl Drop for Urgent {
             libc::sched_setscheduler(0, self.policy, &raw const param);
             libc::setpriority(libc::PRIO_PROCESS, 0, self.nice);
         }
-    }
-}
-
-/// Asks for the shortest slice, 0.1 ms: a program that wakes meanwhile waits that long for this thread, not for 1 to
-/// 3 ms. A refusal changes nothing, and a thread that is not SCHED_OTHER is left as it is.
-pub fn short_slice() {
-    // SAFETY: plain system calls on the calling thread.
-    let (policy, nice) = unsafe { (libc::sched_getscheduler(0), libc::getpriority(libc::PRIO_PROCESS, 0)) };
-    if policy == libc::SCHED_OTHER {
-        let _ = schedule(0, Policy::Sliced(nice, 100_000));
     }
 }
 
