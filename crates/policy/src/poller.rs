@@ -155,6 +155,9 @@ struct Source {
     last_turn: Nanos,
     nap_until: Nanos,
     full_share: Permille,
+    /// Packets handed up since the levels were read for the `reading`-th time.
+    fed: u32,
+    reading: u64,
     release: bool,
 }
 
@@ -206,6 +209,8 @@ pub struct Poller {
     packet_level: u32,
     /// Packets handed up since the levels were read.
     fed: u32,
+    /// How often the levels were read.
+    readings: u64,
     budget: Budget,
     look: Look,
     bound: Bound,
@@ -227,6 +232,7 @@ impl Poller {
             lent: false,
             packet_level: 0,
             fed: 0,
+            readings: 0,
             rotation: Rotation::default(),
             counts: Counts::default(),
         }
@@ -267,7 +273,7 @@ impl Poller {
     /// The source is taken over from `now` on, with the mode switch that decided so.
     pub fn taken_over(&mut self, now: Nanos, source: usize, switch: ModeSwitch) {
         if let Some(slot) = self.sources.get_mut(source) {
-            *slot = Some(Source { switch, last_turn: now, nap_until: 0, full_share: 0, release: false });
+            *slot = Some(Source { switch, last_turn: now, nap_until: 0, full_share: 0, fed: 0, reading: 0, release: false });
             self.look.forget(source);
         }
     }
@@ -315,6 +321,10 @@ impl Poller {
             }
         }
         self.fed += fed;
+        if std::mem::replace(&mut state.reading, self.readings) != self.readings {
+            state.fed = 0;
+        }
+        state.fed += fed;
         // Nearly all of the turn was for full queues whose levels nobody tells: the turn was in vain, and so would be
         // the next ones.
         if turn.packets >= LOOK_FRAMES_MIN
@@ -375,6 +385,7 @@ impl Poller {
                 }
                 self.inhibited += 1;
                 self.counts.inhibits += 1;
+                self.overfed(now);
             }
             Some(Change::Enable | Change::TimedOut) => {
                 self.inhibited -= 1;
@@ -391,9 +402,22 @@ impl Poller {
         change.is_some()
     }
 
+    /// A consumer has filled up: no calm for the sources that handed up a quarter or more since the levels were read.
+    /// A source of few packets beside a flood keeps its own.
+    fn overfed(&mut self, now: Nanos) {
+        let all = u64::from(self.fed);
+        for source in self.sources.iter_mut().flatten() {
+            let handed_up = source.reading == self.readings && source.fed > 0;
+            if handed_up && u64::from(source.fed) * 4 >= all {
+                source.switch.overfed(now);
+            }
+        }
+    }
+
     /// All levels are read: the next rise is due to turns from here on.
     pub fn levels_read(&mut self) {
         self.fed = 0;
+        self.readings += 1;
     }
 
     /// Packets that the fullest enabled consumer has room for, as an even number; at least 2.

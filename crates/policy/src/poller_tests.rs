@@ -40,6 +40,24 @@ fn alternates_between_sources() {
     assert_eq!(order, [0, 1, 0, 1, 0, 1]);
 }
 
+/// MR-19, MR-22: a ring that drains because a full socket drops cheaply is no calm; a source beside it keeps its own.
+#[test]
+fn a_source_that_fills_its_consumer_is_not_released() {
+    let mut p = polling(Config::default(), 2);
+    let (flood, light) = (0, 1);
+    let mut now = 0;
+    for round in 0..100 {
+        for (source, packets) in [(flood, 30), (light, 1)] {
+            now += MILLISECOND / 4;
+            p.turned(now, source, Turned { packets, frames: packets, spent: 10, drained: true, ..Turned::default() });
+        }
+        p.level(now, 0, if round % 2 == 0 { 900 } else { 100 });
+        p.levels_read();
+    }
+    assert!(p.sources[flood].is_some_and(|s| !s.release));
+    assert!(p.sources[light].is_some_and(|s| s.release));
+}
+
 /// MR-22: a full consumer pauses its source; the low mark ends the pause.
 #[test]
 fn pauses_for_a_full_consumer_and_resumes_at_low_water() {

@@ -2,7 +2,8 @@
 //!
 //! Takeover needs evidence that the kernel's own way fails: several full polls in a row, or a consumer that keeps
 //! overflowing. Release needs calm: the source's ring was found drained at least every `gap`, for `hold` on end.
-//! Under overload a ring is never found drained, whatever the pauses; below it, it is at almost every turn.
+//! Under overload a ring is rarely found drained; below it, it is at almost every turn. Where frames for full
+//! consumers are dropped cheaply the ring drains all the same, so a consumer that fills up begins the calm anew.
 //!
 //! Rates just above what interrupts can carry would switch to and fro. A takeover within `flap` of the last release
 //! doubles `hold`, up to `hold_max`; a takeover after a longer peace starts from `hold_min` again.
@@ -127,6 +128,11 @@ impl ModeSwitch {
         now.saturating_sub(self.calm_since) >= self.hold
     }
 
+    /// A consumer that this source feeds is full: no calm.
+    pub fn overfed(&mut self, now: Nanos) {
+        self.calm_since = now;
+    }
+
     /// The source has been released, or its takeover failed.
     pub fn released(&mut self, now: Nanos) {
         if self.mode == Mode::Poll {
@@ -175,6 +181,19 @@ mod tests {
         assert!(!s.drained(30), "the ring was not drained for 12");
         assert!(!s.drained(31));
         assert_eq!(calm_until_release(&mut s, 31), 50);
+    }
+
+    #[test]
+    fn a_full_consumer_starts_the_calm_anew() {
+        let mut s = ModeSwitch::new(T);
+        s.overloaded(0);
+        for now in 1..100 {
+            assert!(!s.drained(now), "at {now}");
+            if now % 19 == 0 {
+                s.overfed(now);
+            }
+        }
+        assert_eq!(calm_until_release(&mut s, 100), 115);
     }
 
     #[test]

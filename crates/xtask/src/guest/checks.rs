@@ -127,9 +127,9 @@ const POLL_MOST: u64 = 64;
 /// Interrupts stand still and turns keep their size.
 fn polled(host: &mut Host, sink: &mut Sink, e: &Expected) {
     let (irqs, packets, got) = (seen::interrupts(), seen::received(), sink.total());
-    let turns = pollers("turns");
+    let (turns, switches) = (pollers("turns"), seen::switches());
     let polls = seen::polls(|| std::thread::sleep(Duration::from_secs(2)));
-    let turns = pollers("turns") - turns;
+    let (turns, switches) = (pollers("turns") - turns, seen::switches() - switches);
     let (irqs, packets, got) = (seen::interrupts() - irqs, seen::received() - packets, sink.total() - got);
     host.row(
         packets > 1000 && irqs * 1000 <= packets * e.leaks,
@@ -148,7 +148,10 @@ fn polled(host: &mut Host, sink: &mut Sink, e: &Expected) {
     host.row(
         polls.foreign_packets * 1000 <= all * e.leaks.max(20),
         "own turns",
-        &format!("{} of {all} packets in {} polls that are not weir's", polls.foreign_packets, polls.foreign),
+        &format!(
+            "{} of {all} packets in {} polls that are not weir's, {switches} changes of mode",
+            polls.foreign_packets, polls.foreign
+        ),
     );
 }
 

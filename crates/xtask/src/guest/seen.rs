@@ -126,6 +126,11 @@ pub fn sources() -> Vec<Value> {
     status().and_then(|s| s["interfaces"][0]["sources"].as_array().cloned()).unwrap_or_default()
 }
 
+/// Changes of mode of all sources so far.
+pub fn switches() -> u64 {
+    sources().iter().filter_map(|s| s["mode_switches"].as_u64()).sum()
+}
+
 /// Sources in `mode`.
 pub fn in_mode(mode: &str) -> usize {
     sources().iter().filter(|s| s["mode"] == mode).count()
