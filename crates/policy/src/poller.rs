@@ -273,7 +273,15 @@ impl Poller {
     /// The source is taken over from `now` on, with the mode switch that decided so.
     pub fn taken_over(&mut self, now: Nanos, source: usize, switch: ModeSwitch) {
         if let Some(slot) = self.sources.get_mut(source) {
-            *slot = Some(Source { switch, last_turn: now, nap_until: 0, full_share: 0, fed: 0, reading: 0, release: false });
+            *slot = Some(Source {
+                switch,
+                last_turn: now,
+                nap_until: 0,
+                full_share: 0,
+                fed: 0,
+                reading: 0,
+                release: false,
+            });
             self.look.forget(source);
         }
     }

@@ -49,7 +49,11 @@ fn a_source_that_fills_its_consumer_is_not_released() {
     for round in 0..100 {
         for (source, packets) in [(flood, 30), (light, 1)] {
             now += MILLISECOND / 4;
-            p.turned(now, source, Turned { packets, frames: packets, spent: 10, drained: true, ..Turned::default() });
+            p.turned(
+                now,
+                source,
+                Turned { packets, frames: packets, spent: 10, drained: true, ..Turned::default() },
+            );
         }
         p.level(now, 0, if round % 2 == 0 { 900 } else { 100 });
         p.levels_read();
