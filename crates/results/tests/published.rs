@@ -13,7 +13,8 @@ fn published_results_are_read_and_written_as_they_stand() {
             continue;
         }
         let text = std::fs::read_to_string(&path).unwrap();
-        let document = Document::parse(text.as_bytes(), "result").unwrap();
+        let document = Document::parse(text.as_bytes(), "result")
+            .unwrap_or_else(|error| panic!("{}: {error}", path.display()));
         let again = document.to_json().unwrap();
         let value = |text: &str| serde_json::from_str::<serde_json::Value>(text).unwrap();
         // No field is lost, none is new. Those that another program has put into one line are not the same bytes.
