@@ -16,7 +16,7 @@ use crate::consumer::Setup;
 use crate::options::Options;
 use crate::plan::{Progress, Runner, result_of};
 use crate::program::Leashed;
-use crate::search::{self, Goal};
+use crate::search::{self, From, Goal};
 use crate::trial::{Scene, burst};
 use crate::workload::Workload;
 use crate::{Error, Result};
@@ -29,6 +29,8 @@ pub const COUNT: usize = 24;
 pub const COUNT_QUICK: usize = 5;
 /// Trials of one search, as an estimate for the progress.
 const SEARCH_TRIALS: u64 = 24;
+/// Trials of a search near a known rate, likewise.
+const AGAIN_TRIALS: u64 = 10;
 /// How long a host is watched before it is predicted.
 const WATCH: Duration = Duration::from_secs(9);
 /// The load goes on for so long after the watching, which starts a little later than the load.
@@ -47,7 +49,9 @@ pub struct Compared {
     pub workload: Workload,
     /// Largest rate that meets the goal, packets/s; `None` if none does.
     pub measured: Option<f64>,
-    /// The trials, by rate.
+    /// The same, searched for once more after the prediction: how far the machine agrees with itself.
+    pub again: Option<f64>,
+    /// The trials, by rate; first those of the first search.
     pub points: Vec<Point>,
     /// The answer of `weir predict --json`, if it gave one.
     pub predicted: Option<Value>,
@@ -76,8 +80,8 @@ pub(crate) fn run(options: &Options, progress: &mut dyn FnMut(Progress)) -> Resu
     Ok(document)
 }
 
-/// Measures the workloads of the seed, and has `weir predict` watch each at a part of its rate. An interrupt ends it with
-/// what is done.
+/// Measures the workloads of the seed, has `weir predict` watch each at a part of its rate, and measures each again. An
+/// interrupt ends it with what is done.
 ///
 /// # Errors
 /// As [`crate::run`], and without the program weir.
@@ -92,7 +96,7 @@ pub fn compare(options: &Options, progress: &mut dyn FnMut(Progress)) -> Result<
 fn each(runner: &mut Runner<'_>, predict: bool) -> Result<(Vec<Compared>, bool)> {
     let count = if runner.options.quick { COUNT_QUICK } else { COUNT };
     let workloads = Workload::draw(runner.options.seed, count);
-    runner.total = SEARCH_TRIALS * workloads.len() as u64;
+    runner.total = trials(predict) * workloads.len() as u64;
     // Rounds of the sink in a millisecond, measured once, so that all do work of the same measure.
     let mut sink = Setup::locate(crate::Kind::Sink, runner.options.programs.as_deref(), None)?;
     sink.calibrate(runner.bench.cpus.host, Duration::from_millis(1))?;
@@ -107,8 +111,13 @@ fn each(runner: &mut Runner<'_>, predict: bool) -> Result<(Vec<Compared>, bool)>
     Ok((done, false))
 }
 
+/// Trials of one workload, as an estimate for the progress.
+fn trials(predict: bool) -> u64 {
+    if predict { SEARCH_TRIALS + AGAIN_TRIALS } else { SEARCH_TRIALS }
+}
+
 fn one(runner: &mut Runner<'_>, workload: &Workload, per_ms: u64, predict: bool) -> Result<Compared> {
-    let end = runner.done() + SEARCH_TRIALS;
+    let end = runner.done() + trials(predict);
     let directory = runner.options.programs.clone();
     let mut setup = Setup::locate(workload.kind(), directory.as_deref(), Some(workload.rcvbuf))?;
     setup.loops = match workload.forward {
@@ -118,19 +127,24 @@ fn one(runner: &mut Runner<'_>, workload: &Workload, per_ms: u64, predict: bool)
     (setup.payload, setup.sockets) = (workload.payload, workload.sockets);
     runner.bench.consumer = setup;
     let (trials, window) = if runner.options.quick { (3, 300) } else { (3, 400) };
-    let goal = Goal { loss: GOAL_LOSS, trials, window: Duration::from_millis(window), hogs: workload.hogs };
+    let goal = Goal {
+        loss: GOAL_LOSS,
+        trials,
+        window: Duration::from_millis(window),
+        hogs: workload.hogs,
+        from: From::Anywhere,
+    };
     let (points, measured) = search::mlfrr(runner, &workload.arm(workload.guarded), &goal)?;
-    // The estimate gives way to what it took.
-    runner.total = (runner.total + runner.done()).saturating_sub(end);
     let mut answer = Compared {
         workload: workload.clone(),
         measured,
+        again: None,
         points,
         predicted: None,
         why: None,
         watched_pps: measured.unwrap_or(0.0) * workload.load,
     };
-    if predict && answer.watched_pps > 0.0 {
+    if let (true, Some(rate)) = (predict, measured) {
         runner.say(&format!("{}: watched", workload.name));
         // The mix stays: a prediction is about more of the same, and bursts share interrupts and wakes.
         match ask(runner, workload, answer.watched_pps, burst(measured)) {
@@ -138,7 +152,13 @@ fn one(runner: &mut Runner<'_>, workload: &Workload, per_ms: u64, predict: bool)
             Err(Error::Program { what, .. }) => answer.why = Some(what),
             Err(e) => return Err(e),
         }
+        let near = Goal { from: From::Near(rate), ..goal };
+        let (points, again) = search::mlfrr(runner, &workload.arm(workload.guarded), &near)?;
+        answer.again = again;
+        answer.points.extend(points);
     }
+    // The estimate gives way to what it took.
+    runner.total = (runner.total + runner.done()).saturating_sub(end);
     Ok(answer)
 }
 

@@ -20,6 +20,33 @@ pub struct Goal {
     pub window: Duration,
     /// Compute-bound programs on the host CPU.
     pub hogs: u32,
+    /// Where the search begins.
+    pub from: From,
+}
+
+/// Where a search begins, and its step until the answer changes.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum From {
+    /// Nothing is known.
+    Anywhere,
+    /// Near this rate in packets/s, as for a search that was made before.
+    Near(f64),
+}
+
+impl From {
+    fn start(self) -> f64 {
+        match self {
+            From::Anywhere => START,
+            From::Near(rate) => rate,
+        }
+    }
+
+    fn step(self) -> f64 {
+        match self {
+            From::Anywhere => STEP,
+            From::Near(_) => STEP_NEAR,
+        }
+    }
 }
 
 impl Goal {
@@ -27,17 +54,25 @@ impl Goal {
     #[must_use]
     pub fn mlfrr(quick: bool) -> Goal {
         let (trials, window) = if quick { (3, 300) } else { (5, 600) };
-        Goal { loss: results::stats::LOSS_FREE, trials, window: Duration::from_millis(window), hogs: 0 }
+        Goal {
+            loss: results::stats::LOSS_FREE,
+            trials,
+            window: Duration::from_millis(window),
+            hogs: 0,
+            from: From::Anywhere,
+        }
     }
 }
 
-/// Where the search begins.
+/// Where a search begins that knows nothing.
 const START: f64 = 150_000.0;
 /// Below this the machine is too busy to be measured.
 const LOWEST: f64 = 2_000.0;
 const HIGHEST: f64 = 20e6;
 /// Step until the answer changes.
 const STEP: f64 = 1.6;
+/// The same near a rate that is known.
+const STEP_NEAR: f64 = 1.2;
 /// The search ends when the rates that pass and fail are this close.
 const CLOSE: f64 = 1.05;
 /// Candidates for the static rate limit, in multiples of the base rate.
@@ -48,15 +83,20 @@ const LIMITS: [f64; 6] = [0.6, 0.7, 0.8, 0.9, 1.0, 1.1];
 struct Bracket {
     passes: Option<f64>,
     fails: Option<f64>,
+    from: From,
 }
 
 impl Bracket {
+    fn new(from: From) -> Bracket {
+        Bracket { passes: None, fails: None, from }
+    }
+
     /// The next rate to try; `None` when the search is over.
     fn next(&self) -> Option<f64> {
         match (self.passes, self.fails) {
-            (None, None) => Some(START),
-            (Some(p), None) => (p < HIGHEST).then_some(p * STEP),
-            (None, Some(f)) => (f > LOWEST).then_some(f / STEP),
+            (None, None) => Some(self.from.start()),
+            (Some(p), None) => (p < HIGHEST).then_some(p * self.from.step()),
+            (None, Some(f)) => (f > LOWEST).then_some(f / self.from.step()),
             (Some(p), Some(f)) => (f / p > CLOSE).then(|| (p * f).sqrt()),
         }
     }
@@ -80,7 +120,7 @@ fn loss(trial: &Trial) -> f64 {
 /// # Errors
 /// Of a trial.
 pub fn mlfrr(runner: &mut Runner<'_>, arm: &Arm, goal: &Goal) -> Result<(Vec<Point>, Option<f64>)> {
-    let mut bracket = Bracket { passes: None, fails: None };
+    let mut bracket = Bracket::new(goal.from);
     let mut points = Vec::new();
     while let Some(rate) = bracket.next() {
         let offer = Offer {
@@ -139,7 +179,11 @@ mod tests {
     use super::*;
 
     fn search(limit: f64) -> (Option<f64>, u32) {
-        let mut bracket = Bracket { passes: None, fails: None };
+        search_from(From::Anywhere, limit)
+    }
+
+    fn search_from(from: From, limit: f64) -> (Option<f64>, u32) {
+        let mut bracket = Bracket::new(from);
         let mut asked = 0;
         while let Some(rate) = bracket.next() {
             bracket.told(rate, rate <= limit);
@@ -158,5 +202,17 @@ mod tests {
         }
         assert_eq!(search(0.0).0, None);
         assert!(search(f64::INFINITY).0.unwrap() >= HIGHEST);
+    }
+
+    #[test]
+    fn a_search_near_a_known_rate_is_short_if_it_is_right_and_right_if_it_is_not() {
+        for (near, limit, most) in
+            [(100e3, 100e3, 4), (100e3, 108e3, 4), (100e3, 90e3, 4), (100e3, 300e3, 12)]
+        {
+            let (found, asked) = search_from(From::Near(near), limit);
+            let found = found.unwrap();
+            assert!(found <= limit && found * CLOSE >= limit, "{found} for {limit}");
+            assert!(asked <= most, "{asked} steps from {near} to {limit}");
+        }
     }
 }

@@ -15,7 +15,12 @@ const AIM: (f64, f64, f64) = (0.10, 0.25, 0.80);
 struct Line {
     name: String,
     workload: String,
+    /// Geometric mean of the searches.
     measured_pps: Option<f64>,
+    /// Rates that a search found before and after the watching.
+    searches_pps: Vec<f64>,
+    /// The larger of them over the smaller, less one: what the machine does to a rate by itself.
+    apart: Option<f64>,
     predicted_pps: Option<f64>,
     low_pps: Option<f64>,
     high_pps: Option<f64>,
@@ -39,6 +44,9 @@ struct Summary {
     median_error: Option<f64>,
     worst_error: Option<f64>,
     covered: Option<f64>,
+    /// Median and largest of [`Line::apart`].
+    median_apart: Option<f64>,
+    worst_apart: Option<f64>,
     holds: bool,
 }
 
@@ -57,11 +65,19 @@ fn line(one: &Compared) -> Line {
     let row = rows.and_then(|rows| rows.last());
     let number = |name: &str| row.and_then(|r| r["mlfrr_pps"][name].as_f64());
     let (predicted, low, high) = (number("value"), number("low"), number("high"));
-    let both = one.measured.zip(predicted);
+    let searches: Vec<f64> = one.measured.into_iter().chain(one.again).collect();
+    let measured = match searches[..] {
+        [] => None,
+        [before] => Some(before),
+        [before, after, ..] => Some((before * after).sqrt()),
+    };
+    let both = measured.zip(predicted);
     Line {
         name: one.workload.name.clone(),
         workload: one.workload.text(),
-        measured_pps: one.measured,
+        measured_pps: measured,
+        apart: one.measured.zip(one.again).map(|(a, b)| a.max(b) / a.min(b) - 1.0),
+        searches_pps: searches,
         predicted_pps: predicted,
         low_pps: low,
         high_pps: high,
@@ -77,16 +93,12 @@ fn line(one: &Compared) -> Line {
 
 /// A workload without a prediction, or without a rate, counts as missed.
 fn summary(lines: &[Line]) -> Summary {
-    let mut errors: Vec<f64> = lines.iter().filter_map(|l| l.error).map(f64::abs).collect();
-    errors.sort_by(f64::total_cmp);
-    let middle = errors.len() / 2;
-    let median = match errors.len() {
-        0 => None,
-        n if n % 2 == 0 => Some(0.5 * (errors[middle - 1] + errors[middle])),
-        _ => Some(errors[middle]),
-    };
+    let errors: Vec<f64> = lines.iter().filter_map(|l| l.error).map(f64::abs).collect();
+    let apart: Vec<f64> = lines.iter().filter_map(|l| l.apart).collect();
+    let most = |values: &[f64]| values.iter().copied().max_by(f64::total_cmp);
+    let median = results::stats::median(&errors);
     let covered = lines.iter().filter(|l| l.covered == Some(true)).count() as f64 / lines.len().max(1) as f64;
-    let worst = errors.last().copied();
+    let worst = most(&errors);
     let without = lines.len() - errors.len();
     let holds = without == 0
         && median.is_some_and(|m| m <= AIM.0)
@@ -98,6 +110,8 @@ fn summary(lines: &[Line]) -> Summary {
         median_error: median,
         worst_error: worst,
         covered: (!lines.is_empty()).then_some(covered),
+        median_apart: results::stats::median(&apart),
+        worst_apart: most(&apart),
         holds,
     }
 }
@@ -105,7 +119,7 @@ fn summary(lines: &[Line]) -> Summary {
 fn table(lines: &[Line], summary: &Summary) -> String {
     // Markdown, so that it can be pasted into docs/model.md as it is.
     let mut text = String::from(
-        "| host | measured | predicted | interval | error | limited by |\n| --- | --- | --- | --- | --- | --- |\n",
+        "| host | measured | again | predicted | interval | error | limited by |\n| --- | --- | --- | --- | --- | --- | --- |\n",
     );
     let shown = |pps: Option<f64>| pps.map_or_else(|| "-".into(), rate);
     for l in lines {
@@ -117,10 +131,11 @@ fn table(lines: &[Line], summary: &Summary) -> String {
         let missed = if l.covered == Some(false) { ", missed" } else { "" };
         let error = l.error.map_or_else(|| "-".into(), |e| format!("{:+.0} %", 100.0 * e));
         text += &format!(
-            "| {} {} | {} | {} | {interval}{missed} | {error} | {} |\n",
+            "| {} {} | {} | {} | {} | {interval}{missed} | {error} | {} |\n",
             l.name,
             l.workload,
-            shown(l.measured_pps),
+            shown(l.searches_pps.first().copied()),
+            shown(l.searches_pps.get(1).copied()),
             shown(l.predicted_pps),
             l.limit.as_deref().unwrap_or("-")
         );
@@ -138,6 +153,14 @@ fn table(lines: &[Line], summary: &Summary) -> String {
         percent(summary.covered),
         100.0 * AIM.2,
     );
+    if summary.worst_apart.is_some() {
+        text += &format!(
+            "Measured before and after the prediction, a host's two rates are {} apart in the median, {} at worst; the error is against \
+             their geometric mean\n",
+            percent(summary.median_apart),
+            percent(summary.worst_apart),
+        );
+    }
     text
 }
 
@@ -191,6 +214,7 @@ mod tests {
         Compared {
             workload: lab::Workload::draw(1, 1).remove(0),
             measured: Some(measured),
+            again: None,
             points: Vec::new(),
             predicted,
             why: None,
@@ -214,6 +238,11 @@ mod tests {
         let silent = [good, vec![line(&compared(100e3, None))]].concat();
         assert_eq!((summary(&silent).holds, summary(&silent).without), (false, 1));
         assert!(!summary(&[]).holds);
+        let twice = line(&Compared { again: Some(144e3), ..compared(100e3, Some(120e3)) });
+        assert!(twice.error.unwrap().abs() < 1e-9 && (twice.apart.unwrap() - 0.44).abs() < 1e-9, "{twice:?}");
+        let judged = summary(std::slice::from_ref(&twice));
+        assert_eq!(judged.worst_apart, twice.apart);
+        assert!(table(&[twice], &judged).contains("| 100 k/s | 144 k/s | 120 k/s |"));
         assert!(table(&far, &judged).contains("missed | +30 %"), "{}", table(&far, &judged));
     }
 }
