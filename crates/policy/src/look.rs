@@ -18,8 +18,9 @@ use crate::budget::Budget;
 use crate::poller::SOURCES_MAX;
 use crate::{MILLISECOND, Nanos, Permille};
 
-/// How long one protected packet keeps the look going. Keepalives come once a second, and not to the millisecond.
-pub const MEMORY: Nanos = 1500 * MILLISECOND;
+/// How long one protected packet keeps the look going: the hold time of the quickest sessions. Their keepalives come once a second,
+/// and what was lost is sent again within it.
+pub const MEMORY: Nanos = 3000 * MILLISECOND;
 /// The look at a source that has just come to be polled: fifty packets a second are found if they are regular, at a rate
 /// that the look can follow. Programs wait for it, so it is short.
 pub const FIRST: Nanos = 20 * MILLISECOND;

@@ -480,6 +480,12 @@ impl Poller {
         enabled
     }
 
+    /// True while protected packets come through a source that is polled: then the ring must not wait for programs that run
+    /// before the poller, since what overflows it has no class (MR-34).
+    pub fn protects(&self, now: Nanos) -> bool {
+        self.sources.iter().enumerate().any(|(index, s)| s.is_some() && self.look.finds(now, index))
+    }
+
     fn blocked(&self, source: &Source) -> bool {
         self.inhibited > 0 && source.full_share >= ALL_FULL
     }

@@ -301,6 +301,19 @@ fn a_protected_packet_starts_the_look_and_its_end_is_the_end_of_the_look() {
     assert!(p.counts().looks > 1000 && (100..=400).contains(&share), "{share} permille, {:?}", p.counts());
 }
 
+/// What overflows the ring has no class: while protected packets come the ring does not wait for programs.
+#[test]
+fn protected_packets_are_told_for_as_long_as_the_look_lasts() {
+    let mut p = polling(Config::default(), 2);
+    p.turned(10, 0, Turned { packets: 32, frames: 32, spent: 10, ..Turned::default() });
+    assert!(!p.protects(10), "there were none");
+    p.turned(20, 1, Turned { packets: 1, frames: 1, protected: 1, spent: 10, ..Turned::default() });
+    assert!(p.protects(20) && p.protects(19 + crate::look::MEMORY));
+    assert!(!p.protects(20 + crate::look::MEMORY));
+    assert!(p.released(30, 1).is_some());
+    assert!(!p.protects(30), "the source is no longer polled");
+}
+
 /// A source that has just come is looked at, whatever it carries; the heartbeats after that look too.
 #[test]
 fn the_first_look_finds_protected_packets() {

@@ -191,6 +191,9 @@ impl Loop {
             let now = clock::now();
             if self.lender.runs(now, now) {
                 self.settle();
+            } else if self.lender.is_lent() && self.policy.protects(now) {
+                self.lender.end();
+                self.settle();
             }
             self.watch_levels(now);
             self.policy.lend(self.lender.is_lent());
@@ -543,9 +546,9 @@ impl Loop {
     }
 
     /// Instead of a pause: SCHED_IDLE comes to run when the readers have read what they had. False if other programs
-    /// compete, so that it would not.
+    /// compete, so that it would not, or if protected packets come, which would overflow the ring meanwhile.
     fn lend(&mut self, now: Nanos) -> bool {
-        if self.p.yielding || self.p.level_wakes.load(Relaxed) {
+        if self.p.yielding || self.p.level_wakes.load(Relaxed) || self.policy.protects(now) {
             self.lender.end();
             return false;
         }

@@ -90,7 +90,7 @@ fn near(n: u8) -> String {
     format!("out{n}")
 }
 
-fn address(n: u8) -> Ipv4Addr {
+pub fn address(n: u8) -> Ipv4Addr {
     Ipv4Addr::new(198, 18, n, 1)
 }
 
