@@ -16,7 +16,7 @@ mod tasks;
 
 pub use device::{Device, Qdisc, Queue};
 pub use reader::{Reader, Want};
-pub use sockets::{Kind, Socket, Tcp};
+pub use sockets::{Kind, Socket, Tcp, connections};
 pub use tasks::Task;
 
 use crate::proc::{FilterQueue, Holder, Softnet};

@@ -82,7 +82,14 @@ impl Look {
         if protected > 0 {
             (state.until, state.found) = (now.saturating_add(MEMORY), true);
         } else if first {
-            state.until = now.saturating_add(self.first);
+            state.until = state.until.max(now.saturating_add(self.first));
+        }
+    }
+
+    /// The host knows of protected packets that may come through `source`: it is looked at as if one had come.
+    pub fn expect(&mut self, now: Nanos, source: usize) {
+        if let Some(state) = self.sources.get_mut(source) {
+            (state.until, state.found) = (now.saturating_add(MEMORY), true);
         }
     }
 

@@ -480,6 +480,13 @@ impl Poller {
         enabled
     }
 
+    /// The host knows of protected packets that may come through `source`, which is polled: they are looked for.
+    pub fn expect(&mut self, now: Nanos, source: usize) {
+        if self.polls(source) {
+            self.look.expect(now, source);
+        }
+    }
+
     /// True while protected packets come through a source that is polled: then the ring must not wait for programs that run
     /// before the poller, since what overflows it has no class (MR-34).
     pub fn protects(&self, now: Nanos) -> bool {

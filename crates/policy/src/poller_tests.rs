@@ -312,6 +312,11 @@ fn protected_packets_are_told_for_as_long_as_the_look_lasts() {
     assert!(!p.protects(20 + crate::look::MEMORY));
     assert!(p.released(30, 1).is_some());
     assert!(!p.protects(30), "the source is no longer polled");
+    p.expect(30, 1);
+    assert!(!p.protects(30), "nor is it expected to carry any");
+    p.expect(30, 0);
+    p.turned(40, 0, Turned { packets: 32, frames: 32, spent: 10, ..Turned::default() });
+    assert!(p.protects(29 + crate::look::MEMORY), "what the host knows of is looked for until then");
 }
 
 /// A source that has just come is looked at, whatever it carries; the heartbeats after that look too.

@@ -155,6 +155,19 @@ pub(super) fn all(sock: &mut NetlinkSocket, tcp: bool, missing: &mut Vec<String>
     list
 }
 
+/// Ends of the established TCP connections of this network namespace, local and remote, at most [`MAX_SOCKETS`].
+///
+/// # Errors
+/// If the kernel has no `tcp_diag`.
+pub fn connections() -> Result<Vec<(SocketAddr, SocketAddr)>> {
+    let mut list = Found::default();
+    for family in [libc::AF_INET, libc::AF_INET6] {
+        let (protocol, mut sock) = (libc::IPPROTO_TCP as u8, NetlinkSocket::new());
+        inet(&mut sock, family as u8, protocol, ESTABLISHED, false, &mut list)?;
+    }
+    Ok(list.list.into_iter().filter_map(|s| Some((s.local, s.remote?))).collect())
+}
+
 fn inet(
     sock: &mut NetlinkSocket,
     family: u8,

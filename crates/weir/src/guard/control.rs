@@ -28,6 +28,7 @@ use super::lend::Lending;
 use super::near::Near;
 use super::poller::{Command, Gauge, Poller, Report};
 use super::report::{Log, Server, StatusWriter};
+use super::sessions::Sessions;
 use super::source::Source;
 use super::start::{Signals, allowed_cpus, dry_run, load, resolve};
 use super::supervisor::Supervisor;
@@ -100,6 +101,7 @@ pub struct Control {
     lending: Arc<Lending>,
     thorough_at: Nanos,
     near: Near,
+    sessions: Sessions,
     reports: (Sender<Report>, Receiver<Report>),
     new_consumers: (Sender<NewConsumer>, Receiver<NewConsumer>),
     notify: Arc<EventFd>,
@@ -149,6 +151,7 @@ pub fn run(opts: GuardOptions) -> anyhow::Result<ExitCode> {
         lending: Arc::new(Lending::new()?),
         thorough_at: 0,
         near: Near::default(),
+        sessions: Sessions::default(),
         reports: mpsc::channel(),
         new_consumers: mpsc::channel(),
         notify: Arc::new(EventFd::from_value_and_flags(0, EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC)?),
@@ -556,6 +559,11 @@ impl Control {
                 let _ = self.gauges.watch_idle(true);
                 if let Err(e) = source.hold_rx() {
                     self.log.line("warning", &source.name, &format!("no XDP program ({e}): no shed"));
+                }
+                let mine = |w: &&Worker| w.cpu == source.cpu.load(Relaxed) as usize;
+                let known = self.sessions.any(clock::now(), &self.opts.classes);
+                if let Some(worker) = self.workers.iter().find(mine).filter(|_| known) {
+                    let _ = worker.commands.send(Command::Expect(source.slot));
                 }
                 let after = time.saturating_sub(evidence) as f64 / MILLISECOND as f64;
                 self.log.event(

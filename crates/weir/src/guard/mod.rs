@@ -38,6 +38,8 @@ mod report;
 #[cfg(not(no_bpf))]
 mod sched;
 #[cfg(not(no_bpf))]
+mod sessions;
+#[cfg(not(no_bpf))]
 mod source;
 #[cfg(not(no_bpf))]
 mod start;

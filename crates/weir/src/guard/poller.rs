@@ -51,6 +51,8 @@ pub enum Command {
     Forget(usize),
     /// The source's interface is gone: nothing is left to put back.
     Drop(usize),
+    /// The host has protected connections, which may use this source.
+    Expect(usize),
     /// Say that this thread still runs, by this number.
     Beat(u64),
     /// Release everything and end.
@@ -261,6 +263,7 @@ impl Loop {
                     });
                 }
             }
+            Command::Expect(slot) => self.policy.expect(clock::now(), slot),
             Command::Beat(number) => self.p.gauge.beat.store(number, Relaxed),
             Command::Stop => self.stop = true,
         }
