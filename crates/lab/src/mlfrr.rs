@@ -95,7 +95,18 @@ pub fn compare(options: &Options, progress: &mut dyn FnMut(Progress)) -> Result<
 
 fn each(runner: &mut Runner<'_>, predict: bool) -> Result<(Vec<Compared>, bool)> {
     let count = if runner.options.quick { COUNT_QUICK } else { COUNT };
-    let workloads = Workload::draw(runner.options.seed, count);
+    let mut workloads = Workload::draw(runner.options.seed, count);
+    if let Ok(only) = std::env::var("WEIR_ONLY") {
+        workloads.retain(|w| only.contains(&w.name));
+        if std::env::var("WEIR_PLAIN").is_ok() {
+            let mut plain = workloads.clone();
+            plain.iter_mut().for_each(|w| {
+                w.guarded = false;
+                w.name += "p";
+            });
+            workloads.extend(plain);
+        }
+    }
     runner.total = trials(predict) * workloads.len() as u64;
     // Rounds of the sink in a millisecond, measured once, so that all do work of the same measure.
     let mut sink = Setup::locate(crate::Kind::Sink, runner.options.programs.as_deref(), None)?;

@@ -11,6 +11,7 @@
 //! | [`look`] | when a paused source is polled in search of protected packets, and how many of these pass | M&R 7, MR-37 |
 //! | [`budget`] | when packet work has had its share of the CPU | M&R 7, MR-27 |
 //! | [`rotation`] | whose turn is next | M&R 6.4, MR-16 |
+//! | [`overflow`] | when sockets that lose packets are evidence of overload | M&R 5.2, MR-10, MR-19 |
 //! | [`switch`] | when polling replaces interrupts, and back | M&R 5.2, MR-10, MR-19 |
 //! | [`netset`] | how many CPUs do networking only | ES-17, ES-18 |
 //! | [`holding`] | whether a driver keeps its interrupts off | M&R 6.4, X-02 |
@@ -25,6 +26,7 @@ pub mod classes;
 pub mod holding;
 pub mod look;
 pub mod netset;
+pub mod overflow;
 pub mod poller;
 pub mod rotation;
 pub mod switch;

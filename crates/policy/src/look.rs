@@ -31,15 +31,40 @@ pub const NAPS: Nanos = 4;
 /// Shortest nap between two looks, ns: a shorter one costs more than it saves.
 pub const NAP_MIN: Nanos = 10_000;
 
+/// The nap between two turns that found the ring empty at their end, by what they found.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Nap {
+    nap: Nanos,
+    /// Frames since the ring was empty for the last time.
+    burst: u32,
+}
+
+impl Nap {
+    /// A turn found `frames`, and if `drained` the ring empty at its end: the nap from here on, at most [`NAPS`] times
+    /// `nap_max`; `None` if the ring is not empty. What one nap lets in must fit into the ring of `ring` packets, also when it
+    /// comes in a burst.
+    pub fn after(&mut self, frames: u32, drained: bool, nap_max: Nanos, ring: u32) -> Option<Nanos> {
+        self.burst = self.burst.saturating_add(frames);
+        if !drained {
+            return None;
+        }
+        let nap = match std::mem::take(&mut self.burst) {
+            burst if burst > ring / 2 => self.nap / 2,
+            burst if burst < ring / 4 => self.nap + self.nap / 8,
+            _ => self.nap,
+        };
+        self.nap = nap.clamp(NAP_MIN, (nap_max * NAPS).max(NAP_MIN));
+        Some(self.nap)
+    }
+}
+
 #[derive(Clone, Copy, Debug, Default)]
 struct Source {
     /// The look goes on until then.
     until: Nanos,
     /// Earliest time of the next one.
     next: Nanos,
-    nap: Nanos,
-    /// Frames since the ring was empty for the last time.
-    burst: u32,
+    nap: Nap,
     /// Classes are told of its frames.
     classed: bool,
     /// A protected packet was found, not long ago.
@@ -106,21 +131,10 @@ impl Look {
     /// A turn of a source in a pause ended at `now`; it found `frames`, and the ring empty at its end if `drained`.
     pub fn looked(&mut self, now: Nanos, source: usize, frames: u32, spent: Nanos, drained: bool) {
         self.budget.charge(now, spent);
-        let (most, ring) = ((self.nap_max * NAPS).max(NAP_MIN), self.ring);
+        let (nap_max, ring) = (self.nap_max, self.ring);
         let Some(state) = self.sources.get_mut(source) else { return };
-        state.burst = state.burst.saturating_add(frames);
-        if !drained {
-            state.next = now;
-            return;
-        }
-        // What one nap lets in must fit into the ring, also when it comes in a burst.
-        let nap = match std::mem::take(&mut state.burst) {
-            burst if burst > ring / 2 => state.nap / 2,
-            burst if burst < ring / 4 => state.nap + state.nap / 8,
-            _ => state.nap,
-        };
-        state.nap = nap.clamp(NAP_MIN, most);
-        state.next = now.saturating_add(state.nap);
+        let nap = state.nap.after(frames, drained, nap_max, ring).unwrap_or(0);
+        state.next = now.saturating_add(nap);
     }
 
     /// The earliest time from `now` on of a look at `source`, which stands in a pause; `None` if there is nothing to
@@ -271,7 +285,7 @@ mod tests {
                 now = at + 1000;
                 look.looked(now, 0, came, 1000, true);
             }
-            let nap = look.sources[0].nap;
+            let nap = look.sources[0].nap.nap;
             let held = nap * rate / 1_000_000_000;
             prop_assert!((NAP_MIN..=NAPS * NAP).contains(&nap));
             prop_assert!(held <= 256 / 2 + 16 || nap == NAP_MIN, "{held} in {nap}");

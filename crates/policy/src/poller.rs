@@ -30,7 +30,7 @@
 //! - An inhibited consumer is enabled at the latest when its timeout ends.
 
 use crate::budget::Budget;
-use crate::look::{Bound, LOOK_PACKETS, Look};
+use crate::look::{Bound, LOOK_PACKETS, Look, Nap};
 use crate::rotation::Rotation;
 use crate::switch::{Mode, ModeSwitch, Timing};
 use crate::watermark::{Change, Marks, Watermark};
@@ -154,6 +154,7 @@ struct Source {
     switch: ModeSwitch,
     last_turn: Nanos,
     nap_until: Nanos,
+    nap: Nap,
     full_share: Permille,
     /// Packets handed up since the levels were read for the `reading`-th time.
     fed: u32,
@@ -205,6 +206,8 @@ pub struct Poller {
     consumers: [Option<Consumer>; CONSUMERS_MAX],
     inhibited: u32,
     lent: bool,
+    /// Until when the readers have the CPU, see [`Poller::catch_up`].
+    catch_up: Option<Nanos>,
     /// Level that one packet adds, in 1/16 permille; 0 until learnt.
     packet_level: u32,
     /// Packets handed up since the levels were read.
@@ -230,6 +233,7 @@ impl Poller {
             consumers: [None; CONSUMERS_MAX],
             inhibited: 0,
             lent: false,
+            catch_up: None,
             packet_level: 0,
             fed: 0,
             readings: 0,
@@ -277,6 +281,7 @@ impl Poller {
                 switch,
                 last_turn: now,
                 nap_until: 0,
+                nap: Nap::default(),
                 full_share: 0,
                 fed: 0,
                 reading: 0,
@@ -308,7 +313,7 @@ impl Poller {
         state.last_turn = now;
         self.bound.turned(turn.packets, turn.spent);
         self.look.saw(now, source, turn.frames, turn.protected);
-        let look = self.inhibited > 0 && state.full_share >= ALL_FULL;
+        let look = self.catch_up.is_some() || self.inhibited > 0 && state.full_share >= ALL_FULL;
         if look {
             self.look.looked(now, source, turn.frames, turn.spent, turn.drained);
         }
@@ -344,8 +349,15 @@ impl Poller {
         }
         // A ring that is empty because its frames were shed is no sign of calm, and after a look the source is polled
         // as soon as its consumer has room.
-        if turn.drained && !look {
-            state.nap_until = now + nap;
+        if !look {
+            // While a program does not follow, each wake of the poller takes time from it.
+            let long = state
+                .nap
+                .after(turn.frames, turn.drained, nap, self.config.ring)
+                .filter(|_| self.inhibited > 0);
+            if turn.drained {
+                state.nap_until = now + long.map_or(nap, |long| long.max(nap));
+            }
         }
         if turn.drained && turn.to_full == 0 {
             state.release |= state.switch.drained(now);
@@ -458,6 +470,32 @@ impl Poller {
         self.lent = lent;
     }
 
+    /// True if a program does not follow while others do, so that neither a pause nor an idle CPU comes by itself.
+    pub fn is_behind(&self) -> bool {
+        let mut polled = self.sources.iter().flatten();
+        self.inhibited > 0 && self.catch_up.is_none() && polled.clone().any(|s| !self.blocked(s))
+    }
+
+    /// All sources pause, for a timeout of the feedback at most, until the CPU is idle: the programs read all they have.
+    pub fn catch_up(&mut self, now: Nanos) {
+        self.catch_up = self.config.marks.map(|marks| now + marks.timeout);
+    }
+
+    /// True during a [`Self::catch_up`].
+    pub fn is_catching_up(&self) -> bool {
+        self.catch_up.is_some()
+    }
+
+    /// The CPU is idle: true if that ends a [`Self::catch_up`].
+    pub fn end_catch_up(&mut self) -> bool {
+        self.catch_up.take().is_some()
+    }
+
+    /// True once if a [`Self::catch_up`] has ended without an idle CPU.
+    pub fn catch_up_failed(&mut self, now: Nanos) -> bool {
+        self.catch_up.take_if(|until| now >= *until).is_some()
+    }
+
     /// Nothing else wants the CPU: the reserve is lent, and inhibited consumers are enabled, since they have read
     /// what they had or wait for something else. True if that enabled one.
     pub fn cpu_idle(&mut self, now: Nanos) -> bool {
@@ -494,7 +532,7 @@ impl Poller {
     }
 
     fn blocked(&self, source: &Source) -> bool {
-        self.inhibited > 0 && source.full_share >= ALL_FULL
+        self.catch_up.is_some() || self.inhibited > 0 && source.full_share >= ALL_FULL
     }
 
     /// What to do at `now`.
@@ -551,7 +589,7 @@ impl Poller {
             return Action::Turn { source: beat_source, packets };
         }
         let (mut until, mut on_time) = (beat_at, false);
-        if self.inhibited > 0 {
+        if self.inhibited > 0 || self.catch_up.is_some() {
             // The one that has waited longest; a pause of all costs one step per source.
             let mut oldest = (Nanos::MAX, 0);
             for (index, source) in self.sources.iter().enumerate() {
@@ -583,6 +621,11 @@ impl Poller {
             self.counts.feedback_sleeps += 1;
         } else {
             self.counts.naps += 1;
+        }
+        if let Some(end) = self.catch_up {
+            // One that has read all it had is not to end the time of the others.
+            let wake = WakeOn { level: false, idle: true, on_time };
+            return Action::Sleep { until: until.min(end).max(now), wake };
         }
         Action::Sleep { until, wake: WakeOn { level: blocked, idle: blocked && idle, on_time } }
     }

@@ -21,7 +21,7 @@ use policy::watermark::Marks;
 use policy::{MILLISECOND, Nanos};
 
 use super::consumers::Consumers;
-use super::dispatch::{Dispatch, NewConsumer, OVERFLOW_STEP, Watch};
+use super::dispatch::{Dispatch, NewConsumer, Watch};
 use super::filters::Filters;
 use super::interface::{Interface, Setup, State, Threads};
 use super::lend::Lending;
@@ -130,7 +130,7 @@ pub fn run(opts: GuardOptions) -> anyhow::Result<ExitCode> {
     }
     gauges.set_rules(&opts.classes)?;
     let acts = opts.mode.takes_over() && no_poll.is_none();
-    gauges.views.guard[0].overflow_step.store(if acts { OVERFLOW_STEP } else { 0 }, Relaxed);
+    gauges.views.guard[0].overflow_step.store(if acts { policy::overflow::STEP } else { 0 }, Relaxed);
     let (high, low) = (u32::from(opts.high) * 10, u32::from(opts.low) * 10);
     let mut control = Control {
         consumers: Consumers::new(high, low),

@@ -12,6 +12,7 @@ use std::sync::{Arc, Mutex};
 
 use kern::guard::{Event, EventRing, EventSource, SOURCES, Views};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use policy::overflow::Overflow;
 use policy::switch::ModeSwitch;
 use policy::{MILLISECOND, Nanos};
 
@@ -24,14 +25,6 @@ use super::{clock, sched};
 const RETRY: (Nanos, Nanos) = (1000 * MILLISECOND, 30_000 * MILLISECOND);
 /// Share of the packets from which on a source counts as one that floods a consumer, permille.
 const FLOODING: u64 = 250;
-/// Overflows on one CPU between two reports, which come at most once per millisecond.
-pub const OVERFLOW_STEP: u32 = 64;
-/// Reports of overflow that make evidence, if they come within [`OVERFLOW_SPAN`]. A program that waits for one other
-/// program's time slice (3 ms) overflows its socket for less than that; overload goes on. A flood does not wait for
-/// this: it fills the polls.
-const OVERFLOW_REPORTS: u32 = 8;
-/// See [`OVERFLOW_REPORTS`].
-const OVERFLOW_SPAN: Nanos = 20 * MILLISECOND;
 /// An interface whose packets come past its NAPI is the flooded one if it receives this many in this span: 20 k/s.
 const BUSY_PACKETS: u64 = 40;
 /// See [`BUSY_PACKETS`].
@@ -57,12 +50,6 @@ pub struct NewConsumer {
     pub netlink: u32,
 }
 
-#[derive(Clone, Copy, Default)]
-struct Span {
-    began: Nanos,
-    reports: u32,
-}
-
 /// See the module.
 #[derive(Default)]
 pub struct Dispatch {
@@ -75,7 +62,7 @@ pub struct Dispatch {
     bulk: BTreeMap<usize, (Nanos, Nanos)>,
     packets_seen: BTreeMap<usize, u64>,
     /// By CPU.
-    spans: BTreeMap<u32, Span>,
+    overflows: BTreeMap<u32, Overflow>,
     pollers: Vec<(usize, Sender<Command>)>,
     near: bool,
     next_cpu: usize,
@@ -129,20 +116,6 @@ impl Dispatch {
     /// A takeover succeeded.
     pub fn succeeded(&mut self, slot: usize) {
         self.retry.remove(&slot);
-    }
-
-    /// Sockets overflow on `cpu`: true if it went on long enough to be evidence.
-    fn overflowed(&mut self, cpu: u32, now: Nanos) -> bool {
-        let span = self.spans.entry(cpu).or_default();
-        if now.saturating_sub(span.began) > OVERFLOW_SPAN {
-            *span = Span { began: now, reports: 0 };
-        }
-        span.reports += 1;
-        if span.reports < OVERFLOW_REPORTS {
-            return false;
-        }
-        span.reports = 0;
-        true
     }
 
     /// `cpu` is overloaded: the sources that carry most packets there are, although their rings are not full. False if
@@ -231,8 +204,8 @@ impl Dispatch {
                 let _ = new.send(NewConsumer { sk, cookie, port: 0, netlink: port });
             }
             Event::Overflow { cpu, time_ns } => {
-                if self.overflowed(cpu, time_ns) && !self.flooded(views, cpu, time_ns, "a consumer overflows")
-                {
+                let evidence = self.overflows.entry(cpu).or_default().report(time_ns);
+                if evidence && !self.flooded(views, cpu, time_ns, "a consumer overflows") {
                     return Some((cpu, time_ns));
                 }
             }
@@ -320,19 +293,4 @@ fn busiest(sources: &[Arc<Source>]) -> Option<usize> {
     let grown = before.iter().zip(after).map(|(before, after)| after.saturating_sub(*before));
     let (most, source) = grown.zip(sources).max_by_key(|(grown, _)| *grown)?;
     (most >= BUSY_PACKETS).then_some(source.slot)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_hiccup_is_no_evidence_and_overload_is() {
-        let ms = MILLISECOND;
-        let mut d = Dispatch::default();
-        assert!(!(1..8).any(|t| d.overflowed(0, t * ms)), "7 ms of overflow");
-        assert!(![40, 80, 120, 160, 200].iter().any(|t| d.overflowed(0, t * ms)), "a slow loss");
-        assert!((300..308).any(|t| d.overflowed(0, t * ms)), "8 ms without an end");
-        assert!(!d.overflowed(1, 308 * ms), "each CPU for itself");
-    }
 }

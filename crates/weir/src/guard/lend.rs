@@ -1,9 +1,10 @@
 //! A poller without competitors runs when its programs have nothing to do: it lends them its priority.
 //!
 //! While the programs that read are the only ones on the CPU, a pause needs no sleep and no wake-up: the poller makes
-//! itself SCHED_IDLE, so the kernel runs it whenever the reader has emptied its socket, and not before. The risk is that
-//! another program takes the CPU for long. The watch thread, SCHED_FIFO, looks every [`LOOK_MS`] and makes a poller that
-//! was not seen for [`LATE`] SCHED_FIFO again.
+//! itself SCHED_IDLE, so the kernel runs it whenever the readers have emptied their sockets, and not before. It does so on an
+//! idle CPU, which proves that nobody else runs there and that nothing is left to read. The risk is that another program
+//! takes the CPU for long later. The watch thread, SCHED_FIFO, looks every [`LOOK_MS`] and makes a poller that was not
+//! seen for [`LATE`] SCHED_FIFO again.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -19,7 +20,7 @@ const LATE: Nanos = 5 * MILLISECOND / 2;
 /// How often the watch thread looks while a poller is lent, ms.
 pub const LOOK_MS: u16 = 2;
 /// How long a poller that was kept from running stays SCHED_FIFO: at first, and at most. It doubles while being lent
-/// does not last ten times as long.
+/// does not last ten times as long, or while the CPU does not become idle.
 const HOLD: (Nanos, Nanos) = (20 * MILLISECOND, 10_000 * MILLISECOND);
 
 /// One poller's state, as the watch thread sees it.
@@ -60,9 +61,9 @@ impl Lender {
         self.lent
     }
 
-    /// Becomes SCHED_IDLE, unless it was kept from running lately. True if it is now.
-    pub fn lend(&mut self, now: Nanos) -> bool {
-        if !self.lent && now >= self.hold_until {
+    /// Becomes SCHED_IDLE on an idle CPU, unless it was kept from running lately.
+    pub fn lend(&mut self, now: Nanos) {
+        if self.is_ready(now) {
             self.lent = true;
             self.lent_since = now;
             self.shared.promoted.store(false, Relaxed);
@@ -71,7 +72,17 @@ impl Lender {
             let _ = self.all.bell.write(1);
             sched::set_fifo(0, false);
         }
-        self.lent
+    }
+
+    /// True if [`Self::lend`] would make it SCHED_IDLE.
+    pub fn is_ready(&self, now: Nanos) -> bool {
+        !self.lent && now >= self.hold_until
+    }
+
+    /// The CPU did not become idle when it was to be lent: not again for a while, longer each time.
+    pub fn failed(&mut self, now: Nanos) {
+        self.hold = (2 * self.hold).min(HOLD.1);
+        self.hold_until = now + self.hold;
     }
 
     /// The thread runs; `next` is when it means to run again. True if it has just become SCHED_FIFO again.
@@ -80,9 +91,10 @@ impl Lender {
             return false;
         }
         if self.shared.promoted.load(Relaxed) {
-            let lasted = now.saturating_sub(self.lent_since) > 10 * self.hold;
-            self.hold = if lasted { HOLD.0 } else { (2 * self.hold).min(HOLD.1) };
-            self.hold_until = now + self.hold;
+            if now.saturating_sub(self.lent_since) > 10 * self.hold {
+                self.hold = HOLD.0 / 2;
+            }
+            self.failed(now);
             self.end();
             return true;
         }

@@ -25,8 +25,11 @@ use super::takeover;
 
 /// Turns in a row that raise no `napi_poll` event before the handle counts as stale.
 const STALE_TURNS: u32 = 256;
-/// A pause that neither an idle CPU nor low water ended for so long, ns: then low water must be watched.
-const LATE_PAUSE: Nanos = 5_000_000;
+/// Pauses in a row whose consumers were found empty although the CPU was never idle: others run there, and low water must
+/// be watched. One may be chance.
+const DRY_PAUSES: u32 = 2;
+/// Level of a consumer that has nothing left to read, permille.
+const EMPTY: u16 = 10;
 /// Why a source is released whose handle belongs to a NAPI that is gone.
 pub const STALE: &str = "stale_source: its turns poll nothing";
 /// Why a source is released that carries bulk TCP.
@@ -69,7 +72,7 @@ pub enum Report {
     Released { source: Arc<Source>, time: Nanos, why: &'static str },
     /// Released, because the driver keeps its interrupts on.
     Leaks { source: Arc<Source> },
-    /// Pauses end late: other programs compete for this CPU, so that the low water must wake.
+    /// Programs wait for input while the CPU is not idle: others compete for it, so that the low water must wake.
     Contended { cpu: usize },
     /// The thread ended by an error.
     Failed { cpu: usize, why: String },
@@ -139,8 +142,10 @@ struct Loop {
     polled: Vec<Option<Polled>>,
     consumers_known: usize,
     lender: Lender,
-    /// Since when a pause lasts that nothing has ended.
-    late_since: Option<Nanos>,
+    /// See [`DRY_PAUSES`].
+    dry: u32,
+    /// The last sleep was a pause.
+    paused: bool,
     /// End of the last charged span.
     charged_until: Nanos,
     cpu_until: Nanos,
@@ -168,7 +173,8 @@ impl Poller {
             polled: (0..kern::guard::SOURCES).map(|_| None).collect(),
             consumers_known: 0,
             lender: self.lending.join(),
-            late_since: None,
+            dry: 0,
+            paused: false,
             charged_until: now,
             cpu_until: clock::thread_cpu(),
             charged: 0,
@@ -199,6 +205,11 @@ impl Loop {
             }
             self.watch_levels(now);
             self.policy.lend(self.lender.is_lent());
+            if self.policy.catch_up_failed(now) {
+                self.lender.failed(now);
+            } else if self.policy.is_behind() && self.lender.is_ready(now) && self.may_lend(now) {
+                self.policy.catch_up(now);
+            }
             match self.policy.next(now) {
                 Action::Turn { source, packets } => self.turn(source, packets),
                 Action::Sleep { until, wake } => self.sleep(now, until, wake),
@@ -229,6 +240,7 @@ impl Loop {
 
     fn park(&mut self) {
         self.lender.end();
+        self.policy.end_catch_up();
         // A consumer that is still full was inhibited anew after the last release, and no pause would end that.
         self.lift_all();
         self.publish();
@@ -449,21 +461,35 @@ impl Loop {
     fn watch_levels(&mut self, now: Nanos) {
         let used = (self.p.views.guard[0].consumers.load(Relaxed) as usize).min(CONSUMERS);
         self.consumers_known = used;
+        let (mut most, mut enabled) = (0, false);
         for consumer in 0..used {
             let level = self.p.views.consumer_stats[consumer].level.load(Relaxed).min(1000) as u16;
             if self.p.views.consumer_ctls[consumer].sk.load(Relaxed) == 0 {
                 continue;
             }
+            most = most.max(level);
             if self.policy.level(now, consumer, level) {
                 if self.policy.is_inhibited(consumer) {
                     self.inhibit(consumer);
                 } else {
-                    self.late_since = None;
                     self.lift(consumer);
+                    enabled = true;
                 }
             }
         }
+        if enabled && self.paused && most <= EMPTY && !self.p.level_wakes.load(Relaxed) {
+            self.ran_dry();
+        }
         self.policy.levels_read();
+    }
+
+    /// All consumers were found empty in a pause, which an idle CPU did not end.
+    fn ran_dry(&mut self) {
+        self.dry += 1;
+        if self.dry >= DRY_PAUSES {
+            self.dry = 0;
+            self.p.report(Report::Contended { cpu: self.p.cpu });
+        }
     }
 
     fn inhibit(&self, consumer: usize) {
@@ -498,10 +524,11 @@ impl Loop {
     fn sleep(&mut self, now: Nanos, until: Nanos, on: WakeOn) {
         let spent = self.spent(now);
         self.policy.charge(now, spent);
+        self.paused = on.level || self.policy.is_catching_up();
         if on.on_time {
             // Looks do not wait for programs.
             self.lender.end();
-        } else if on.idle && on.level && self.lend(now) {
+        } else if on.idle && on.level && self.yields(now) {
             return;
         }
         self.lender.runs(now, until);
@@ -525,17 +552,16 @@ impl Loop {
         if idle {
             views.guard[0].pollers_waiting_idle.fetch_sub(1, Relaxed);
         }
-        let slept_from = now;
         let now = clock::now();
-        if reasons & wake::IDLE != 0 && self.policy.cpu_idle(now) {
-            self.lift_enabled();
-        }
-        if on.level && !self.p.level_wakes.load(Relaxed) {
-            if reasons != 0 || drained {
-                self.late_since = None;
-            } else if now.saturating_sub(*self.late_since.get_or_insert(slept_from)) >= LATE_PAUSE {
-                self.late_since = None;
-                self.p.report(Report::Contended { cpu: self.p.cpu });
+        if reasons & wake::IDLE != 0 {
+            self.dry = 0;
+            if self.policy.cpu_idle(now) {
+                self.lift_enabled();
+            }
+            let caught_up = self.policy.end_catch_up();
+            if (on.level || caught_up) && !on.on_time && self.may_lend(now) {
+                self.settle();
+                self.lender.lend(now);
             }
         }
         // Interrupts and softirqs of this CPU are packet work too, whoever started them.
@@ -548,18 +574,20 @@ impl Loop {
         self.settle();
     }
 
-    /// Instead of a pause: SCHED_IDLE comes to run when the readers have read what they had. False if other programs
-    /// compete, so that it would not, or if protected packets come, which would overflow the ring meanwhile.
-    fn lend(&mut self, now: Nanos) -> bool {
-        if self.p.yielding || self.p.level_wakes.load(Relaxed) || self.policy.protects(now) {
+    /// False if other programs compete, so that a lent poller would not run, or if protected packets come, which would
+    /// overflow the ring meanwhile.
+    fn may_lend(&self, now: Nanos) -> bool {
+        !self.p.yielding && !self.p.level_wakes.load(Relaxed) && !self.policy.protects(now)
+    }
+
+    /// Instead of a pause: SCHED_IDLE comes to run when the readers have read what they had. False if the poller is not
+    /// lent, or must not be any more.
+    fn yields(&mut self, now: Nanos) -> bool {
+        if !self.may_lend(now) {
             self.lender.end();
-            return false;
         }
         if !self.lender.is_lent() {
-            self.settle();
-            if !self.lender.lend(now) {
-                return false;
-            }
+            return false;
         }
         // SAFETY: plain system call without arguments.
         unsafe { libc::sched_yield() };

@@ -1,0 +1,101 @@
+//! When sockets that overflow are evidence that the kernel's own way fails (MR-10, MR-19).
+//!
+//! A program that waits for another one's time slice (3 ms) overflows its socket for less than that, now and then;
+//! overload goes on. Two signs tell it: much is lost at once, or a little is lost again and again. The second one finds
+//! the rates just above what interrupts carry, where a poller, which pays for no interrupt and no wake, carries all.
+//!
+//! # Properties
+//! - Losses all within [`APART`] and fewer than [`REPORTS`] reports are no evidence.
+//! - A loss of more than [`STEP`] packets per [`GAP`] that does not end is evidence after [`LASTING`] reports, 64 ms and
+//!   256 packets at that rate.
+
+use crate::{MILLISECOND, Nanos};
+
+/// Overflows on one CPU between two reports, which come at most once per millisecond.
+pub const STEP: u32 = 64;
+/// Reports that are evidence at once, if they come within [`SPAN`].
+pub const REPORTS: u32 = 8;
+/// See [`REPORTS`].
+pub const SPAN: Nanos = 20 * MILLISECOND;
+/// Reports that are evidence if each comes at least [`APART`] and at most [`GAP`] after the one before: a stall of the
+/// machine gives one or two.
+pub const LASTING: u32 = 4;
+/// See [`LASTING`].
+pub const APART: Nanos = 5 * MILLISECOND;
+/// See [`LASTING`].
+pub const GAP: Nanos = 50 * MILLISECOND;
+
+/// What the sockets of one CPU lost lately.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Overflow {
+    began: Nanos,
+    reports: u32,
+    /// The last report that counted for [`LASTING`], and how many did in a row.
+    last: Nanos,
+    lasting: u32,
+}
+
+impl Overflow {
+    /// [`STEP`] more packets were lost: true if that is evidence. After it everything is counted anew.
+    pub fn report(&mut self, now: Nanos) -> bool {
+        if now.saturating_sub(self.began) > SPAN {
+            (self.began, self.reports) = (now, 0);
+        }
+        self.reports += 1;
+        let since = now.saturating_sub(self.last);
+        if self.lasting == 0 || since > GAP {
+            (self.last, self.lasting) = (now, 1);
+        } else if since >= APART {
+            (self.last, self.lasting) = (now, self.lasting + 1);
+        }
+        let evidence = self.reports >= REPORTS || self.lasting >= LASTING;
+        if evidence {
+            *self = Self::default();
+        }
+        evidence
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// Times, in ms, at which evidence is found.
+    fn found(reports: impl IntoIterator<Item = u64>) -> Vec<u64> {
+        let mut overflow = Overflow::default();
+        reports.into_iter().filter(|t| overflow.report(t * MILLISECOND)).collect()
+    }
+
+    #[test]
+    fn a_hiccup_is_no_evidence_and_overload_is() {
+        assert_eq!(found(1000..1007), [], "7 ms of overflow");
+        assert_eq!(found(1000..1008), [1007], "8 ms without an end");
+        assert_eq!(found([1000, 1004, 1100, 1104, 1200, 1204, 1300]), [], "stalls of 4 ms, ten a second");
+    }
+
+    #[test]
+    fn a_little_that_goes_on_is_evidence() {
+        assert_eq!(found((0..10).map(|n| 1000 + 16 * n)), [1048, 1112], "4 % of 100 k/s");
+        assert_eq!(found((0..10).map(|n| 1000 + 50 * n)), [1150, 1350], "1.3 %");
+        assert_eq!(found((0..100).map(|n| 1000 + 51 * n)), [], "less");
+    }
+
+    proptest! {
+        /// Whatever is found was preceded by 4 reports at least, the first of them no more than 150 ms before.
+        #[test]
+        fn evidence_has_its_reports(gaps in prop::collection::vec(1u64..80, 1..200)) {
+            let mut overflow = Overflow::default();
+            let (mut now, mut seen) = (1000 * MILLISECOND, Vec::new());
+            for gap in gaps {
+                now += gap * MILLISECOND;
+                seen.push(now);
+                if overflow.report(now) {
+                    prop_assert!(seen.len() >= LASTING as usize);
+                    prop_assert!(now - seen[seen.len() - LASTING as usize] <= 3 * GAP);
+                    seen.clear();
+                }
+            }
+        }
+    }
+}
