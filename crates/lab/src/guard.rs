@@ -108,9 +108,6 @@ impl Guard {
 
 fn forward(reader: impl BufRead, sender: &mpsc::Sender<String>) {
     for line in reader.lines().map_while(std::result::Result::ok) {
-        if std::env::var("WEIR_DEBUG").is_ok() {
-            eprintln!("LOG {line}");
-        }
         // Nobody listens any more once the guard is in force; the pipe must be emptied all the same.
         let _ = sender.send(line);
     }

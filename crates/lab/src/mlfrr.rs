@@ -27,6 +27,12 @@ pub const GOAL_LOSS: f64 = 0.01;
 pub const COUNT: usize = 24;
 /// See [`COUNT`].
 pub const COUNT_QUICK: usize = 5;
+/// Trials at one rate.
+const TRIALS: usize = 3;
+/// Length of a trial (goal final trial duration), without its first 0.1 s.
+const WINDOW: Duration = Duration::from_millis(400);
+/// The same with a guard, whose takeovers lose packets: in the first second of a rate that interrupts do not carry, then no more.
+const WINDOW_GUARDED: Duration = Duration::from_millis(1600);
 /// Trials of one search, as an estimate for the progress.
 const SEARCH_TRIALS: u64 = 24;
 /// Trials of a search near a known rate, likewise.
@@ -95,18 +101,7 @@ pub fn compare(options: &Options, progress: &mut dyn FnMut(Progress)) -> Result<
 
 fn each(runner: &mut Runner<'_>, predict: bool) -> Result<(Vec<Compared>, bool)> {
     let count = if runner.options.quick { COUNT_QUICK } else { COUNT };
-    let mut workloads = Workload::draw(runner.options.seed, count);
-    if let Ok(only) = std::env::var("WEIR_ONLY") {
-        workloads.retain(|w| only.contains(&w.name));
-        if std::env::var("WEIR_PLAIN").is_ok() {
-            let mut plain = workloads.clone();
-            plain.iter_mut().for_each(|w| {
-                w.guarded = false;
-                w.name += "p";
-            });
-            workloads.extend(plain);
-        }
-    }
+    let workloads = Workload::draw(runner.options.seed, count);
     runner.total = trials(predict) * workloads.len() as u64;
     // Rounds of the sink in a millisecond, measured once, so that all do work of the same measure.
     let mut sink = Setup::locate(crate::Kind::Sink, runner.options.programs.as_deref(), None)?;
@@ -137,11 +132,11 @@ fn one(runner: &mut Runner<'_>, workload: &Workload, per_ms: u64, predict: bool)
     };
     (setup.payload, setup.sockets) = (workload.payload, workload.sockets);
     runner.bench.consumer = setup;
-    let (trials, window) = if runner.options.quick { (3, 300) } else { (3, 400) };
+    let window = if workload.guarded { WINDOW_GUARDED } else { WINDOW };
     let goal = Goal {
         loss: GOAL_LOSS,
-        trials,
-        window: Duration::from_millis(window),
+        trials: TRIALS,
+        window: if runner.options.quick { window * 3 / 4 } else { window },
         hogs: workload.hogs,
         from: From::Anywhere,
     };

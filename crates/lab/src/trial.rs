@@ -269,9 +269,6 @@ impl Bench {
         let last = consumer::drain(&mut cast.consumers, rig, |t| self.interrupt.sleep(t))?;
         let foreign = rig.meter(|cpu| cpu != self.cpus.host)?.since(&foreign_before);
         let status = cast.guard.as_ref().map(Guard::status).unwrap_or_default();
-        if let (Ok(_), Some(g)) = (std::env::var("WEIR_DEBUG"), &cast.guard) {
-            eprintln!("DEBUG {:?} {}", offer.rate, g.ask().unwrap_or_default());
-        }
 
         let handle = cast.guard.as_ref().map_or(0, Guard::handle_frames);
         let mut trial = Ledger::read(&self.wire, rig)?.since(before).close(&arm.host, &sent, &last, handle);

@@ -40,10 +40,10 @@ pub struct Nap {
 }
 
 impl Nap {
-    /// A turn found `frames`, and if `drained` the ring empty at its end: the nap from here on, at most [`NAPS`] times
-    /// `nap_max`; `None` if the ring is not empty. What one nap lets in must fit into the ring of `ring` packets, also when it
+    /// A turn found `frames`, and if `drained` the ring empty at its end: the nap from here on, at most `most` ns; `None` if
+    /// the ring is not empty. What one nap lets in must fit into the ring of `ring` packets, also when it
     /// comes in a burst.
-    pub fn after(&mut self, frames: u32, drained: bool, nap_max: Nanos, ring: u32) -> Option<Nanos> {
+    pub fn after(&mut self, frames: u32, drained: bool, most: Nanos, ring: u32) -> Option<Nanos> {
         self.burst = self.burst.saturating_add(frames);
         if !drained {
             return None;
@@ -53,7 +53,7 @@ impl Nap {
             burst if burst < ring / 4 => self.nap + self.nap / 8,
             _ => self.nap,
         };
-        self.nap = nap.clamp(NAP_MIN, (nap_max * NAPS).max(NAP_MIN));
+        self.nap = nap.clamp(NAP_MIN, most.max(NAP_MIN));
         Some(self.nap)
     }
 }
@@ -131,9 +131,9 @@ impl Look {
     /// A turn of a source in a pause ended at `now`; it found `frames`, and the ring empty at its end if `drained`.
     pub fn looked(&mut self, now: Nanos, source: usize, frames: u32, spent: Nanos, drained: bool) {
         self.budget.charge(now, spent);
-        let (nap_max, ring) = (self.nap_max, self.ring);
+        let (most, ring) = (self.nap_max * NAPS, self.ring);
         let Some(state) = self.sources.get_mut(source) else { return };
-        let nap = state.nap.after(frames, drained, nap_max, ring).unwrap_or(0);
+        let nap = state.nap.after(frames, drained, most, ring).unwrap_or(0);
         state.next = now.saturating_add(nap);
     }
 

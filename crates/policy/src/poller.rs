@@ -46,6 +46,12 @@ pub const HEARTBEAT_PACKETS: u32 = 2;
 const ALL_FULL: Permille = 950;
 /// Sleep after a turn in vain, ns: programs that work 1 us per datagram read half of a small buffer meanwhile.
 const VAIN_NAP: Nanos = MILLISECOND / 2;
+/// Longest nap after a drained ring while programs keep the CPU busy, in usual ones: each wake takes 20 to 40 us from them.
+pub const BUSY_NAPS: Nanos = 8;
+/// A consumer that was full so long ago tells that the programs may need the CPU, ns.
+const FULL_LATELY: Nanos = 1000 * MILLISECOND;
+/// Without an idle CPU for so long, a program that does not follow makes the others [`Poller::catch_up`], ns.
+const BEHIND: Nanos = 30 * MILLISECOND;
 /// A turn with fewer frames than this tells little: it is averaged in.
 const LOOK_FRAMES_MIN: u32 = 8;
 
@@ -154,6 +160,8 @@ struct Source {
     switch: ModeSwitch,
     last_turn: Nanos,
     nap_until: Nanos,
+    /// When the nap ends on an idle CPU.
+    nap_idle: Nanos,
     nap: Nap,
     full_share: Permille,
     /// Packets handed up since the levels were read for the `reading`-th time.
@@ -208,6 +216,10 @@ pub struct Poller {
     lent: bool,
     /// Until when the readers have the CPU, see [`Poller::catch_up`].
     catch_up: Option<Nanos>,
+    /// When the CPU was idle, or a source taken over.
+    idle_at: Nanos,
+    /// When a consumer was inhibited last.
+    full_at: Option<Nanos>,
     /// Level that one packet adds, in 1/16 permille; 0 until learnt.
     packet_level: u32,
     /// Packets handed up since the levels were read.
@@ -234,6 +246,8 @@ impl Poller {
             inhibited: 0,
             lent: false,
             catch_up: None,
+            idle_at: now,
+            full_at: None,
             packet_level: 0,
             fed: 0,
             readings: 0,
@@ -281,6 +295,7 @@ impl Poller {
                 switch,
                 last_turn: now,
                 nap_until: 0,
+                nap_idle: 0,
                 nap: Nap::default(),
                 full_share: 0,
                 fed: 0,
@@ -288,6 +303,7 @@ impl Poller {
                 release: false,
             });
             self.look.forget(source);
+            self.idle_at = now;
         }
     }
 
@@ -344,20 +360,16 @@ impl Poller {
             && !self.look.finds(now, source)
             && u64::from(turn.refused) * 1000 >= u64::from(turn.packets) * u64::from(ALL_FULL)
         {
-            state.nap_until = now + VAIN_NAP;
+            (state.nap_idle, state.nap_until) = (now + VAIN_NAP, now + VAIN_NAP);
             self.counts.feedback_sleeps += 1;
         }
         // A ring that is empty because its frames were shed is no sign of calm, and after a look the source is polled
         // as soon as its consumer has room.
-        if !look {
-            // While a program does not follow, each wake of the poller takes time from it.
-            let long = state
-                .nap
-                .after(turn.frames, turn.drained, nap, self.config.ring)
-                .filter(|_| self.inhibited > 0);
-            if turn.drained {
-                state.nap_until = now + long.map_or(nap, |long| long.max(nap));
-            }
+        // One that programs run before takes no time from them.
+        let most = if self.lent { nap } else { nap * BUSY_NAPS };
+        let long = state.nap.after(turn.frames, turn.drained, most, self.config.ring);
+        if let (Some(long), false) = (long, look) {
+            (state.nap_idle, state.nap_until) = (now + nap, now + long.max(nap));
         }
         if turn.drained && turn.to_full == 0 {
             state.release |= state.switch.drained(now);
@@ -370,7 +382,7 @@ impl Poller {
         let nap = self.config.nap;
         if let Some(Some(state)) = self.sources.get_mut(source) {
             state.last_turn = now;
-            state.nap_until = now + nap;
+            (state.nap_idle, state.nap_until) = (now + nap, now + nap);
         }
     }
 
@@ -405,6 +417,7 @@ impl Poller {
                 }
                 self.inhibited += 1;
                 self.counts.inhibits += 1;
+                self.full_at = Some(now);
                 self.overfed(now);
             }
             Some(Change::Enable | Change::TimedOut) => {
@@ -471,9 +484,17 @@ impl Poller {
     }
 
     /// True if a program does not follow while others do, so that neither a pause nor an idle CPU comes by itself.
-    pub fn is_behind(&self) -> bool {
-        let mut polled = self.sources.iter().flatten();
-        self.inhibited > 0 && self.catch_up.is_none() && polled.clone().any(|s| !self.blocked(s))
+    pub fn is_behind(&self, now: Nanos) -> bool {
+        let blocked = |s: &Source| self.blocked(s);
+        self.inhibited > 0
+            && self.catch_up.is_none()
+            && now.saturating_sub(self.idle_at) >= BEHIND
+            && !self.sources.iter().flatten().all(blocked)
+    }
+
+    /// True if a program did not follow lately: on an idle CPU the poller is then to run behind the programs.
+    pub fn was_full(&self, now: Nanos) -> bool {
+        self.full_at.is_some_and(|at| now.saturating_sub(at) < FULL_LATELY)
     }
 
     /// All sources pause, for a timeout of the feedback at most, until the CPU is idle: the programs read all they have.
@@ -503,6 +524,10 @@ impl Poller {
             self.counts.lent += 1;
         }
         self.budget.idle(now);
+        self.idle_at = now;
+        for source in self.sources.iter_mut().flatten() {
+            source.nap_until = source.nap_until.min(source.nap_idle);
+        }
         let mut enabled = false;
         for consumer in self.consumers.iter_mut().flatten() {
             if now >= consumer.idle_from && consumer.watermark.probe() {
@@ -605,13 +630,21 @@ impl Poller {
                 return Action::Turn { source: oldest.1, packets: LOOK_PACKETS.max(self.config.quota) };
             }
         }
+        if let Some(end) = self.catch_up {
+            self.counts.feedback_sleeps += 1;
+            // One that has read all it had is not to end the time of the others.
+            let wake = WakeOn { level: false, idle: true, on_time };
+            return Action::Sleep { until: until.min(end), wake };
+        }
         let mut blocked = false;
         let idle = self.consumers.iter().flatten().any(|c| c.watermark.is_inhibited() && now >= c.idle_from);
+        let mut naps = false;
         for source in self.sources.iter().flatten() {
             if self.blocked(source) {
                 blocked = true;
             } else {
                 until = until.min(source.nap_until);
+                naps |= source.nap_idle < source.nap_until;
             }
         }
         if blocked {
@@ -622,12 +655,7 @@ impl Poller {
         } else {
             self.counts.naps += 1;
         }
-        if let Some(end) = self.catch_up {
-            // One that has read all it had is not to end the time of the others.
-            let wake = WakeOn { level: false, idle: true, on_time };
-            return Action::Sleep { until: until.min(end).max(now), wake };
-        }
-        Action::Sleep { until, wake: WakeOn { level: blocked, idle: blocked && idle, on_time } }
+        Action::Sleep { until, wake: WakeOn { level: blocked, idle: blocked && idle || naps, on_time } }
     }
 
     /// Mode of a source this poller knows.

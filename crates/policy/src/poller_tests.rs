@@ -114,7 +114,7 @@ fn drained_rings_nap_and_then_release() {
                 p.turned(now, source, Turned { spent: 2000, drained: true, ..Turned::default() });
             }
             Action::Sleep { until, wake } => {
-                assert!(!wake.idle && !wake.level);
+                assert!(!wake.level && until - now <= BUSY_NAPS * config.nap);
                 now = until;
             }
             Action::Release { source } => {
@@ -126,6 +126,69 @@ fn drained_rings_nap_and_then_release() {
         assert!(now < 2 * config.timing.hold_min);
     }
     assert!(now >= config.timing.hold_min);
+}
+
+/// The nap after a drained turn that found `frames`, and where an idle CPU ends it.
+fn nap(p: &mut Poller, now: Nanos, frames: u32) -> (Nanos, Nanos) {
+    p.turned(now, 0, Turned { packets: frames, frames, drained: true, ..Turned::default() });
+    let Action::Sleep { until, .. } = p.next(now) else { panic!() };
+    p.cpu_idle(now);
+    let idle = match p.next(now) {
+        Action::Sleep { until, .. } => until,
+        _ => now,
+    };
+    (until - now, idle - now)
+}
+
+#[test]
+fn a_busy_cpu_lengthens_naps_and_an_idle_one_ends_them() {
+    let config = Config::default();
+    let mut p = polling(config, 1);
+    let mut longest = 0;
+    for turn in 1..60 {
+        let (busy, idle) = nap(&mut p, turn * MILLISECOND / 4, 8);
+        assert!(busy >= longest.min(BUSY_NAPS * config.nap) && idle == config.nap, "{busy} {idle}");
+        longest = busy;
+    }
+    assert_eq!(longest, BUSY_NAPS * config.nap);
+    let (busy, _) = nap(&mut p, 15 * MILLISECOND, config.ring / 2 + 1);
+    assert_eq!(busy, longest / 2, "the ring was half full");
+    p.lend(true);
+    let (lent, _) = nap(&mut p, 15 * MILLISECOND + 1, 8);
+    assert_eq!(lent, config.nap, "programs run before it");
+}
+
+#[test]
+fn programs_catch_up_when_one_is_full_and_the_cpu_never_idle() {
+    let config = Config::default();
+    let ms = MILLISECOND;
+    let mut p = polling(config, 1);
+    p.level(ms, 0, 800);
+    p.level(ms, 1, 100);
+    p.turned(ms, 0, Turned { packets: 16, frames: 32, to_full: 16, ..Turned::default() });
+    assert!(!p.is_behind(2 * ms), "not for long");
+    assert!(p.is_behind(31 * ms) && p.was_full(31 * ms));
+    p.turned(31 * ms, 0, Turned { packets: 16, frames: 32, to_full: 16, ..Turned::default() });
+    p.catch_up(31 * ms);
+    assert!(p.is_catching_up() && !p.is_behind(31 * ms));
+    let Action::Sleep { until, wake } = p.next(31 * ms) else { panic!("{:?}", p.next(31 * ms)) };
+    assert!(wake.idle && !wake.level && until <= 31 * ms + config.flush_timeout / 2);
+    assert!(matches!(p.next(until), Action::Turn { .. }), "a heartbeat");
+    let mut idle = p.clone();
+    idle.cpu_idle(until);
+    assert!(idle.end_catch_up() && !idle.end_catch_up() && !idle.is_behind(until));
+    let end = 41 * ms;
+    assert!(!p.catch_up_failed(end - 1));
+    assert!(p.catch_up_failed(end) && !p.catch_up_failed(end), "said once");
+    assert!(!p.was_full(ms + FULL_LATELY));
+}
+
+#[test]
+fn one_consumer_that_is_full_pauses_by_itself() {
+    let mut p = polling(Config::default(), 1);
+    p.level(MILLISECOND, 0, 800);
+    p.turned(MILLISECOND, 0, Turned { packets: 0, frames: 32, to_full: 32, ..Turned::default() });
+    assert!(!p.is_behind(50 * MILLISECOND), "all its input is held back");
 }
 
 #[test]
