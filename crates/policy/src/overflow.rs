@@ -11,8 +11,10 @@
 
 use crate::{MILLISECOND, Nanos};
 
-/// Overflows on one CPU between two reports, which come at most once per millisecond.
+/// Overflows on one CPU between two reports, which come at most once per [`EVERY`].
 pub const STEP: u32 = 64;
+/// Least time between two reports.
+pub const EVERY: Nanos = MILLISECOND;
 /// Reports that are evidence at once, if they come within [`SPAN`].
 pub const REPORTS: u32 = 8;
 /// See [`REPORTS`].
@@ -56,6 +58,30 @@ impl Overflow {
     }
 }
 
+/// The same, told of each packet: what BPF counts in the kernel.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Sockets {
+    overflow: Overflow,
+    refused: u32,
+    reported: Option<Nanos>,
+}
+
+impl Sockets {
+    /// A full socket has refused a packet: true if that is evidence.
+    pub fn refused(&mut self, now: Nanos) -> bool {
+        self.refused += 1;
+        if self.refused < STEP {
+            return false;
+        }
+        self.refused = 0;
+        let soon = self.reported.is_some_and(|at| now.saturating_sub(at) < EVERY);
+        if !soon {
+            self.reported = Some(now);
+        }
+        !soon && self.overflow.report(now)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -79,6 +105,18 @@ mod tests {
         assert_eq!(found((0..10).map(|n| 1000 + 16 * n)), [1048, 1112], "4 % of 100 k/s");
         assert_eq!(found((0..10).map(|n| 1000 + 50 * n)), [1150, 1350], "1.3 %");
         assert_eq!(found((0..100).map(|n| 1000 + 51 * n)), [], "less");
+    }
+
+    #[test]
+    fn packets_are_counted_as_bpf_does() {
+        let ms = MILLISECOND;
+        let mut sockets = Sockets::default();
+        let mut lose = |from: Nanos, every: Nanos, packets: u64| {
+            (0..packets).map(|n| from + n * every).find(|t| sockets.refused(*t))
+        };
+        assert_eq!(lose(ms, 10, 1_000_000 / 16), None, "all within a millisecond");
+        assert_eq!(lose(1000 * ms, ms / 64, 2000).map(|t| t / ms), Some(1007), "64 per ms");
+        assert_eq!(lose(3000 * ms, ms / 4, 2000).map(|t| t / ms), Some(3063), "4 per ms");
     }
 
     proptest! {

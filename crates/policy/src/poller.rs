@@ -50,8 +50,6 @@ const VAIN_NAP: Nanos = MILLISECOND / 2;
 pub const BUSY_NAPS: Nanos = 8;
 /// A consumer that was full so long ago tells that the programs may need the CPU, ns.
 const FULL_LATELY: Nanos = 1000 * MILLISECOND;
-/// Without an idle CPU for so long, a program that does not follow makes the others [`Poller::catch_up`], ns.
-const BEHIND: Nanos = 30 * MILLISECOND;
 /// A turn with fewer frames than this tells little: it is averaged in.
 const LOOK_FRAMES_MIN: u32 = 8;
 
@@ -214,10 +212,6 @@ pub struct Poller {
     consumers: [Option<Consumer>; CONSUMERS_MAX],
     inhibited: u32,
     lent: bool,
-    /// Until when the readers have the CPU, see [`Poller::catch_up`].
-    catch_up: Option<Nanos>,
-    /// When the CPU was idle, or a source taken over.
-    idle_at: Nanos,
     /// When a consumer was inhibited last.
     full_at: Option<Nanos>,
     /// Level that one packet adds, in 1/16 permille; 0 until learnt.
@@ -245,8 +239,6 @@ impl Poller {
             consumers: [None; CONSUMERS_MAX],
             inhibited: 0,
             lent: false,
-            catch_up: None,
-            idle_at: now,
             full_at: None,
             packet_level: 0,
             fed: 0,
@@ -303,7 +295,6 @@ impl Poller {
                 release: false,
             });
             self.look.forget(source);
-            self.idle_at = now;
         }
     }
 
@@ -329,7 +320,7 @@ impl Poller {
         state.last_turn = now;
         self.bound.turned(turn.packets, turn.spent);
         self.look.saw(now, source, turn.frames, turn.protected);
-        let look = self.catch_up.is_some() || self.inhibited > 0 && state.full_share >= ALL_FULL;
+        let look = self.inhibited > 0 && state.full_share >= ALL_FULL;
         if look {
             self.look.looked(now, source, turn.frames, turn.spent, turn.drained);
         }
@@ -363,14 +354,14 @@ impl Poller {
             (state.nap_idle, state.nap_until) = (now + VAIN_NAP, now + VAIN_NAP);
             self.counts.feedback_sleeps += 1;
         }
-        // A ring that is empty because its frames were shed is no sign of calm, and after a look the source is polled
-        // as soon as its consumer has room.
-        // One that programs run before takes no time from them.
+        // One that programs run before takes no time from them. After a look the source is polled as soon as its consumer
+        // has room.
         let most = if self.lent { nap } else { nap * BUSY_NAPS };
         let long = state.nap.after(turn.frames, turn.drained, most, self.config.ring);
         if let (Some(long), false) = (long, look) {
             (state.nap_idle, state.nap_until) = (now + nap, now + long.max(nap));
         }
+        // A ring that is empty because its frames were shed is no sign of calm.
         if turn.drained && turn.to_full == 0 {
             state.release |= state.switch.drained(now);
         }
@@ -483,38 +474,9 @@ impl Poller {
         self.lent = lent;
     }
 
-    /// True if a program does not follow while others do, so that neither a pause nor an idle CPU comes by itself.
-    pub fn is_behind(&self, now: Nanos) -> bool {
-        let blocked = |s: &Source| self.blocked(s);
-        self.inhibited > 0
-            && self.catch_up.is_none()
-            && now.saturating_sub(self.idle_at) >= BEHIND
-            && !self.sources.iter().flatten().all(blocked)
-    }
-
     /// True if a program did not follow lately: on an idle CPU the poller is then to run behind the programs.
     pub fn was_full(&self, now: Nanos) -> bool {
         self.full_at.is_some_and(|at| now.saturating_sub(at) < FULL_LATELY)
-    }
-
-    /// All sources pause, for a timeout of the feedback at most, until the CPU is idle: the programs read all they have.
-    pub fn catch_up(&mut self, now: Nanos) {
-        self.catch_up = self.config.marks.map(|marks| now + marks.timeout);
-    }
-
-    /// True during a [`Self::catch_up`].
-    pub fn is_catching_up(&self) -> bool {
-        self.catch_up.is_some()
-    }
-
-    /// The CPU is idle: true if that ends a [`Self::catch_up`].
-    pub fn end_catch_up(&mut self) -> bool {
-        self.catch_up.take().is_some()
-    }
-
-    /// True once if a [`Self::catch_up`] has ended without an idle CPU.
-    pub fn catch_up_failed(&mut self, now: Nanos) -> bool {
-        self.catch_up.take_if(|until| now >= *until).is_some()
     }
 
     /// Nothing else wants the CPU: the reserve is lent, and inhibited consumers are enabled, since they have read
@@ -524,7 +486,6 @@ impl Poller {
             self.counts.lent += 1;
         }
         self.budget.idle(now);
-        self.idle_at = now;
         for source in self.sources.iter_mut().flatten() {
             source.nap_until = source.nap_until.min(source.nap_idle);
         }
@@ -557,7 +518,7 @@ impl Poller {
     }
 
     fn blocked(&self, source: &Source) -> bool {
-        self.catch_up.is_some() || self.inhibited > 0 && source.full_share >= ALL_FULL
+        self.inhibited > 0 && source.full_share >= ALL_FULL
     }
 
     /// What to do at `now`.
@@ -614,7 +575,7 @@ impl Poller {
             return Action::Turn { source: beat_source, packets };
         }
         let (mut until, mut on_time) = (beat_at, false);
-        if self.inhibited > 0 || self.catch_up.is_some() {
+        if self.inhibited > 0 {
             // The one that has waited longest; a pause of all costs one step per source.
             let mut oldest = (Nanos::MAX, 0);
             for (index, source) in self.sources.iter().enumerate() {
@@ -629,12 +590,6 @@ impl Poller {
                 self.counts.looks += 1;
                 return Action::Turn { source: oldest.1, packets: LOOK_PACKETS.max(self.config.quota) };
             }
-        }
-        if let Some(end) = self.catch_up {
-            self.counts.feedback_sleeps += 1;
-            // One that has read all it had is not to end the time of the others.
-            let wake = WakeOn { level: false, idle: true, on_time };
-            return Action::Sleep { until: until.min(end), wake };
         }
         let mut blocked = false;
         let idle = self.consumers.iter().flatten().any(|c| c.watermark.is_inhibited() && now >= c.idle_from);

@@ -159,36 +159,12 @@ fn a_busy_cpu_lengthens_naps_and_an_idle_one_ends_them() {
 }
 
 #[test]
-fn programs_catch_up_when_one_is_full_and_the_cpu_never_idle() {
-    let config = Config::default();
-    let ms = MILLISECOND;
-    let mut p = polling(config, 1);
-    p.level(ms, 0, 800);
-    p.level(ms, 1, 100);
-    p.turned(ms, 0, Turned { packets: 16, frames: 32, to_full: 16, ..Turned::default() });
-    assert!(!p.is_behind(2 * ms), "not for long");
-    assert!(p.is_behind(31 * ms) && p.was_full(31 * ms));
-    p.turned(31 * ms, 0, Turned { packets: 16, frames: 32, to_full: 16, ..Turned::default() });
-    p.catch_up(31 * ms);
-    assert!(p.is_catching_up() && !p.is_behind(31 * ms));
-    let Action::Sleep { until, wake } = p.next(31 * ms) else { panic!("{:?}", p.next(31 * ms)) };
-    assert!(wake.idle && !wake.level && until <= 31 * ms + config.flush_timeout / 2);
-    assert!(matches!(p.next(until), Action::Turn { .. }), "a heartbeat");
-    let mut idle = p.clone();
-    idle.cpu_idle(until);
-    assert!(idle.end_catch_up() && !idle.end_catch_up() && !idle.is_behind(until));
-    let end = 41 * ms;
-    assert!(!p.catch_up_failed(end - 1));
-    assert!(p.catch_up_failed(end) && !p.catch_up_failed(end), "said once");
-    assert!(!p.was_full(ms + FULL_LATELY));
-}
-
-#[test]
-fn one_consumer_that_is_full_pauses_by_itself() {
+fn a_full_consumer_is_remembered_for_a_second() {
     let mut p = polling(Config::default(), 1);
+    assert!(!p.was_full(MILLISECOND));
     p.level(MILLISECOND, 0, 800);
-    p.turned(MILLISECOND, 0, Turned { packets: 0, frames: 32, to_full: 32, ..Turned::default() });
-    assert!(!p.is_behind(50 * MILLISECOND), "all its input is held back");
+    p.level(2 * MILLISECOND, 0, 100);
+    assert!(p.was_full(500 * MILLISECOND) && !p.was_full(MILLISECOND + FULL_LATELY));
 }
 
 #[test]

@@ -20,7 +20,7 @@ const LATE: Nanos = 5 * MILLISECOND / 2;
 /// How often the watch thread looks while a poller is lent, ms.
 pub const LOOK_MS: u16 = 2;
 /// How long a poller that was kept from running stays SCHED_FIFO: at first, and at most. It doubles while being lent
-/// does not last ten times as long, or while the CPU does not become idle.
+/// does not last ten times as long.
 const HOLD: (Nanos, Nanos) = (20 * MILLISECOND, 10_000 * MILLISECOND);
 
 /// One poller's state, as the watch thread sees it.
@@ -63,7 +63,7 @@ impl Lender {
 
     /// Becomes SCHED_IDLE on an idle CPU, unless it was kept from running lately.
     pub fn lend(&mut self, now: Nanos) {
-        if self.is_ready(now) {
+        if !self.lent && now >= self.hold_until {
             self.lent = true;
             self.lent_since = now;
             self.shared.promoted.store(false, Relaxed);
@@ -74,27 +74,15 @@ impl Lender {
         }
     }
 
-    /// True if [`Self::lend`] would make it SCHED_IDLE.
-    pub fn is_ready(&self, now: Nanos) -> bool {
-        !self.lent && now >= self.hold_until
-    }
-
-    /// The CPU did not become idle when it was to be lent: not again for a while, longer each time.
-    pub fn failed(&mut self, now: Nanos) {
-        self.hold = (2 * self.hold).min(HOLD.1);
-        self.hold_until = now + self.hold;
-    }
-
     /// The thread runs; `next` is when it means to run again. True if it has just become SCHED_FIFO again.
     pub fn runs(&mut self, now: Nanos, next: Nanos) -> bool {
         if !self.lent {
             return false;
         }
         if self.shared.promoted.load(Relaxed) {
-            if now.saturating_sub(self.lent_since) > 10 * self.hold {
-                self.hold = HOLD.0 / 2;
-            }
-            self.failed(now);
+            let lasted = now.saturating_sub(self.lent_since) > 10 * self.hold;
+            self.hold = if lasted { HOLD.0 } else { (2 * self.hold).min(HOLD.1) };
+            self.hold_until = now + self.hold;
             self.end();
             return true;
         }

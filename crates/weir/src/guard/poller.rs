@@ -205,15 +205,6 @@ impl Loop {
             }
             self.watch_levels(now);
             self.policy.lend(self.lender.is_lent());
-            if self.policy.catch_up_failed(now) {
-                self.lender.failed(now);
-            } else if std::env::var("WEIR_CU").is_ok()
-                && self.policy.is_behind(now)
-                && self.lender.is_ready(now)
-                && self.may_lend(now)
-            {
-                self.policy.catch_up(now);
-            }
             match self.policy.next(now) {
                 Action::Turn { source, packets } => self.turn(source, packets),
                 Action::Sleep { until, wake } => self.sleep(now, until, wake),
@@ -244,7 +235,6 @@ impl Loop {
 
     fn park(&mut self) {
         self.lender.end();
-        self.policy.end_catch_up();
         // A consumer that is still full was inhibited anew after the last release, and no pause would end that.
         self.lift_all();
         self.publish();
@@ -528,7 +518,7 @@ impl Loop {
     fn sleep(&mut self, now: Nanos, until: Nanos, on: WakeOn) {
         let spent = self.spent(now);
         self.policy.charge(now, spent);
-        self.paused = on.level || self.policy.is_catching_up();
+        self.paused = on.level;
         if on.on_time {
             // Looks do not wait for programs.
             self.lender.end();
@@ -562,8 +552,7 @@ impl Loop {
             if self.policy.cpu_idle(now) {
                 self.lift_enabled();
             }
-            let caught_up = self.policy.end_catch_up();
-            if (caught_up || self.policy.was_full(now)) && !on.on_time && self.may_lend(now) {
+            if self.policy.was_full(now) && !on.on_time && self.may_lend(now) {
                 self.settle();
                 self.lender.lend(now);
             }

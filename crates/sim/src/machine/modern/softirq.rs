@@ -52,8 +52,9 @@ pub struct Softirq {
     thread_at_start: Option<Thread>,
     /// Polls that took a whole weight, in a row.
     full_polls: u32,
-    /// Packets that sockets refused since the last poll that was not full.
-    refused: u32,
+    overflow: policy::overflow::Sockets,
+    /// Sockets overflow long enough.
+    overflows: bool,
 }
 
 impl Softirq {
@@ -82,7 +83,8 @@ impl Softirq {
             restarts: 0,
             thread_at_start: None,
             full_polls: 0,
-            refused: 0,
+            overflow: policy::overflow::Sockets::default(),
+            overflows: false,
         }
     }
 
@@ -186,7 +188,8 @@ impl State {
                     if std::mem::take(&mut self.soft.limited) {
                         self.ledger.drop(&packet, place::LIMIT);
                     } else {
-                        self.soft.refused += u32::from(self.hand_up(now, packet));
+                        let refused = self.hand_up(now, packet);
+                        self.soft.overflows |= refused && self.soft.overflow.refused(now);
                     }
                 }
                 count + 1
@@ -230,7 +233,6 @@ impl State {
         self.soft.full_polls = if full { self.soft.full_polls + 1 } else { 0 };
         self.evidence(now);
         if !full {
-            self.soft.refused = if self.soft.refused >= 512 { 0 } else { self.soft.refused };
             self.soft.scheduled = false;
             self.soft.completed = now;
             if self.s.moderation.0 > 0 && self.s.arm.0 > 0 && !self.weir.polls() {
@@ -294,7 +296,8 @@ impl State {
 
     /// What the guard takes for overload: polls that are full in a row, or sockets that go on overflowing.
     fn evidence(&mut self, now: Nanos) {
-        if self.guarded() && (self.soft.full_polls >= 4 || self.soft.refused >= 512) {
+        let overflows = std::mem::take(&mut self.soft.overflows);
+        if self.guarded() && (self.soft.full_polls >= 4 || overflows) {
             self.overloaded(now);
         }
     }
