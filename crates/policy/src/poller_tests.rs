@@ -156,6 +156,13 @@ fn a_busy_cpu_lengthens_naps_and_an_idle_one_ends_them() {
     p.lend(true);
     let (lent, _) = nap(&mut p, 15 * MILLISECOND + 1, 8);
     assert_eq!(lent, config.nap, "programs run before it");
+    p.lend(false);
+    for turn in 0..60 {
+        nap(&mut p, 16 * MILLISECOND + turn, 8);
+    }
+    p.expect(17 * MILLISECOND, 0);
+    let (protected, _) = nap(&mut p, 17 * MILLISECOND, 8);
+    assert_eq!(protected, config.nap, "what overflows the ring has no class");
 }
 
 #[test]

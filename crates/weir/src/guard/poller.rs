@@ -471,7 +471,8 @@ impl Loop {
                 }
             }
         }
-        if enabled && self.paused && most <= EMPTY && !self.p.level_wakes.load(Relaxed) {
+        let watched = self.p.level_wakes.load(Relaxed) || self.lender.is_lent();
+        if enabled && self.paused && most <= EMPTY && !watched {
             self.ran_dry();
         }
         self.policy.levels_read();
@@ -584,6 +585,7 @@ impl Loop {
         }
         // SAFETY: plain system call without arguments.
         unsafe { libc::sched_yield() };
+        self.dry = 0;
         if self.policy.cpu_idle(clock::now()) {
             self.lift_enabled();
         }
