@@ -25,9 +25,11 @@ use super::takeover;
 
 /// Turns in a row that raise no `napi_poll` event before the handle counts as stale.
 const STALE_TURNS: u32 = 256;
-/// Pauses in a row whose consumers were found empty although the CPU was never idle: others run there, and low water must
-/// be watched. One may be chance.
+/// Pauses in a row, of [`LATE_PAUSE`] at least, whose consumers were found empty although the CPU was never idle: others run
+/// there, and low water must be watched. One may be chance.
 const DRY_PAUSES: u32 = 2;
+/// See [`DRY_PAUSES`]; half of the default flush timeout, after which a heartbeat tells levels.
+const LATE_PAUSE: Nanos = 2_500_000;
 /// Level of a consumer that has nothing left to read, permille.
 const EMPTY: u16 = 10;
 /// Why a source is released whose handle belongs to a NAPI that is gone.
@@ -144,8 +146,8 @@ struct Loop {
     lender: Lender,
     /// See [`DRY_PAUSES`].
     dry: u32,
-    /// The last sleep was a pause.
-    paused: bool,
+    /// Since when a pause lasts that nothing has ended.
+    paused: Option<Nanos>,
     /// End of the last charged span.
     charged_until: Nanos,
     cpu_until: Nanos,
@@ -174,7 +176,7 @@ impl Poller {
             consumers_known: 0,
             lender: self.lending.join(),
             dry: 0,
-            paused: false,
+            paused: None,
             charged_until: now,
             cpu_until: clock::thread_cpu(),
             charged: 0,
@@ -471,9 +473,11 @@ impl Loop {
                 }
             }
         }
-        let watched = self.p.level_wakes.load(Relaxed) || self.lender.is_lent();
-        if enabled && self.paused && most <= EMPTY && !watched {
-            self.ran_dry();
+        if enabled {
+            let late = self.paused.take().is_some_and(|since| now.saturating_sub(since) >= LATE_PAUSE);
+            if late && most <= EMPTY && !self.p.level_wakes.load(Relaxed) {
+                self.ran_dry();
+            }
         }
         self.policy.levels_read();
     }
@@ -519,7 +523,7 @@ impl Loop {
     fn sleep(&mut self, now: Nanos, until: Nanos, on: WakeOn) {
         let spent = self.spent(now);
         self.policy.charge(now, spent);
-        self.paused = on.level;
+        self.paused = if on.level { self.paused.or(Some(now)) } else { None };
         if on.on_time {
             // Looks do not wait for programs.
             self.lender.end();
@@ -549,7 +553,7 @@ impl Loop {
         }
         let now = clock::now();
         if reasons & wake::IDLE != 0 {
-            self.dry = 0;
+            (self.dry, self.paused) = (0, None);
             if self.policy.cpu_idle(now) {
                 self.lift_enabled();
             }
@@ -585,7 +589,7 @@ impl Loop {
         }
         // SAFETY: plain system call without arguments.
         unsafe { libc::sched_yield() };
-        self.dry = 0;
+        (self.dry, self.paused) = (0, None);
         if self.policy.cpu_idle(clock::now()) {
             self.lift_enabled();
         }
