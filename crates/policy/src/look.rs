@@ -123,6 +123,11 @@ impl Look {
         self.sources.get(source).is_some_and(|s| s.found && now < s.until)
     }
 
+    /// True if `source` is looked at in a pause.
+    pub fn is_on(&self, now: Nanos, source: usize) -> bool {
+        self.sources.get(source).is_some_and(|s| now < s.until)
+    }
+
     /// True if a heartbeat of `source` during a pause tells classes, and sheds what is for full consumers.
     pub fn is_classed(&self, source: usize) -> bool {
         self.sources.get(source).is_some_and(|s| s.classed)

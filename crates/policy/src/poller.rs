@@ -517,6 +517,11 @@ impl Poller {
         self.sources.iter().enumerate().any(|(index, s)| s.is_some() && self.look.finds(now, index))
     }
 
+    /// True while a source that is polled is looked at in its pauses: a look does not wait for programs.
+    pub fn looks(&self, now: Nanos) -> bool {
+        self.sources.iter().enumerate().any(|(index, s)| s.is_some() && self.look.is_on(now, index))
+    }
+
     fn blocked(&self, source: &Source) -> bool {
         self.inhibited > 0 && source.full_share >= ALL_FULL
     }

@@ -166,6 +166,17 @@ fn a_busy_cpu_lengthens_naps_and_an_idle_one_ends_them() {
 }
 
 #[test]
+fn a_source_that_has_just_come_is_looked_at() {
+    let mut p = polling(Config { first_look: crate::look::FIRST, ..Config::default() }, 1);
+    assert!(!p.looks(MILLISECOND));
+    p.turned(MILLISECOND, 0, Turned { packets: 8, frames: 8, ..Turned::default() });
+    assert!(p.looks(MILLISECOND) && !p.protects(MILLISECOND));
+    assert!(!p.looks(MILLISECOND + crate::look::FIRST));
+    p.expect(100 * MILLISECOND, 0);
+    assert!(p.looks(101 * MILLISECOND) && p.protects(101 * MILLISECOND));
+}
+
+#[test]
 fn a_full_consumer_is_remembered_for_a_second() {
     let mut p = polling(Config::default(), 1);
     assert!(!p.was_full(MILLISECOND));

@@ -557,7 +557,7 @@ impl Loop {
             if self.policy.cpu_idle(now) {
                 self.lift_enabled();
             }
-            if self.policy.was_full(now) && !on.on_time && self.may_lend(now) {
+            if self.policy.was_full(now) && !self.policy.looks(now) && self.may_lend(now) {
                 self.settle();
                 self.lender.lend(now);
             }
