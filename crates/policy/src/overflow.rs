@@ -13,7 +13,7 @@ use crate::{MILLISECOND, Nanos};
 
 /// Overflows on one CPU between two reports, which come at most once per [`EVERY`].
 pub const STEP: u32 = 64;
-/// Least time between two reports.
+/// Least time between two reports, as `WEIR_EVENT_EVERY_NS` in BPF.
 pub const EVERY: Nanos = MILLISECOND;
 /// Reports that are evidence at once, if they come within [`SPAN`].
 pub const REPORTS: u32 = 8;

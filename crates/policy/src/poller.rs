@@ -47,7 +47,7 @@ const ALL_FULL: Permille = 950;
 /// Sleep after a turn in vain, ns: programs that work 1 us per datagram read half of a small buffer meanwhile.
 const VAIN_NAP: Nanos = MILLISECOND / 2;
 /// Longest nap after a drained ring while programs keep the CPU busy, in usual ones: each wake takes 20 to 40 us from them.
-pub const BUSY_NAPS: Nanos = 8;
+const BUSY_NAPS: Nanos = 8;
 /// A consumer that was full so long ago tells that the programs may need the CPU, ns.
 const FULL_LATELY: Nanos = 1000 * MILLISECOND;
 /// A turn with fewer frames than this tells little: it is averaged in.
@@ -61,7 +61,8 @@ pub struct Config {
     /// The same of the only source while programs run before the poller, [`Poller::lend`]; less than `quota` counts as
     /// `quota`. Several sources share the CPU by turns: large ones let the one gain whose turns fit better.
     pub lent_quota: u32,
-    /// Sleep after a turn that drained its ring, ns.
+    /// Sleep after a turn that drained its ring, ns; up to eight times as long while the CPU is never idle and no
+    /// protected packets come.
     pub nap: Nanos,
     /// The kernel's own timer on a source in poll mode, ns.
     pub flush_timeout: Nanos,
