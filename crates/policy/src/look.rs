@@ -11,8 +11,8 @@
 //! # Properties
 //! - A source without a protected packet in the last [`MEMORY`] is not looked at: the look costs nothing then.
 //! - Looks take at most half the budget, over any whole number of periods, plus one turn.
-//! - A nap between two looks is at least [`NAP_MIN`] and at most [`NAPS`] naps of an empty ring, and no longer than half the
-//!   ring lasts at the rate seen.
+//! - A nap between two looks is at least [`NAP_MIN`] and at most [`NAPS`] naps of an empty ring, and no longer than five
+//!   eighths of the ring last at the rate seen.
 
 use crate::budget::Budget;
 use crate::poller::SOURCES_MAX;
@@ -42,15 +42,15 @@ pub struct Nap {
 impl Nap {
     /// A turn found `frames`, and if `drained` the ring empty at its end: the nap from here on, at most `most` ns; `None` if
     /// the ring is not empty. What one nap lets in must fit into the ring of `ring` packets, also when it
-    /// comes in a burst.
+    /// comes in a burst; the fuller it gets, the fewer wakes interrupt the programs.
     pub fn after(&mut self, frames: u32, drained: bool, most: Nanos, ring: u32) -> Option<Nanos> {
         self.burst = self.burst.saturating_add(frames);
         if !drained {
             return None;
         }
         let nap = match std::mem::take(&mut self.burst) {
-            burst if burst > ring / 2 => self.nap / 2,
-            burst if burst < ring / 4 => self.nap + self.nap / 8,
+            burst if burst > ring * 5 / 8 => self.nap * 3 / 4,
+            burst if burst < ring * 3 / 8 => self.nap + self.nap / 8,
             _ => self.nap,
         };
         self.nap = nap.clamp(NAP_MIN, most.max(NAP_MIN));
@@ -277,7 +277,7 @@ mod tests {
             prop_assert!(spent <= allowed + 2 * turn, "{spent} of {allowed}");
         }
 
-        /// The nap settles where the ring is between a quarter and a half full, if a nap within its range can do so.
+        /// The nap settles where the ring is three to five eighths full, if a nap within its range can do so.
         #[test]
         fn nap_follows_the_rate(rate in 100_000u64..20_000_000) {
             let mut look = Look::new(MILLISECOND, 1000, NAP, 256, FIRST, 0);
@@ -293,8 +293,8 @@ mod tests {
             let nap = look.sources[0].nap.nap;
             let held = nap * rate / 1_000_000_000;
             prop_assert!((NAP_MIN..=NAPS * NAP).contains(&nap));
-            prop_assert!(held <= 256 / 2 + 16 || nap == NAP_MIN, "{held} in {nap}");
-            prop_assert!(held >= 256 / 8 || nap == NAPS * NAP, "{held} in {nap}");
+            prop_assert!(held <= 256 * 5 / 8 + 16 || nap == NAP_MIN, "{held} in {nap}");
+            prop_assert!(held >= 256 / 4 || nap == NAPS * NAP, "{held} in {nap}");
         }
     }
 }
