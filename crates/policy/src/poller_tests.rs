@@ -151,8 +151,8 @@ fn a_busy_cpu_lengthens_naps_and_an_idle_one_ends_them() {
         longest = busy;
     }
     assert_eq!(longest, BUSY_NAPS * config.nap);
-    let (busy, _) = nap(&mut p, 15 * MILLISECOND, config.ring / 2 + 1);
-    assert_eq!(busy, longest / 2, "the ring was half full");
+    let (busy, _) = nap(&mut p, 15 * MILLISECOND, config.ring * 5 / 8 + 1);
+    assert_eq!(busy, longest * 3 / 4, "the ring was fuller than five eighths");
     p.lend(true);
     let (lent, _) = nap(&mut p, 15 * MILLISECOND + 1, 8);
     assert_eq!(lent, config.nap, "programs run before it");
