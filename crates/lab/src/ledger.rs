@@ -115,6 +115,13 @@ impl Ledger {
         }
     }
 
+    /// Packets that were dropped anywhere.
+    #[must_use]
+    pub fn dropped(&self) -> u64 {
+        let places = [self.wire, self.ring, self.xdp, self.memory, self.backlog, self.ip, self.udp];
+        places.iter().sum::<u64>() + self.queue + self.output
+    }
+
     /// The ledger of a trial in which `sent` was sent, `reports` are the consumers' last words, and the guard used `handle`
     /// frames for itself.
     #[must_use]

@@ -145,6 +145,7 @@ pub fn experiments() -> &'static [ExperimentInfo] {
 pub fn arms(experiment: &str, options: &Options) -> Vec<String> {
     match experiment {
         "control-traffic" => control_traffic::ARMS.map(String::from).to_vec(),
+        "mlfrr" => mlfrr::hosts(options).into_iter().map(|host| host.name).collect(),
         _ => sweep(experiment).unwrap_or(&livelock::UDP).names(options),
     }
 }

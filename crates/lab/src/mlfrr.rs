@@ -31,18 +31,21 @@ pub const COUNT_QUICK: usize = 5;
 const TRIALS: usize = 3;
 /// Length of a trial (goal final trial duration), without its first 0.1 s.
 const WINDOW: Duration = Duration::from_millis(400);
-/// The same with a guard, whose takeovers lose packets: in the first second of a rate that interrupts do not carry, then no more.
-const WINDOW_GUARDED: Duration = Duration::from_millis(1600);
+/// What a load runs before that.
+const WARM_UP: Duration = Duration::from_millis(100);
+/// The same with a guard: in the first second of a rate that interrupts hardly carry sockets fill up, and takeovers lose
+/// packets. That is the onset's loss, which the experiment `onset` measures; here it is the steady state.
+const WARM_UP_GUARDED: Duration = Duration::from_millis(1500);
 /// Trials of one search, as an estimate for the progress.
 const SEARCH_TRIALS: u64 = 24;
 /// Trials of a search near a known rate, likewise.
 const AGAIN_TRIALS: u64 = 10;
-/// How long a host is watched before it is predicted.
-const WATCH: Duration = Duration::from_secs(9);
-/// The load goes on for so long after the watching, which starts a little later than the load.
-const MARGIN: Duration = Duration::from_millis(600);
-/// Steps of the host's own traffic.
-const STEPS: u32 = 24;
+/// The host's own traffic lasts so long, longer than `weir predict` watches.
+const WATCHED: Duration = Duration::from_millis(44_800);
+/// One step of it.
+const STEP: Duration = Duration::from_millis(1400);
+/// Steps until it begins anew.
+const STEPS: u32 = 15;
 /// Its least rate over its highest.
 const FROM: f64 = 0.15;
 /// The prediction is there so long after its time at the latest.
@@ -99,9 +102,25 @@ pub fn compare(options: &Options, progress: &mut dyn FnMut(Progress)) -> Result<
     Ok(each(&mut runner, true)?.0)
 }
 
+/// The workloads of the seed.
+pub(crate) fn hosts(options: &Options) -> Vec<Workload> {
+    Workload::draw(options.seed, if options.quick { COUNT_QUICK } else { COUNT })
+}
+
+/// Those that are wanted by name.
+fn wanted(options: &Options) -> Result<Vec<Workload>> {
+    let mut hosts = hosts(options);
+    if let Some(names) = &options.arms {
+        if let Some(unknown) = names.iter().find(|name| !hosts.iter().any(|host| host.name == **name)) {
+            return Err(Error::Usage(format!("no host {unknown}; there are w01 to w{:02}", hosts.len())));
+        }
+        hosts.retain(|host| names.contains(&host.name));
+    }
+    Ok(hosts)
+}
+
 fn each(runner: &mut Runner<'_>, predict: bool) -> Result<(Vec<Compared>, bool)> {
-    let count = if runner.options.quick { COUNT_QUICK } else { COUNT };
-    let workloads = Workload::draw(runner.options.seed, count);
+    let workloads = wanted(runner.options)?;
     runner.total = trials(predict) * workloads.len() as u64;
     // Rounds of the sink in a millisecond, measured once, so that all do work of the same measure.
     let mut sink = Setup::locate(crate::Kind::Sink, runner.options.programs.as_deref(), None)?;
@@ -132,11 +151,11 @@ fn one(runner: &mut Runner<'_>, workload: &Workload, per_ms: u64, predict: bool)
     };
     (setup.payload, setup.sockets) = (workload.payload, workload.sockets);
     runner.bench.consumer = setup;
-    let window = if workload.guarded { WINDOW_GUARDED } else { WINDOW };
     let goal = Goal {
         loss: GOAL_LOSS,
         trials: TRIALS,
-        window: if runner.options.quick { window * 3 / 4 } else { window },
+        warm_up: if workload.guarded { WARM_UP_GUARDED } else { WARM_UP },
+        window: if runner.options.quick { WINDOW * 3 / 4 } else { WINDOW },
         hogs: workload.hogs,
         from: From::Anywhere,
     };
@@ -174,23 +193,22 @@ fn ask(runner: &Runner<'_>, workload: &Workload, most: f64, frames: u32) -> Resu
     let arm = workload.arm(false);
     let scene = Scene { hogs: workload.hogs, ..Scene::default() };
     bench.stage(&arm, &scene, |rig, _cast, _| {
-        let step = (WATCH + MARGIN) / STEPS;
         let rate = |n: u32| most * (FROM + (1.0 - FROM) * f64::from(n) / f64::from(STEPS - 1));
         // Every third step in turn, so that a machine that drifts does not look like a cost.
-        let order = (0..3).flat_map(|from| (from..STEPS).step_by(3));
-        let phases = order.map(|n| Phase { duration: step, rate: Some(rate(n)) }).collect();
+        let order = (0..3).flat_map(|from| (from..STEPS).step_by(3)).cycle();
+        let steps = (WATCHED.as_millis() / STEP.as_millis()) as usize;
+        let phases = order.take(steps).map(|n| Phase { duration: STEP, rate: Some(rate(n)) }).collect();
         let load = bench.load(rig, phases, frames);
         let weir = bench.weir.as_deref().ok_or_else(|| Error::program("weir", "is not there"))?;
         let mut command = Command::new(weir);
-        command.args(["predict", &rig.inputs[0].far.name, "--json", "--for"]);
-        command.arg(format!("{}ms", WATCH.as_millis()));
+        command.args(["predict", &rig.inputs[0].far.name, "--json"]);
         if workload.guarded {
             command.arg("--guarded");
         }
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let running = bench.wire.start(&rig.wire_side, bench.cpus.wire, &load)?;
         let mut leashed = Leashed::start("weir predict", command, &rig.host, bench.cpus.host)?;
-        let end = Instant::now() + WATCH + PATIENCE;
+        let end = Instant::now() + WATCHED + PATIENCE;
         while matches!(leashed.child.try_wait(), Ok(None)) && Instant::now() < end {
             bench.interrupt.sleep(Duration::from_millis(20))?;
         }

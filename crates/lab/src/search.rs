@@ -16,6 +16,8 @@ pub struct Goal {
     pub loss: f64,
     /// Trials at one rate, odd: the majority decides (goal exceed ratio 0.5).
     pub trials: usize,
+    /// Time between the load's start and the window.
+    pub warm_up: Duration,
     /// Length of one trial's window (goal final trial duration).
     pub window: Duration,
     /// Compute-bound programs on the host CPU.
@@ -57,6 +59,7 @@ impl Goal {
         Goal {
             loss: results::stats::LOSS_FREE,
             trials,
+            warm_up: Duration::from_millis(100),
             window: Duration::from_millis(window),
             hogs: 0,
             from: From::Anywhere,
@@ -110,8 +113,11 @@ impl Bracket {
     }
 }
 
-/// Share of the packets that were lost.
+/// Share of the window's packets that were lost, where it is known: what happens while a load begins is no steady state.
 fn loss(trial: &Trial) -> f64 {
+    if let Some(loss) = trial.window_loss {
+        return loss;
+    }
     if trial.sent == 0 { 1.0 } else { trial.sent.saturating_sub(trial.delivered) as f64 / trial.sent as f64 }
 }
 
@@ -123,12 +129,7 @@ pub fn mlfrr(runner: &mut Runner<'_>, arm: &Arm, goal: &Goal) -> Result<(Vec<Poi
     let mut bracket = Bracket::new(goal.from);
     let mut points = Vec::new();
     while let Some(rate) = bracket.next() {
-        let offer = Offer {
-            rate: Some(rate),
-            warm_up: Duration::from_millis(100),
-            window: goal.window,
-            hogs: goal.hogs,
-        };
+        let offer = Offer { rate: Some(rate), warm_up: goal.warm_up, window: goal.window, hogs: goal.hogs };
         let mut done: Vec<Trial> = Vec::new();
         let mut mode: Option<Mode> = None;
         let majority = goal.trials / 2 + 1;

@@ -255,12 +255,14 @@ impl Bench {
         for hog in &mut cast.hogs {
             hog.ask("reset")?;
         }
+        let lost_from = Ledger::read(&self.wire, rig)?;
         let from = self.edge(rig, cast)?;
         self.interrupt.sleep(offer.window)?;
         let reports = cast.consumers.iter_mut().map(|c| c.report(rig)).collect::<Result<Vec<_>>>()?;
         let window = consumer::together(&reports);
         let hogs_ns = hogs_ns(cast)?;
         let to = self.edge(rig, cast)?;
+        let lost = Ledger::read(&self.wire, rig)?.since(&lost_from).dropped();
         let sent = running.wait()?;
         let edges = self.wire.edges()?;
         let wire_meter = rig.meter(|cpu| cpu == self.cpus.wire)?.since(&wire_before);
@@ -283,6 +285,10 @@ impl Bench {
         let shares = Shares::new(&from, &to, &window, hogs_ns);
         let meter = to.host.since(&from.host);
         trial.offered_pps = sent.by_phase.get(1).map_or(0.0, |n| *n as f64 / offer.window.as_secs_f64());
+        let offered = sent.by_phase.get(1).copied().filter(|offered| *offered > 0);
+        // What a host drops by design is what it delivers.
+        let counts = !matches!(arm.host, Host::Drop);
+        trial.window_loss = offered.filter(|_| counts).map(|offered| lost as f64 / offered as f64);
         trial.goodput_pps = match arm.host {
             // Nothing is read; what reached the end of the way counts.
             Host::Drop => meter.packets as f64 / (to.at - from.at).as_secs_f64(),

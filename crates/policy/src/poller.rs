@@ -362,6 +362,7 @@ impl Poller {
         if let (Some(long), false) = (long, look) {
             (state.nap_idle, state.nap_until) = (now + nap, now + long.max(nap));
         }
+        state.switch.found(now, turn.frames.max(turn.packets));
         // A ring that is empty because its frames were shed is no sign of calm.
         if turn.drained && turn.to_full == 0 {
             state.release |= state.switch.drained(now);

@@ -5,9 +5,11 @@
 //! Under overload a ring is rarely found drained; below it, it is at almost every turn. Where frames for full
 //! consumers are dropped cheaply the ring drains all the same, so a consumer that fills up begins the calm anew.
 //!
-//! Rates just above what interrupts can carry would switch to and fro, and each takeover finds the consumers full. One
-//! within `flap` of the last release makes `hold` [`LONGER`] times as long, up to `hold_max`; one after a longer peace
-//! starts from `hold_min` again.
+//! Rates just above what interrupts can carry would switch to and fro, and each takeover finds the consumers full: what
+//! looks calm to a poller is too much for interrupts. So a source is kept [`STEADY`] times as long unless its rate falls below
+//! [`FALLEN`] of the highest that was seen since the takeover, and for `hold_max` if the takeover came within `flap` of the
+//! last release. Such a takeover also makes `hold` [`LONGER`] times as long, up to `hold_max`; one after a longer peace starts
+//! from `hold_min` again.
 //!
 //! The race rule (a packet that arrives between the last look and the switch must not wait for the next one) is the
 //! mechanism's: settings back first, then one more turn.
@@ -16,10 +18,14 @@
 //! - Between two switches in the same direction at least `hold` passes.
 //! - With evidence coming without end, switches per second go to `2 / hold_max`.
 
-use crate::Nanos;
+use crate::{Nanos, Permille};
 
 /// Factor of `hold` from a takeover to the next one that comes soon.
 pub const LONGER: u64 = 8;
+/// Factor of `hold` while the rate is the one that interrupts failed at.
+pub const STEADY: u64 = 50;
+/// A rate below this part of the highest since the takeover is another load than the one that interrupts failed at.
+pub const FALLEN: Permille = 800;
 
 /// Timing of the switch, ns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,7 +75,42 @@ pub struct ModeSwitch {
     calm_since: Nanos,
     last_drained: Nanos,
     last_release: Option<Nanos>,
+    /// The last takeover came soon after a release.
+    flapping: bool,
+    rate: Rate,
     switches: u64,
+}
+
+/// Frames per stretch of `hold_min` since the takeover.
+#[derive(Clone, Copy, Debug, Default)]
+struct Rate {
+    /// Start of the present stretch, and its frames. None before the first turn, which finds what waited.
+    stretch: Option<(Nanos, u64)>,
+    /// Frames/s of the last whole one.
+    last: Option<u64>,
+    /// Highest of them.
+    most: u64,
+}
+
+impl Rate {
+    fn saw(&mut self, now: Nanos, frames: u32, stretch: Nanos) {
+        let Some((from, count)) = &mut self.stretch else {
+            self.stretch = Some((now, 0));
+            return;
+        };
+        *count += u64::from(frames);
+        let past = now.saturating_sub(*from);
+        if past >= stretch.max(1) {
+            let rate = (u128::from(*count) * 1_000_000_000 / u128::from(past)) as u64;
+            (self.last, self.most) = (Some(rate), self.most.max(rate));
+            self.stretch = Some((now, 0));
+        }
+    }
+
+    /// Where nobody tells frames, any rate counts as fallen.
+    fn fallen(&self) -> bool {
+        self.last.is_none_or(|last| u128::from(last) * 1000 <= u128::from(self.most) * u128::from(FALLEN))
+    }
 }
 
 impl ModeSwitch {
@@ -82,6 +123,8 @@ impl ModeSwitch {
             calm_since: 0,
             last_drained: 0,
             last_release: None,
+            flapping: false,
+            rate: Rate::default(),
             switches: 0,
         }
     }
@@ -96,9 +139,20 @@ impl ModeSwitch {
         self.switches
     }
 
-    /// Calm needed before release, ns.
+    /// Calm needed before release at the present rate, ns.
     pub fn hold(&self) -> Nanos {
-        self.hold
+        if self.rate.fallen() {
+            return self.hold;
+        }
+        let steady = if self.flapping { Nanos::MAX } else { self.hold.saturating_mul(STEADY) };
+        steady.min(self.timing.hold_max).max(self.hold)
+    }
+
+    /// A turn that ended at `now` found `frames`, whatever became of them.
+    pub fn found(&mut self, now: Nanos, frames: u32) {
+        if self.mode == Mode::Poll {
+            self.rate.saw(now, frames, self.timing.hold_min);
+        }
     }
 
     /// Evidence of overload in interrupt mode: true if the source is to be taken over now.
@@ -108,6 +162,7 @@ impl ModeSwitch {
         }
         let flapping =
             self.last_release.is_some_and(|t| now.saturating_sub(t) < self.timing.flap.max(self.hold));
+        (self.flapping, self.rate) = (flapping, Rate::default());
         self.hold = if flapping {
             self.hold.saturating_mul(LONGER).min(self.timing.hold_max)
         } else {
@@ -129,7 +184,7 @@ impl ModeSwitch {
             self.calm_since = now;
         }
         self.last_drained = now;
-        now.saturating_sub(self.calm_since) >= self.hold
+        now.saturating_sub(self.calm_since) >= self.hold()
     }
 
     /// A consumer that this source feeds is full: no calm.
@@ -212,6 +267,51 @@ mod tests {
         }
         assert!(s.overloaded(now + 1000));
         assert_eq!(s.hold(), 20);
+    }
+
+    /// Polls with `frames` in each tick until release; returns the time of release.
+    fn found_until_release(s: &mut ModeSwitch, mut now: Nanos, frames: u32) -> Nanos {
+        loop {
+            now += 1;
+            s.found(now, frames);
+            if s.drained(now) {
+                s.released(now);
+                return now;
+            }
+        }
+    }
+
+    const STEADY_MS: Nanos = 1000;
+    const REAL: Timing = Timing { hold_min: 20, hold_max: 10 * STEADY_MS, gap: 2, flap: 2000 };
+
+    #[test]
+    fn a_rate_that_interrupts_failed_at_is_not_given_back_soon() {
+        let mut s = ModeSwitch::new(REAL);
+        s.overloaded(0);
+        s.found(0, 5000);
+        let now = found_until_release(&mut s, 0, 100);
+        assert_eq!(now, STEADY * REAL.hold_min);
+        s.overloaded(now + 50);
+        s.found(now + 50, 5000);
+        assert_eq!(found_until_release(&mut s, now + 50, 100), now + 50 + REAL.hold_max);
+    }
+
+    #[test]
+    fn a_rate_that_falls_is_given_back() {
+        for (frames, first, second) in [(85, 1000, 10_000), (79, 60, 160), (1, 60, 160), (0, 60, 160)] {
+            let mut s = ModeSwitch::new(REAL);
+            let mut now = 0;
+            for held in [first, second] {
+                let start = now + 50;
+                s.overloaded(start);
+                for tick in 0..=40 {
+                    s.found(start + tick, 100);
+                    assert!(!s.drained(start + tick));
+                }
+                now = found_until_release(&mut s, start + 40, frames);
+                assert!((now - start).abs_diff(held) <= 22, "{frames}: {} for {held}", now - start);
+            }
+        }
     }
 
     proptest! {

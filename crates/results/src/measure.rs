@@ -103,6 +103,9 @@ pub struct Trial {
     /// `sent - delivered - drops` after the queues have drained.
     #[serde(default)]
     pub unaccounted: i64,
+    /// Packets dropped within the window / packets that arrived in it; the numbers above are of the whole load.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub window_loss: Option<f64>,
     /// The programs' share of the host CPU.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user_share: Option<f64>,

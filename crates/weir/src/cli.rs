@@ -553,6 +553,18 @@ pub struct PredictArgs {
     /// weir predict --check --seed 7
     #[arg(long, value_name = "N", value_parser = parse::seed, help_heading = "In the lab", requires = "check")]
     pub seed: Option<u64>,
+
+    /// Only these of them, with commas
+    ///
+    /// weir predict --check --seed 7 --hosts w03,w18
+    #[arg(
+        long,
+        value_name = "NAMES",
+        value_delimiter = ',',
+        help_heading = "In the lab",
+        requires = "check"
+    )]
+    pub hosts: Option<Vec<String>>,
 }
 
 /// `weir lab`.

@@ -172,6 +172,7 @@ pub(super) fn run(args: &PredictArgs, _paint: Paint) -> anyhow::Result<ExitCode>
     let options = Options {
         quick: args.quick,
         seed: args.seed.unwrap_or(Options::default().seed),
+        arms: args.hosts.clone(),
         interrupt: Interrupt::new(),
         ..Options::default()
     };

@@ -22,8 +22,12 @@ use serde::Serialize;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-/// How long the host is watched, if nothing is said.
+/// How long the host is watched at least, if nothing is said.
 pub const WATCH: Duration = Duration::from_secs(10);
+/// And at most: as long as an interval is wider than [`SURE`] on either side.
+pub const WATCH_MOST: Duration = Duration::from_secs(40);
+/// Half an interval over its value that is narrow enough; [`MODEL_ERROR`] alone is most of it.
+const SURE: f64 = 0.22;
 /// Length of a window: the kernel's ticks of 10 ms are 1 % of it.
 const WINDOW: Duration = Duration::from_secs(1);
 /// Fewest windows, however short they become, and most, however long.
@@ -99,17 +103,23 @@ pub fn run(args: &PredictArgs, paint: Paint) -> anyhow::Result<ExitCode> {
     let shares = args.profile.as_deref().map(shares).transpose()?.unwrap_or_default();
     // Where no thread may be started the wakes stay in the costs.
     let known = Known { wake: wake::cost().unwrap_or(0.0), error: MODEL_ERROR };
-    let (names, readings) = watch(args)?;
-    let mut answers = Vec::new();
-    let mut unknown: Vec<(&str, String)> = Vec::new();
+    let names = interfaces(args)?;
     let changes = changes(args);
-    for name in &names {
-        let seen = observe::observe(name, &readings).map(|mut seen| {
+    let about = |name: &str, readings: &[Reading]| {
+        let seen = observe::observe(name, readings).map(|mut seen| {
             // veth does not tell its ring; all have the same.
             seen.path.ring = seen.path.ring.or(kern::discover::ring(name).map(f64::from));
             seen
         });
-        match seen.and_then(|seen| answer(&seen, &changes, &shares, known)) {
+        seen.and_then(|seen| answer(&seen, &changes, &shares, known))
+    };
+    let unsure =
+        |readings: &[Reading]| names.iter().any(|name| about(name, readings).is_ok_and(|a| a.is_unsure()));
+    let readings = watch(args, &names, unsure)?;
+    let mut answers = Vec::new();
+    let mut unknown: Vec<(&str, String)> = Vec::new();
+    for name in &names {
+        match about(name, &readings) {
             Ok(answer) => answers.push(answer),
             Err(why) => unknown.push((name, why)),
         }
@@ -134,8 +144,17 @@ pub fn run(args: &PredictArgs, paint: Paint) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Watches the host: names of the interfaces asked for, or of all that receive, and the readings.
-fn watch(args: &PredictArgs) -> anyhow::Result<(Vec<String>, Vec<Reading>)> {
+impl Answer {
+    /// True if an interval is so wide that watching longer would help.
+    fn is_unsure(&self) -> bool {
+        self.rows
+            .iter()
+            .any(|row| row.mlfrr_pps.high.is_some_and(|high| high > (1.0 + SURE) * row.mlfrr_pps.value))
+    }
+}
+
+/// Names of the interfaces asked for, or of all that receive.
+fn interfaces(args: &PredictArgs) -> anyhow::Result<Vec<String>> {
     let here: Vec<String> = kern::netns::interfaces()?.into_iter().map(|(name, _)| name).collect();
     if let Some(unknown) = args.interfaces.iter().find(|name| !here.contains(name)) {
         let why = choose(unknown, here.iter().map(String::as_str));
@@ -145,7 +164,16 @@ fn watch(args: &PredictArgs) -> anyhow::Result<(Vec<String>, Vec<Reading>)> {
     if names.is_empty() {
         return Err(usage("no interface here receives packets; set one up, or name one"));
     }
-    let want = Want { devices: names.clone(), tcp: false, all_tasks: true };
+    Ok(names)
+}
+
+/// Watches the host for the time that was asked for; else longer while what was seen leaves it `unsure`.
+fn watch(
+    args: &PredictArgs,
+    names: &[String],
+    unsure: impl Fn(&[Reading]) -> bool,
+) -> anyhow::Result<Vec<Reading>> {
+    let want = Want { devices: names.to_vec(), tcp: false, all_tasks: true };
     let mut reader = Reader::open(want);
     let whole = args.r#for.unwrap_or(WATCH);
     let count = (whole.as_millis() / WINDOW.as_millis().max(1)).try_into().unwrap_or(WINDOWS.1);
@@ -156,7 +184,17 @@ fn watch(args: &PredictArgs) -> anyhow::Result<(Vec<String>, Vec<Reading>)> {
         let waiting = look_until(start + whole * n / count);
         readings.push(take(&mut reader, waiting)?);
     }
-    Ok((names, readings))
+    // Each look at what is known so far takes below a millisecond.
+    let mut told = false;
+    while args.r#for.is_none() && start.elapsed() < WATCH_MOST && unsure(&readings) {
+        if !std::mem::replace(&mut told, true) {
+            let most = WATCH_MOST.as_secs();
+            out::talk(&format!("the interval is still wide; watching on, {most} s at most. --for ends it"));
+        }
+        let waiting = look_until(Instant::now() + WINDOW);
+        readings.push(take(&mut reader, waiting)?);
+    }
+    Ok(readings)
 }
 
 fn take(reader: &mut Reader, waiting: Vec<u64>) -> anyhow::Result<Reading> {
