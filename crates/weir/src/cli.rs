@@ -459,7 +459,7 @@ pub struct PredictArgs {
     #[arg(value_name = "IF")]
     pub interfaces: Vec<String>,
 
-    /// How long to watch, 1s to 10min [10s]
+    /// How long to watch, 1s to 10min [10s, while the interval is wide up to 40s]
     ///
     /// The more the rate changes meanwhile, the narrower the interval.
     ///
@@ -534,7 +534,7 @@ pub struct PredictArgs {
 
     /// Compare with measured rates of drawn workloads, in the lab
     ///
-    /// 24 hosts, a quarter of an hour, with nothing else running. Each is measured before and after it is predicted, so that
+    /// 24 hosts, half an hour, with nothing else running. Each is measured before and after it is predicted, so that
     /// the machine's own part in an error shows. Needs root and two CPUs. Exits 1 if the predictions miss their aim.
     ///
     /// weir predict --check
