@@ -51,6 +51,9 @@ const FROM: f64 = 0.15;
 /// The prediction is there so long after its time at the latest.
 const PATIENCE: Duration = Duration::from_secs(10);
 
+/// Two searches that are further apart do not tell which of them the machine disturbed: a third one does.
+const APART: f64 = 1.25;
+
 /// A workload with what was measured and what was predicted.
 #[derive(Debug, Clone)]
 pub struct Compared {
@@ -60,6 +63,8 @@ pub struct Compared {
     pub measured: Option<f64>,
     /// The same, searched for once more after the prediction: how far the machine agrees with itself.
     pub again: Option<f64>,
+    /// And once more where those two are further apart than a quarter.
+    pub third: Option<f64>,
     /// The trials, by rate; first those of the first search.
     pub points: Vec<Point>,
     /// The answer of `weir predict --json`, if it gave one.
@@ -164,6 +169,7 @@ fn one(runner: &mut Runner<'_>, workload: &Workload, per_ms: u64, predict: bool)
         workload: workload.clone(),
         measured,
         again: None,
+        third: None,
         points,
         predicted: None,
         why: None,
@@ -181,6 +187,11 @@ fn one(runner: &mut Runner<'_>, workload: &Workload, per_ms: u64, predict: bool)
         let (points, again) = search::mlfrr(runner, &workload.arm(workload.guarded), &near)?;
         answer.again = again;
         answer.points.extend(points);
+        if again.is_none_or(|again| again.max(rate) / again.min(rate) > APART) {
+            let (points, third) = search::mlfrr(runner, &workload.arm(workload.guarded), &near)?;
+            answer.third = third;
+            answer.points.extend(points);
+        }
     }
     // The estimate gives way to what it took.
     runner.total = (runner.total + runner.done()).saturating_sub(end);

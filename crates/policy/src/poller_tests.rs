@@ -1,11 +1,12 @@
 use super::*;
+use crate::switch::Evidence;
 use proptest::prelude::*;
 
 fn polling(config: Config, sources: usize) -> Poller {
     let mut p = Poller::new(config, 0);
     for i in 0..sources {
         let mut switch = ModeSwitch::new(config.timing);
-        assert!(switch.overloaded(0));
+        assert!(switch.overloaded(0, Evidence::Harm));
         p.taken_over(0, i, switch);
     }
     p
@@ -292,7 +293,7 @@ proptest! {
                     now = end;
                     if wake.idle && m.queue == 0 { p.cpu_idle(now); }
                 }
-                Action::Release { source } => { p.released(now, source); let mut s = ModeSwitch::new(config.timing); s.overloaded(now); p.taken_over(now, source, s); }
+                Action::Release { source } => { p.released(now, source); let mut s = ModeSwitch::new(config.timing); s.overloaded(now, Evidence::Harm); p.taken_over(now, source, s); }
                 Action::Park => prop_assert!(false),
             }
             p.level(now, 0, (m.queue * 1000 / QUEUE) as Permille);
@@ -443,7 +444,7 @@ fn lent_turns_are_larger_and_fit() {
     p.level(70, 3, 100);
     assert_eq!(packets(&mut p, 70), 128);
     let mut switch = ModeSwitch::new(Timing::default());
-    assert!(switch.overloaded(70));
+    assert!(switch.overloaded(70, Evidence::Harm));
     p.taken_over(70, 1, switch);
     assert_eq!(packets(&mut p, 70), 32, "two share the CPU by turns");
     assert!(p.released(71, 1).is_some());

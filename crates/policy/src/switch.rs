@@ -6,10 +6,11 @@
 //! consumers are dropped cheaply the ring drains all the same, so a consumer that fills up begins the calm anew.
 //!
 //! Rates just above what interrupts can carry would switch to and fro, and each takeover finds the consumers full: what
-//! looks calm to a poller is too much for interrupts. So a source is kept [`STEADY`] times as long unless its rate falls below
-//! [`FALLEN`] of the highest that was seen since the takeover, and for `hold_max` if the takeover came within `flap` of the
-//! last release. Such a takeover also makes `hold` [`LONGER`] times as long, up to `hold_max`; one after a longer peace starts
-//! from `hold_min` again.
+//! looks calm to a poller is too much for interrupts. So a source that was taken over for such harm is kept [`STEADY`] times
+//! as long unless its rate falls below [`FALLEN`] of the highest that was seen since the takeover, and for `hold_max` if the
+//! takeover came within `flap` of the last release. Any takeover that comes so soon makes `hold` [`LONGER`] times as long, up
+//! to `hold_max`; one after a longer peace starts from `hold_min` again. Full polls alone are no harm: a CPU that was
+//! away for a while has them too.
 //!
 //! The race rule (a packet that arrives between the last look and the switch must not wait for the next one) is the
 //! mechanism's: settings back first, then one more turn.
@@ -65,6 +66,15 @@ pub enum Mode {
     Poll,
 }
 
+/// Why a source is taken over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Evidence {
+    /// Polls in a row that were full.
+    FullPolls,
+    /// A consumer that overflows, or a CPU whose programs get too little.
+    Harm,
+}
+
 /// The mode of one source.
 #[derive(Clone, Copy, Debug)]
 pub struct ModeSwitch {
@@ -77,6 +87,7 @@ pub struct ModeSwitch {
     last_release: Option<Nanos>,
     /// The last takeover came soon after a release.
     flapping: bool,
+    evidence: Evidence,
     rate: Rate,
     switches: u64,
 }
@@ -124,6 +135,7 @@ impl ModeSwitch {
             last_drained: 0,
             last_release: None,
             flapping: false,
+            evidence: Evidence::FullPolls,
             rate: Rate::default(),
             switches: 0,
         }
@@ -141,7 +153,7 @@ impl ModeSwitch {
 
     /// Calm needed before release at the present rate, ns.
     pub fn hold(&self) -> Nanos {
-        if self.rate.fallen() {
+        if self.evidence == Evidence::FullPolls || self.rate.fallen() {
             return self.hold;
         }
         let steady = if self.flapping { Nanos::MAX } else { self.hold.saturating_mul(STEADY) };
@@ -156,13 +168,13 @@ impl ModeSwitch {
     }
 
     /// Evidence of overload in interrupt mode: true if the source is to be taken over now.
-    pub fn overloaded(&mut self, now: Nanos) -> bool {
+    pub fn overloaded(&mut self, now: Nanos, evidence: Evidence) -> bool {
         if self.mode == Mode::Poll {
             return false;
         }
         let flapping =
             self.last_release.is_some_and(|t| now.saturating_sub(t) < self.timing.flap.max(self.hold));
-        (self.flapping, self.rate) = (flapping, Rate::default());
+        (self.flapping, self.evidence, self.rate) = (flapping, evidence, Rate::default());
         self.hold = if flapping {
             self.hold.saturating_mul(LONGER).min(self.timing.hold_max)
         } else {
@@ -223,8 +235,8 @@ mod tests {
     #[test]
     fn releases_after_calm_and_not_before() {
         let mut s = ModeSwitch::new(T);
-        assert!(s.overloaded(100));
-        assert!(!s.overloaded(101), "already polling");
+        assert!(s.overloaded(100, Evidence::Harm));
+        assert!(!s.overloaded(101, Evidence::Harm), "already polling");
         assert_eq!(calm_until_release(&mut s, 100), 120);
         assert_eq!(s.mode(), Mode::Interrupt);
         assert_eq!(s.switches(), 2);
@@ -233,7 +245,7 @@ mod tests {
     #[test]
     fn a_gap_starts_the_calm_anew() {
         let mut s = ModeSwitch::new(T);
-        s.overloaded(0);
+        s.overloaded(0, Evidence::Harm);
         for now in 1..19 {
             assert!(!s.drained(now));
         }
@@ -245,7 +257,7 @@ mod tests {
     #[test]
     fn a_full_consumer_starts_the_calm_anew() {
         let mut s = ModeSwitch::new(T);
-        s.overloaded(0);
+        s.overloaded(0, Evidence::Harm);
         for now in 1..100 {
             assert!(!s.drained(now), "at {now}");
             if now % 19 == 0 {
@@ -261,11 +273,11 @@ mod tests {
         let mut now = 0;
         for hold in [20, 160, 1000, 1000] {
             now += 1;
-            assert!(s.overloaded(now));
+            assert!(s.overloaded(now, Evidence::Harm));
             assert_eq!(s.hold(), hold);
             now = calm_until_release(&mut s, now);
         }
-        assert!(s.overloaded(now + 1000));
+        assert!(s.overloaded(now + 1000, Evidence::Harm));
         assert_eq!(s.hold(), 20);
     }
 
@@ -287,13 +299,16 @@ mod tests {
     #[test]
     fn a_rate_that_interrupts_failed_at_is_not_given_back_soon() {
         let mut s = ModeSwitch::new(REAL);
-        s.overloaded(0);
+        s.overloaded(0, Evidence::Harm);
         s.found(0, 5000);
         let now = found_until_release(&mut s, 0, 100);
         assert_eq!(now, STEADY * REAL.hold_min);
-        s.overloaded(now + 50);
+        s.overloaded(now + 50, Evidence::Harm);
         s.found(now + 50, 5000);
         assert_eq!(found_until_release(&mut s, now + 50, 100), now + 50 + REAL.hold_max);
+        let mut s = ModeSwitch::new(REAL);
+        s.overloaded(0, Evidence::FullPolls);
+        assert_eq!(found_until_release(&mut s, 0, 100), REAL.hold_min);
     }
 
     #[test]
@@ -303,7 +318,7 @@ mod tests {
             let mut now = 0;
             for held in [first, second] {
                 let start = now + 50;
-                s.overloaded(start);
+                s.overloaded(start, Evidence::Harm);
                 for tick in 0..=40 {
                     s.found(start + tick, 100);
                     assert!(!s.drained(start + tick));
@@ -322,7 +337,7 @@ mod tests {
             let (mut now, mut taken) = (0u64, None);
             for gap in gaps {
                 now += gap;
-                if s.overloaded(now) { taken = Some(now); }
+                if s.overloaded(now, Evidence::Harm) { taken = Some(now); }
                 let t = calm_until_release(&mut s, now);
                 prop_assert!(t - taken.unwrap_or(0) >= T.hold_min);
                 now = t;

@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex};
 use kern::guard::{Event, EventRing, EventSource, SOURCES, Views};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use policy::overflow::Overflow;
-use policy::switch::ModeSwitch;
+use policy::switch::{Evidence, ModeSwitch};
 use policy::{MILLISECOND, Nanos};
 
 use super::lend::{self, Lending};
@@ -34,6 +34,7 @@ const BUSY_SPAN: std::time::Duration = std::time::Duration::from_millis(2);
 const COMPANION_PACKETS: u64 = 64;
 /// The evidence that bulk TCP gives too.
 const FULL: &str = "its polls are full";
+const COMPANION: &str = "another source of its device is polled";
 /// How often the watch thread looks whether it is to end.
 const LOOK_MS: u16 = 250;
 
@@ -160,7 +161,7 @@ impl Dispatch {
         let before = self.packets_seen.insert(slot, packets);
         if before.is_some_and(|b| packets.wrapping_sub(b) >= COMPANION_PACKETS) {
             let cpu = stat.softirq_cpu.load(Relaxed) as usize;
-            self.overloaded(slot, cpu, clock::now(), "another source of its device is polled");
+            self.overloaded(slot, cpu, clock::now(), COMPANION);
         }
     }
 
@@ -172,7 +173,8 @@ impl Dispatch {
         }
         let Some(source) = self.sources.get(&slot).map(Arc::clone) else { return };
         let Some(mut switch) = self.switches.remove(&slot) else { return };
-        if !switch.overloaded(now) {
+        let harm = if [FULL, COMPANION].contains(&why) { Evidence::FullPolls } else { Evidence::Harm };
+        if !switch.overloaded(now, harm) {
             self.switches.insert(slot, switch);
             return;
         }

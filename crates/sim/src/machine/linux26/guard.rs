@@ -6,7 +6,7 @@ use super::state::{State, bucket, place};
 use crate::cpu::Thread;
 use crate::engine::{MS, Nanos, Timer};
 use policy::poller::{Action, Config, Poller, Turned, WakeOn};
-use policy::switch::{Mode, ModeSwitch};
+use policy::switch::{Evidence, Mode, ModeSwitch};
 use policy::watermark::Marks;
 
 /// The only source.
@@ -71,10 +71,10 @@ impl State<'_> {
         self.guard.as_ref().is_some_and(|guard| guard.polls)
     }
 
-    /// A device poll was full; true if weir takes the interface over.
-    pub(super) fn overloaded(&mut self, now: Nanos) -> bool {
+    /// A device poll was full, or sockets overflow; true if weir takes the interface over.
+    pub(super) fn overloaded(&mut self, now: Nanos, evidence: Evidence) -> bool {
         let Some(guard) = &mut self.guard else { return false };
-        if !guard.switch.overloaded(now) {
+        if !guard.switch.overloaded(now, evidence) {
             return false;
         }
         guard.polls = true;
@@ -95,7 +95,7 @@ impl State<'_> {
         }
         guard.overflows.1 += 1;
         if guard.overflows.1 == self.s.overflows {
-            self.overloaded(now);
+            self.overloaded(now, Evidence::Harm);
         }
     }
 

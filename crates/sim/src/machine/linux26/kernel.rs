@@ -5,6 +5,7 @@ use super::state::{State, bucket, place};
 use crate::check::Packet;
 use crate::cpu::Thread;
 use crate::engine::{Nanos, Timer, US};
+use policy::switch::Evidence;
 use std::collections::VecDeque;
 
 /// The level of softirqs; hard interrupts are part of a packet's cost.
@@ -130,7 +131,7 @@ impl State<'_> {
         self.nic.poll_left -= 1;
         if self.nic.poll_left == 0 {
             self.nic.poll_left = self.s.weight;
-            if self.overloaded(now) {
+            if self.overloaded(now, Evidence::FullPolls) {
                 return;
             }
         }

@@ -7,7 +7,7 @@ use crate::check::Packet;
 use crate::cpu::{Class, Cpu, Scheduler, Thread};
 use crate::engine::{MS, Nanos, SEC};
 use policy::poller::{Action, Config, Poller, Turned, WakeOn};
-use policy::switch::{ModeSwitch, Timing};
+use policy::switch::{Evidence, ModeSwitch, Timing};
 use policy::watermark::Marks;
 
 /// The one source.
@@ -103,12 +103,12 @@ impl Weir {
 
 impl State {
     /// Evidence of overload: the policy says whether the source is taken over.
-    pub(super) fn overloaded(&mut self, now: Nanos) {
+    pub(super) fn overloaded(&mut self, now: Nanos, evidence: Evidence) {
         if self.weir.takeover_due {
             return;
         }
         if let Some(switch) = &mut self.weir.switch
-            && switch.overloaded(now)
+            && switch.overloaded(now, evidence)
         {
             self.weir.takeover_due = true;
             self.agenda.once(now + self.s.takeover.0, Event::Takeover);

@@ -5,6 +5,7 @@ use super::state::{SOFT, State, bucket, place};
 use crate::check::Packet;
 use crate::cpu::{Class, Cpu, Scheduler, Thread};
 use crate::engine::{MS, Nanos, SEC};
+use policy::switch::Evidence;
 
 /// Packets that the filter lets through at once after a pause.
 const LIMIT_BURST: u64 = 64;
@@ -297,8 +298,10 @@ impl State {
     /// What the guard takes for overload: polls that are full in a row, or sockets that go on overflowing.
     fn evidence(&mut self, now: Nanos) {
         let overflows = std::mem::take(&mut self.soft.overflows);
-        if self.guarded() && (self.soft.full_polls >= 4 || overflows) {
-            self.overloaded(now);
+        if self.guarded() && overflows {
+            self.overloaded(now, Evidence::Harm);
+        } else if self.guarded() && self.soft.full_polls >= 4 {
+            self.overloaded(now, Evidence::FullPolls);
         }
     }
 }

@@ -9,6 +9,7 @@ use crate::cpu::{Class, Cpu, Done, Eevdf, Thread};
 use crate::engine::{Agenda, MS, NEVER, Nanos, Rng, SEC, Timer};
 use crate::machine::{Input, Outcome};
 use crate::source::Source;
+use policy::switch::Evidence;
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -175,7 +176,7 @@ impl State {
         self.agenda.set(self.arrival, first);
         self.arm(0);
         if self.s.polled {
-            self.overloaded(0);
+            self.overloaded(0, Evidence::FullPolls);
         }
         self.agenda.once(self.s.tick.0, Event::Tick);
         self.agenda.once(self.s.warm_up.0, Event::WarmUp);
