@@ -98,6 +98,7 @@ fn trial(shape: Shape, offered: f64, hogs: u32, late: bool, noise: &mut Noise) -
         output: None,
         polls: Some(delivered / 16),
         rate_missed_percent: Some(0.4 + 0.3 * noise.next()),
+        window_loss: Some(0.0),
         steal_share: Some(0.002),
         void: None,
     }
