@@ -3,9 +3,10 @@
 
 use crate::document::{Relation, Verdict};
 
-/// A multiple of the MLFRR: `0.25x`, `1.5x`, `10x`.
+/// A multiple of the MLFRR in at most six characters up to 1e10: `0.25x`, `1.5x`, `10x`, `1.5e4x`.
 pub fn multiple(n: f64) -> String {
     let text = match n {
+        n if n >= 9999.5 => format!("{n:.1e}"),
         n if n >= 10.0 => format!("{n:.0}"),
         n if n >= 1.0 => trimmed(n, 1),
         n => trimmed(n, 2),
@@ -91,7 +92,11 @@ pub fn aim(verdict: &Verdict) -> String {
 
 /// The value with the digits of its claim, and with as many more as it takes not to look equal to a bound
 /// that it misses: 0.9498 must not print as 0.950 beside `>= 0.95 FALLS SHORT`.
+/// From a million on it is an exponent's.
 fn decimals(value: f64, verdict: &Verdict) -> String {
+    if value.abs() >= 1e6 {
+        return format!("{value:.2e}");
+    }
     let first = usize::from(verdict.digits);
     let misleads =
         |text: &str| text.parse::<f64>().is_ok_and(|shown| shown == verdict.bound && value != shown);
@@ -125,8 +130,9 @@ mod tests {
 
     #[test]
     fn multiples_are_short() {
-        let shown: Vec<String> = [0.25, 0.5, 1.0, 1.5, 2.0, 10.0, 16.98].map(multiple).to_vec();
-        assert_eq!(shown, ["0.25x", "0.5x", "1x", "1.5x", "2x", "10x", "17x"]);
+        let shown: Vec<String> =
+            [0.25, 0.5, 1.0, 1.5, 2.0, 10.0, 16.98, 9999.4, 5.1e7].map(multiple).to_vec();
+        assert_eq!(shown, ["0.25x", "0.5x", "1x", "1.5x", "2x", "10x", "17x", "9999x", "5.1e7x"]);
         assert_eq!(trimmed(100.0, 0), "100");
     }
 

@@ -254,7 +254,10 @@ fn goodput(document: &Document, hogs: u32, out: &mut String) -> Vec<Rate> {
     let mut offered = format!("{:<NAME$}{:>COLUMN$}", "offered, k/s", "");
     for rate in &rates {
         let pps: Vec<f64> = arms.iter().filter_map(|arm| Some(at(arm, hogs, rate)?.offered_pps)).collect();
-        let text = stats::median(&pps).map_or("-".to_string(), |pps| format::kilo(pps, digits));
+        let text = stats::median(&pps).map_or("-".to_string(), |pps| {
+            let fewer = (0..=digits).rev().map(|digits| format::kilo(pps, digits));
+            fewer.clone().find(|text| text.len() < COLUMN).unwrap_or_else(|| format::kilo(pps, 0))
+        });
         let _ = write!(offered, "{text:>COLUMN$}");
     }
     let _ = write!(offered, "{:>COLUMN$}", "");
@@ -446,8 +449,11 @@ pub fn claims(document: &Document) -> String {
     out
 }
 
-/// A number in 9 columns with its point in the fifth.
+/// A number in 9 columns with its point in the fifth; one with an exponent at the right.
 fn aligned(number: &str) -> String {
+    if number.contains('e') {
+        return format!("{number:>9}");
+    }
     let (whole, rest) = number.split_at(number.find('.').unwrap_or(number.len()));
     format!("{whole:>5}{rest:<4}")
 }

@@ -296,6 +296,32 @@ fn files_are_written_whole() {
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
 }
 
+#[test]
+fn a_table_keeps_its_width_far_beyond_the_mlfrr() {
+    let point = |(offered, share): (f64, f64)| {
+        let trial = Trial {
+            offered_pps: offered,
+            sent: offered as u64,
+            delivered: (offered * share) as u64,
+            drops: Drops::from([("ring".into(), offered as u64 - (offered * share) as u64)]),
+            goodput_pps: offered * share,
+            ..Trial::default()
+        };
+        let mut point = Point::fold(vec![trial], None);
+        point.offered_pps = offered;
+        point.wire_max = offered > 8e7;
+        point
+    };
+    let rates = [(1.7, 1.0), (17.0, 0.1), (2.6e7, 0.0), (4.5e7, 0.0), (8.9e7, 0.0)];
+    let mut document = Document::new("a very slow host", Backend::Sim);
+    let points = rates.map(point).to_vec();
+    document.arms = vec![Arm { name: "stock-irq".into(), role: Role::Stock, points, ..Arm::default() }];
+    document.finish(&results::Id::ALL);
+    let table = results::table(&document);
+    assert!(table.contains("5.2e7x"), "{table}");
+    assert!(table.lines().all(|line| line.chars().count() <= 80), "{table}");
+}
+
 fn points() -> impl Strategy<Value = Vec<Point>> {
     let rate = prop_oneof![Just(0.0), 1.0..100.0_f64, 1e3..9e7_f64];
     let point = (rate, 0.0..=1.0_f64, 0_u32..3, any::<bool>(), any::<bool>(), 0_usize..3);
