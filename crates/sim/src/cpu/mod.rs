@@ -105,6 +105,16 @@ struct Piece {
     bucket: Bucket,
 }
 
+/// See [`Cpu::refilling`].
+#[derive(Clone, Copy, Debug)]
+struct Refill {
+    thread: Thread,
+    away: Nanos,
+    cost: Nanos,
+    /// Busy time of the CPU when the thread had it last.
+    seen: Nanos,
+}
+
 const NOTHING: Piece = Piece { left: 0, bucket: IDLE };
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -129,6 +139,7 @@ pub struct Cpu<S> {
     switch_cost: Nanos,
     switch_bucket: Bucket,
     last: Option<Thread>,
+    refill: Option<Refill>,
     /// This thread keeps the CPU once it has it.
     held: Option<Thread>,
     resched: bool,
@@ -156,6 +167,7 @@ impl<S: Scheduler> Cpu<S> {
             switch_cost,
             switch_bucket,
             last: None,
+            refill: None,
             held: None,
             resched: false,
             ticked: false,
@@ -171,6 +183,27 @@ impl<S: Scheduler> Cpu<S> {
     /// Slices end after a [`Self::tick`] and when a thread wakes up.
     pub fn ticked(self) -> Self {
         Self { ticked: true, ..self }
+    }
+
+    /// This thread needs `cost` ns more when it gets the CPU after more than `away` ns of work of others: its cache is gone.
+    pub fn refilling(&mut self, thread: Thread, away: Nanos, cost: Nanos) {
+        self.refill = Some(Refill { thread, away, cost, seen: 0 });
+    }
+
+    /// Time up to the last [`Self::advance`] in which the CPU was not idle.
+    fn busy(&self) -> Nanos {
+        self.since - self.accounts[usize::from(IDLE.0)]
+    }
+
+    /// The CPU goes from `last` to this thread.
+    fn refill(&mut self, to: Thread) {
+        let busy = self.busy();
+        let Some(refill) = &mut self.refill else { return };
+        if self.last == Some(refill.thread) {
+            refill.seen = busy;
+        } else if to == refill.thread && busy - refill.seen > refill.away {
+            self.threads[to.0 as usize].left += refill.cost;
+        }
     }
 
     /// A new thread, blocked.
@@ -432,6 +465,7 @@ impl<S: Scheduler> Cpu<S> {
             if self.last != Some(thread) {
                 self.switches += 1;
                 self.switching = self.switch_cost;
+                self.refill(thread);
                 self.last = Some(thread);
             }
         }
@@ -555,6 +589,26 @@ mod tests {
         assert_eq!(cpu.current(), Some(two));
         cpu.release(17);
         assert_ne!(cpu.current(), Some(two));
+    }
+
+    #[test]
+    fn a_thread_that_was_away_long_fills_its_cache() {
+        let mut cpu = Cpu::new(Eevdf::new(1_000), 0, IDLE);
+        let [one, two] = [(); 2].map(|()| cpu.thread(Class::Normal(0)));
+        cpu.refilling(one, 50, 7);
+        // Idle time does not count, nor does work up to the limit.
+        cpu.burst(100, one, 10, A);
+        assert_eq!(play(&mut cpu, 200), [(110, Done::Thread(one))]);
+        cpu.burst(200, two, 50, A);
+        assert_eq!(play(&mut cpu, 300), [(250, Done::Thread(two))]);
+        cpu.burst(300, one, 10, A);
+        assert_eq!(play(&mut cpu, 400), [(310, Done::Thread(one))]);
+        cpu.burst(400, two, 51, A);
+        assert_eq!(play(&mut cpu, 500), [(451, Done::Thread(two))]);
+        cpu.burst(500, one, 10, A);
+        assert_eq!(play(&mut cpu, 600), [(517, Done::Thread(one))]);
+        cpu.burst(600, two, 10, A);
+        assert_eq!(play(&mut cpu, 700), [(610, Done::Thread(two))]);
     }
 
     fn share(mut cpu: Cpu<impl Scheduler>, classes: &[Class], end: Nanos) -> Vec<u64> {

@@ -79,6 +79,8 @@ settings! {
         deliver: Time = Time(260), ANY_TIME;
         /// the hop's own work on a packet
         hop: Time = Time(0), ANY_TIME;
+        /// waking the hop on a CPU that runs something, until it works
+        preempt: Time = Time(0), ANY_TIME;
         /// packets/s that a filter before the stack lets through, in bursts of 64; 0: no filter
         limit: u32 = 0, any;
         /// a packet from the ring to the output
@@ -89,6 +91,10 @@ settings! {
         wake: Time = Time(2_000), ANY_TIME;
         /// changing from one thread to another
         switch: Time = Time(1_500), ANY_TIME;
+        /// work of others after which the cache of a NAPI kthread is gone
+        away: Time = Time(1_000_000), ANY_TIME;
+        /// what a NAPI kthread needs more for its first work after that
+        refill: Time = Time(0), ANY_TIME;
         /// packets handled later that evict a packet from the cache
         cold_after: u32 = 64, (1..=1_000_000);
         /// reading a packet that was evicted

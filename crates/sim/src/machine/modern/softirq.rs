@@ -42,6 +42,8 @@ pub struct Softirq {
     limited: bool,
     /// The time up to which the filter's tokens are spent.
     limit_from: Nanos,
+    /// The interrupt has found the CPU at work.
+    pub preempts: bool,
     /// In the poll: the fixed part is done, so many packets since.
     polled: Option<u32>,
     /// Polling has ended and its timer is being started.
@@ -66,9 +68,11 @@ impl Softirq {
             Receive::Hop => Class::Fifo(1),
             _ => Class::Normal(0),
         };
+        let (ksoftirqd, kthread) = (cpu.thread(Class::Normal(0)), cpu.thread(class));
+        cpu.refilling(kthread, s.away.0, s.refill.0);
         Self {
-            ksoftirqd: cpu.thread(Class::Normal(0)),
-            kthread: cpu.thread(class),
+            ksoftirqd,
+            kthread,
             scheduled: false,
             completed: 0,
             pending: false,
@@ -76,6 +80,7 @@ impl Softirq {
             packet: None,
             limited: false,
             limit_from: 0,
+            preempts: false,
             polled: None,
             arming: false,
             action_from: 0,
@@ -147,7 +152,9 @@ impl State {
             _ => {}
         }
         self.soft.polled = None;
-        self.soft_work(now, self.s.poll.0.max(1));
+        let woken = std::mem::take(&mut self.soft.preempts) && self.s.receive == Receive::Hop;
+        let wake = if woken { self.s.preempt.0 } else { 0 };
+        self.soft_work(now, self.s.poll.0.max(1) + wake);
     }
 
     fn soft_work(&mut self, now: Nanos, cost: Nanos) {

@@ -214,6 +214,7 @@ impl State {
                     self.agenda.set(self.interrupt, now + 1_000);
                 } else {
                     self.tick_due = false;
+                    self.soft.preempts = !self.cpu.is_idle();
                     self.cpu.raise(now, HARD, self.s.interrupt.0, bucket::IRQ);
                     self.soft.scheduled = true;
                 }
