@@ -15,7 +15,7 @@
 //!   eighths of the ring last at the rate seen.
 
 use crate::budget::Budget;
-use crate::poller::SOURCES_MAX;
+use crate::poller::{JOIN, SOURCES_MAX};
 use crate::{MILLISECOND, Nanos, Permille};
 
 /// How long one protected packet keeps the look going: the hold time of the quickest sessions. Their keepalives come once a second,
@@ -143,10 +143,11 @@ impl Look {
     }
 
     /// The earliest time from `now` on of a look at `source`, which stands in a pause; `None` if there is nothing to
-    /// look for.
-    pub fn due(&mut self, now: Nanos, source: usize) -> Option<Nanos> {
+    /// look for. If the poller is `awake` anyway, the rest of a nap is no reason to sleep again.
+    pub fn due(&mut self, now: Nanos, source: usize, awake: bool) -> Option<Nanos> {
         let state = self.sources.get(source).filter(|s| now < s.until)?;
-        let next = state.next.max(now);
+        let early = if awake { state.nap.nap / JOIN } else { 0 };
+        let next = state.next.saturating_sub(early).max(now);
         Some(self.budget.resume_at(now).map_or(next, |resume| next.max(resume)))
     }
 
@@ -214,27 +215,27 @@ mod tests {
     #[test]
     fn nothing_protected_no_look() {
         let mut look = Look::new(MILLISECOND, 800, NAP, 256, FIRST, 0);
-        assert_eq!(look.due(5, 3), None);
+        assert_eq!(look.due(5, 3, false), None);
         look.saw(10, 3, 0, 0);
-        assert_eq!(look.due(11, 3), None, "no frame told its class");
+        assert_eq!(look.due(11, 3, false), None, "no frame told its class");
         assert!(!look.is_classed(3));
         look.saw(12, 3, 5, 0);
         assert!(look.is_classed(3));
-        assert_eq!(look.due(13, 3), Some(13), "the first look");
+        assert_eq!(look.due(13, 3, false), Some(13), "the first look");
         look.saw(14, 3, 5, 0);
-        assert_eq!(look.due(12 + FIRST, 3), None, "nothing was found");
+        assert_eq!(look.due(12 + FIRST, 3, false), None, "nothing was found");
         let late = 12 + FIRST + 1;
         look.saw(late, 3, 5, 0);
-        assert_eq!(look.due(late + 1, 3), None, "the first one is over");
+        assert_eq!(look.due(late + 1, 3, false), None, "the first one is over");
         look.saw(20, 3, 1, 1);
-        assert_eq!(look.due(21, 3), Some(21));
-        assert_eq!(look.due(21, 4), None, "another source");
-        assert_eq!(look.due(20 + MEMORY, 3), None, "forgotten");
+        assert_eq!(look.due(21, 3, false), Some(21));
+        assert_eq!(look.due(21, 4, false), None, "another source");
+        assert_eq!(look.due(20 + MEMORY, 3, false), None, "forgotten");
         look.saw(30, 3, 1, 1);
         look.forget(3);
-        assert_eq!(look.due(31, 3), None);
+        assert_eq!(look.due(31, 3, false), None);
         look.saw(40, 99, 1, 1);
-        assert_eq!(look.due(41, 99), None, "no such source");
+        assert_eq!(look.due(41, 99, false), None, "no such source");
     }
 
     #[test]
@@ -260,7 +261,7 @@ mod tests {
             let (mut now, mut spent, mut last) = (0, 0, 0);
             let end = (20 * period).min(MEMORY - 1);
             while now < end {
-                match look.due(now, 0) {
+                match look.due(now, 0, false) {
                     Some(at) if at <= now => {
                         now += turn;
                         spent += turn;
@@ -285,7 +286,7 @@ mod tests {
             for _ in 0..200 {
                 look.saw(now, 0, 1, 1);
                 look.idle(now);
-                let at = look.due(now, 0).unwrap();
+                let at = look.due(now, 0, false).unwrap();
                 let came = ((at - now) * rate / 1_000_000_000) as u32;
                 now = at + 1000;
                 look.looked(now, 0, came, 1000, true);

@@ -23,6 +23,9 @@
 //!
 //! **Look.** A source that carries protected packets is polled in a pause for feedback too, see [`crate::look`].
 //!
+//! **Joining.** What ends a sleep costs programs more than a turn does, so a source whose nap, heartbeat or look would be due within
+//! a quarter of its wait has its turn as well: sources of one CPU keep one rhythm, and as many wakes as one of them needs.
+//!
 //! # Properties
 //! - `next` does at most `SOURCES_MAX` steps and never allocates.
 //! - Every source that is not paused is served before any other is served twice.
@@ -48,6 +51,8 @@ const ALL_FULL: Permille = 950;
 const VAIN_NAP: Nanos = MILLISECOND / 2;
 /// Longest nap after a drained ring while programs keep the CPU busy, in usual ones: each wake takes 20 to 40 us from them.
 const BUSY_NAPS: Nanos = 8;
+/// A wait ends this part of it earlier if the poller is awake anyway: a quarter keeps sources together whose rates differ.
+pub(crate) const JOIN: Nanos = 4;
 /// A consumer that was full so long ago tells that the programs may need the CPU, ns.
 const FULL_LATELY: Nanos = 1000 * MILLISECOND;
 /// A turn with fewer frames than this tells little: it is averaged in.
@@ -225,6 +230,8 @@ pub struct Poller {
     look: Look,
     bound: Bound,
     rotation: Rotation,
+    /// A turn was made since the last sleep.
+    awake: bool,
     counts: Counts,
 }
 
@@ -245,6 +252,7 @@ impl Poller {
             fed: 0,
             readings: 0,
             rotation: Rotation::default(),
+            awake: false,
             counts: Counts::default(),
         }
     }
@@ -524,15 +532,26 @@ impl Poller {
         self.sources.iter().enumerate().any(|(index, s)| s.is_some() && self.look.is_on(now, index))
     }
 
+    /// When a wait from `from` until `until` ends: earlier if the poller is awake anyway.
+    fn ends(&self, from: Nanos, until: Nanos) -> Nanos {
+        until - if self.awake { until.saturating_sub(from) / JOIN } else { 0 }
+    }
+
     fn blocked(&self, source: &Source) -> bool {
         self.inhibited > 0 && source.full_share >= ALL_FULL
     }
 
     /// What to do at `now`.
     pub fn next(&mut self, now: Nanos) -> Action {
+        let action = self.decide(now);
+        self.awake = matches!(action, Action::Turn { .. });
+        action
+    }
+
+    fn decide(&mut self, now: Nanos) -> Action {
         let heartbeat = (self.config.flush_timeout / 2).max(1);
         let mut beat_at = Nanos::MAX;
-        let (mut beat_source, mut polled) = (0, 0);
+        let (mut beat_source, mut beat_from, mut polled) = (0, 0, 0);
         for (index, source) in self.sources.iter().enumerate() {
             let Some(source) = source else { continue };
             polled += 1;
@@ -541,14 +560,15 @@ impl Poller {
             }
             let due = source.last_turn.saturating_add(heartbeat);
             if due < beat_at {
-                (beat_at, beat_source) = (due, index);
+                (beat_at, beat_source, beat_from) = (due, index, source.last_turn);
             }
         }
+        let beats = now >= self.ends(beat_from, beat_at);
         if beat_at == Nanos::MAX {
             return Action::Park;
         }
         if let Some(resume) = self.budget.resume_at(now) {
-            if beat_at <= now {
+            if beats {
                 self.counts.heartbeats += 1;
                 return Action::Turn {
                     source: beat_source,
@@ -563,7 +583,9 @@ impl Poller {
         }
         let mut rotation = self.rotation;
         let picked = rotation.pick(SOURCES_MAX, |i| {
-            self.sources[i].as_ref().is_some_and(|s| now >= s.nap_until && !self.blocked(s))
+            self.sources[i]
+                .as_ref()
+                .is_some_and(|s| now >= self.ends(s.last_turn, s.nap_until) && !self.blocked(s))
         });
         self.rotation = rotation;
         if let Some(source) = picked {
@@ -574,7 +596,7 @@ impl Poller {
             let packets = if fits { most.min(self.room()) } else { self.config.quota };
             return Action::Turn { source, packets };
         }
-        if beat_at <= now {
+        if beats {
             self.counts.heartbeats += 1;
             let quota = self.config.quota;
             // What is shed costs little, and a larger turn finds protected packets sooner.
@@ -587,7 +609,7 @@ impl Poller {
             let mut oldest = (Nanos::MAX, 0);
             for (index, source) in self.sources.iter().enumerate() {
                 let Some(source) = source.as_ref().filter(|s| self.blocked(s)) else { continue };
-                match self.look.due(now, index) {
+                match self.look.due(now, index, self.awake) {
                     Some(at) if at <= now => oldest = oldest.min((source.last_turn, index)),
                     Some(at) => (until, on_time) = (until.min(at), true),
                     None => {}

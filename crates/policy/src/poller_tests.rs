@@ -466,3 +466,61 @@ fn turns_in_vain_pause_the_source() {
     p.turned(now, 0, Turned { refused: 32, protected: 1, ..turn });
     assert!(matches!(p.next(now + VAIN_NAP), Action::Turn { .. }), "protected packets are not kept waiting");
 }
+
+/// Sleeps in 100 ms of so many sources that get 20 k/s and a bit, each another bit, and whether each is served.
+fn sleeps(sources: usize, protected: bool) -> u32 {
+    let timing = Timing { hold_min: 1000 * MILLISECOND, ..Timing::default() };
+    let config = Config { first_look: 20 * MILLISECOND, timing, ..Config::default() };
+    let mut p = polling(config, 1);
+    let (mut now, mut sleeps, mut known) = (0, 0, 1);
+    let mut arrived = vec![0; sources];
+    for step in 0.. {
+        if now >= 100 * MILLISECOND {
+            break;
+        }
+        assert!(step < 100_000, "no progress at {now}: {:?}", p.next(now));
+        // They come one after the other, each in the middle of the others' naps.
+        if known < sources && now > 1_370_000 * known as Nanos {
+            let mut switch = ModeSwitch::new(config.timing);
+            assert!(switch.overloaded(now, Evidence::Harm));
+            p.taken_over(now, known, switch);
+            known += 1;
+        }
+        if protected {
+            p.level(now, 0, 1000);
+        }
+        match p.next(now) {
+            Action::Turn { source, packets } => {
+                now += 5_000;
+                let gap = 50_000 - 1_000 * source as Nanos;
+                let frames = ((now / gap - arrived[source]) as u32).min(packets);
+                arrived[source] += u64::from(frames);
+                let drained = now / gap == arrived[source];
+                let kinds = if protected {
+                    Turned {
+                        packets: 1,
+                        protected: 1,
+                        to_full: frames.saturating_sub(1),
+                        ..Turned::default()
+                    }
+                } else {
+                    Turned { packets: frames, ..Turned::default() }
+                };
+                p.turned(now, source, Turned { frames, drained, spent: 5_000, ..kinds });
+            }
+            Action::Sleep { until, .. } => (now, sleeps) = (until, sleeps + 1),
+            other => panic!("{other:?}"),
+        }
+    }
+    assert!(arrived.iter().all(|frames| *frames > 1_900), "{arrived:?}");
+    sleeps
+}
+
+/// What wakes the poller for one source lets it serve the others: many need as many wakes as one.
+#[test]
+fn sources_nap_together() {
+    for protected in [false, true] {
+        let (one, eight) = (sleeps(1, protected), sleeps(8, protected));
+        assert!(one > 100 && eight < one * 3 / 2, "{one} and {eight}, protected: {protected}");
+    }
+}
