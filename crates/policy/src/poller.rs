@@ -47,7 +47,11 @@ pub const CONSUMERS_MAX: usize = 64;
 pub const HEARTBEAT_PACKETS: u32 = 2;
 /// Share of arrivals for inhibited consumers from which on a source counts as "all of it is for full consumers".
 const ALL_FULL: Permille = 950;
-/// Sleep after a turn in vain, ns: programs that work 1 us per datagram read half of a small buffer meanwhile.
+/// Share of a turn's packets that full queues refused from which on the turn was in vain. What goes to other queues beside them
+/// gains from a nap as well: its program gets the CPU.
+const VAIN: Permille = 750;
+/// Sleep after a turn in vain, ns: programs that work 1 us per datagram read half of a small buffer meanwhile. Times the sources
+/// whose turns are in vain: together they take what one takes, a tenth of the CPU.
 const VAIN_NAP: Nanos = MILLISECOND / 2;
 /// Longest nap after a drained ring while programs keep the CPU busy, in usual ones: each wake takes 20 to 40 us from them.
 const BUSY_NAPS: Nanos = 8;
@@ -167,6 +171,8 @@ struct Source {
     /// When the nap ends on an idle CPU.
     nap_idle: Nanos,
     nap: Nap,
+    /// Its last turn was in vain.
+    vain: bool,
     full_share: Permille,
     /// Packets handed up since the levels were read for the `reading`-th time.
     fed: u32,
@@ -298,6 +304,7 @@ impl Poller {
                 nap_until: 0,
                 nap_idle: 0,
                 nap: Nap::default(),
+                vain: false,
                 full_share: 0,
                 fed: 0,
                 reading: 0,
@@ -325,7 +332,9 @@ impl Poller {
         self.counts.turns += 1;
         self.counts.packets += u64::from(turn.packets);
         let nap = self.config.nap;
+        let all_vain = 1 + self.sources.iter().flatten().filter(|s| s.vain).count() as Nanos;
         let Some(Some(state)) = self.sources.get_mut(source) else { return };
+        let all_vain = all_vain - Nanos::from(state.vain);
         state.last_turn = now;
         self.bound.turned(turn.packets, turn.spent);
         self.look.saw(now, source, turn.frames, turn.protected);
@@ -354,13 +363,15 @@ impl Poller {
             state.fed = 0;
         }
         state.fed += fed;
-        // Nearly all of the turn was for full queues whose levels nobody tells: the turn was in vain, and so would be
-        // the next ones.
-        if turn.packets >= LOOK_FRAMES_MIN
+        // Most of the turn was for full queues whose levels nobody tells: it was in vain, and so would be the next ones.
+        let vain = turn.packets >= LOOK_FRAMES_MIN
             && !self.look.finds(now, source)
-            && u64::from(turn.refused) * 1000 >= u64::from(turn.packets) * u64::from(ALL_FULL)
-        {
-            (state.nap_idle, state.nap_until) = (now + VAIN_NAP, now + VAIN_NAP);
+            && u64::from(turn.refused) * 1000 >= u64::from(turn.packets) * u64::from(VAIN);
+        // A turn too small to tell leaves it as it is.
+        state.vain = vain || state.vain && turn.packets < LOOK_FRAMES_MIN && now < state.nap_until;
+        if vain {
+            let end = now + VAIN_NAP * all_vain;
+            (state.nap_idle, state.nap_until) = (end, end);
             self.counts.feedback_sleeps += 1;
         }
         // One that programs run before takes no time from them, and what overflows a ring has no class. After a look the source is
@@ -599,8 +610,13 @@ impl Poller {
         if beats {
             self.counts.heartbeats += 1;
             let quota = self.config.quota;
-            // What is shed costs little, and a larger turn finds protected packets sooner.
-            let packets = if self.look.is_classed(beat_source) { LOOK_PACKETS.max(quota) } else { quota };
+            // What is shed costs little, and a larger turn finds protected packets sooner; one in vain sheds nothing.
+            let vain = self.sources[beat_source].is_some_and(|s| s.vain);
+            let packets = match (vain, self.look.is_classed(beat_source)) {
+                (true, _) => HEARTBEAT_PACKETS.min(quota),
+                (_, true) => LOOK_PACKETS.max(quota),
+                _ => quota,
+            };
             return Action::Turn { source: beat_source, packets };
         }
         let (mut until, mut on_time) = (beat_at, false);

@@ -524,3 +524,42 @@ fn sources_nap_together() {
         assert!(one > 100 && eight < one * 3 / 2, "{one} and {eight}, protected: {protected}");
     }
 }
+
+/// CPU time that turns take in 100 ms, ms, of so many flooded sources; of ten packets full queues refuse so many.
+fn in_vain(sources: usize, refused: u32) -> Nanos {
+    let mut p = polling(Config { budget: 1000, ..Config::default() }, sources);
+    let (mut now, mut busy) = (0, 0);
+    for step in 0.. {
+        assert!(step < 100_000, "no progress at {now}");
+        match p.next(now) {
+            _ if now >= 100 * MILLISECOND => break,
+            Action::Turn { source, packets } => {
+                let spent = 1_500 * Nanos::from(packets);
+                now += spent;
+                busy += spent;
+                let turn = Turned {
+                    packets,
+                    frames: packets,
+                    refused: packets * refused / 10,
+                    spent,
+                    ..Turned::default()
+                };
+                p.turned(now, source, turn);
+            }
+            Action::Sleep { until, .. } => now = until,
+            other => panic!("{other:?}"),
+        }
+    }
+    busy / MILLISECOND
+}
+
+/// MR-18: queues whose levels nobody tells, as those of several sockets on a port: turns that they refuse for the most part take a
+/// tenth of the CPU, of one source or of many.
+#[test]
+fn turns_in_vain_leave_the_cpu_to_programs() {
+    for sources in [1, 2, 8, 32] {
+        let busy = in_vain(sources, 8);
+        assert!((4..=14).contains(&busy), "{sources} sources: {busy} ms of 100");
+    }
+    assert!(in_vain(1, 7) > 95, "the other packets may be for others");
+}

@@ -35,6 +35,12 @@ pub fn go_fifo() -> (Class, Option<io::Error>) {
     (Class::Other, Some(refused))
 }
 
+/// Gives the calling thread the strongest nice value, where that is permitted: it shares the CPU with programs, and gets what it needs.
+pub fn strong() {
+    // SAFETY: plain system call on the calling thread; a refusal leaves the nice value as it is.
+    unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, -20) };
+}
+
 /// The calling thread before all programs, as by [`go_fifo`], until this is dropped: a guard that starts or ends under
 /// livelock is starved itself.
 pub struct Urgent {

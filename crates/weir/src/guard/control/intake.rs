@@ -1,0 +1,149 @@
+//! What pollers, the watch thread and BPF tell the control loop.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+use kern::guard::When;
+use policy::{MILLISECOND, Nanos};
+
+use super::super::poller::{Command, Report};
+use super::super::source::Source;
+use super::super::{clock, poller};
+use super::{Control, RX_IDLE, Worker};
+use crate::parse::Ablate;
+
+impl Control {
+    /// Takes in what was told, reports one by one: acting on one may take milliseconds, and sockets that overflow are not to
+    /// wait for it.
+    pub(super) fn take_in(&mut self) {
+        self.find_consumers();
+        while let Ok(report) = self.reports.1.try_recv() {
+            self.hear(report);
+            self.find_consumers();
+        }
+    }
+
+    fn find_consumers(&mut self) {
+        while let Ok(found) = self.new_consumers.1.try_recv() {
+            let now = clock::now();
+            let tracked = match found.netlink {
+                0 => self.consumers.add(&self.gauges, found.sk, found.cookie, found.port, now).is_some(),
+                _ => self.filters.found(&self.gauges, &mut self.consumers, &found, now),
+            };
+            if !tracked {
+                self.log.line("warning", "consumers", "table is full: no feedback for one more socket");
+            }
+        }
+    }
+
+    fn hear(&mut self, report: Report) {
+        match report {
+            Report::Started { cpu, class, refused } => {
+                if let Some(why) = &refused {
+                    let text = format!("no SCHED_FIFO ({why}): nice -20");
+                    self.log.line("warning", &format!("CPU {cpu}"), &text);
+                }
+                if let Some(worker) = self.workers.iter_mut().find(|w| w.cpu == cpu) {
+                    (worker.class, worker.refused) = (class.name(), refused);
+                }
+            }
+            Report::TakenOver { source, time, evidence } => {
+                self.mode_switches += 1;
+                // Here, not in the poller: attaching waits for the whole kernel.
+                let _ = self.gauges.watch_idle(true);
+                if let Err(e) = source.hold_rx() {
+                    self.log.line("warning", &source.name, &format!("no XDP program ({e}): no shed"));
+                }
+                let mine = |w: &&Worker| w.cpu == source.cpu.load(Relaxed) as usize;
+                let known = self.sessions.any(clock::now(), &self.opts.classes);
+                if let Some(worker) = self.workers.iter().find(mine).filter(|_| known) {
+                    let _ = worker.commands.send(Command::Expect(source.slot));
+                }
+                let after = time.saturating_sub(evidence) as f64 / MILLISECOND as f64;
+                self.log.event(
+                    time,
+                    "takeover",
+                    &source.name,
+                    &format!("{}; after {after:.2} ms", source.why()),
+                );
+            }
+            Report::Refused { source, why } => {
+                source.because(format!("not taken over: {why}"));
+                self.log.event(clock::now(), "refused", &source.name, &why);
+            }
+            Report::Released { source, time, why } => {
+                self.mode_switches += 1;
+                if why == poller::BULK {
+                    // On a veth it halves the transfer for as long as it is attached.
+                    source.drop_rx();
+                } else {
+                    source.release_rx(time);
+                }
+                source.because(format!("released: {why}"));
+                if self.workers.iter().all(|w| w.gauge.polling.load(Relaxed) == 0) {
+                    self.contended = None;
+                    self.watch_reads(false);
+                }
+                self.log.event(time, "release", &source.name, why);
+                // A NAPI that is gone without a word of netlink: its successor's id is found or learnt.
+                let mine = |s: &Arc<Source>| Arc::ptr_eq(s, &source);
+                let found = self.interfaces.iter().position(|i| i.sources.iter().any(mine));
+                if let (true, Some(index)) = (why == poller::STALE, found) {
+                    self.interfaces[index].doubtful = true;
+                }
+            }
+            Report::Leaks { source } => {
+                let mine = |s: &Arc<Source>| Arc::ptr_eq(s, &source);
+                if let Some(index) = self.interfaces.iter().position(|i| i.sources.iter().any(mine)) {
+                    self.go_thread(index, "the driver keeps its interrupts on".to_owned());
+                }
+            }
+            Report::Contended { cpu } => {
+                if !self.level_wakes.load(Relaxed) {
+                    self.watch_reads(true);
+                    // Said once per overload, however often it is tried without.
+                    if self.contended.replace(clock::now()).is_none() {
+                        self.log.line(
+                            "contended",
+                            &format!("CPU {cpu}"),
+                            "other programs run there: reads are watched",
+                        );
+                    }
+                }
+            }
+            Report::Failed { cpu, why } => {
+                self.log.line("warning", &format!("CPU {cpu}"), &format!("its poller ended: {why}"));
+            }
+        }
+    }
+
+    pub(super) fn watch_reads(&mut self, on: bool) {
+        let on = self.gauges.watch_reads(on);
+        self.level_wakes.store(on, Relaxed);
+    }
+
+    /// Queues of packet filters, if full consumers are to hold input back.
+    pub(super) fn look_for_filters(&mut self) {
+        let acts = self.opts.mode.takes_over();
+        if acts && !self.opts.ablate.contains(&Ablate::Feedback) {
+            self.has_filters = self.filters.look(&mut self.gauges, &self.consumers);
+        }
+    }
+
+    /// Handles that packets have marked, and XDP programs that nothing needs any more. True if one was marked since the
+    /// last look.
+    ///
+    /// Detaching takes 5 to 20 ms, in which nobody hears of overflowing sockets: one at a time, and none in an overload, whose next
+    /// takeover may want it.
+    pub(super) fn look_at_marks(&mut self, now: Nanos) -> bool {
+        let mut new = false;
+        let mut detach = self.workers.iter().all(|w| w.gauge.polling.load(Relaxed) == 0);
+        for interface in &mut self.interfaces {
+            new |= interface.look_at_marks(&self.gauges, now);
+            if let (When::Takeover, Some(rx), true) = (interface.rx_when.0, &interface.rx, detach) {
+                detach = !rx.detach_idle(now.saturating_sub(RX_IDLE));
+            }
+        }
+        new
+    }
+}
