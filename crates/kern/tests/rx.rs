@@ -6,7 +6,7 @@
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
-use kern::guard::{Gauges, Rx, mode};
+use kern::guard::{Gauges, Rx, Taker, mode};
 use policy::classes::{Class, Rule, Table, flag};
 use testkit::frames::{Random, frame};
 
@@ -25,7 +25,7 @@ fn polled(table: &Table, full: bool) -> (Gauges, Rx) {
         views.consumer_ctls[0].inhibited.store(1, Relaxed);
         views.consumer_ctls[0].shed.store(1, Relaxed);
         views.guard[0].inhibited.store(1, Relaxed);
-        (0..=u16::MAX).for_each(|port| gauges.set_port(port, Some(0)).unwrap());
+        (0..=u16::MAX).for_each(|port| gauges.set_port(port, Taker::Only(0)).unwrap());
     }
     let rx = gauges.load_rx(0, 1).unwrap();
     (gauges, rx)

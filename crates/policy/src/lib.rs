@@ -11,6 +11,7 @@
 //! | [`look`] | when a paused source is polled in search of protected packets, and how many of these pass | M&R 7, MR-37 |
 //! | [`budget`] | when packet work has had its share of the CPU | M&R 7, MR-27 |
 //! | [`rotation`] | whose turn is next | M&R 6.4, MR-16 |
+//! | [`blame`] | which sources of an overloaded CPU are taken over | M&R 5.2, MR-10, MR-16 |
 //! | [`overflow`] | when sockets that lose packets are evidence of overload | M&R 5.2, MR-10, MR-19 |
 //! | [`switch`] | when polling replaces interrupts, and back | M&R 5.2, MR-10, MR-19 |
 //! | [`netset`] | how many CPUs do networking only | ES-17, ES-18 |
@@ -20,6 +21,7 @@
 //! | [`watchdog`] | when the supervisor may hear that the guard is alive | |
 
 pub mod accept;
+pub mod blame;
 pub mod budget;
 pub mod bulk;
 pub mod classes;

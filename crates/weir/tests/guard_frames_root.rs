@@ -366,3 +366,63 @@ fn what_a_host_forwards_is_not_shed_root() {
     drop(sink);
     assert_eq!(guard.stop().0.code(), Some(0));
 }
+
+/// Two programs on one port, each on an address of its own: what the kernel gives to the full one is shed, and the other one
+/// gets all that is for it.
+#[test]
+fn of_two_sockets_on_a_port_the_full_one_is_shed_for_root() {
+    if !possible("of_two_sockets_on_a_port_the_full_one_is_shed_for_root") {
+        return;
+    }
+    let _alone = alone();
+    let world = World::new("shared", 1);
+    world.sh("ip address add 198.18.0.77/32 dev in0");
+    let [slow, quick] = [[198, 18, 0, 1], [198, 18, 0, 77]].map(|to| SocketAddrV4::new(to.into(), PORT));
+    let mut full = Sink::start_in(&world.host, world.loops * 40 * WORK, slow);
+    let mut other = Sink::start_in(&world.host, world.loops, quick);
+    let guard = world.guard(&["--ablate", "release", "--protect", "none"]);
+    let load = world.send(&[(0, PORT)], &[], &[(ms(300), FLOOD)]);
+    within("takeover", ms(200), || world.taken(0));
+    load.wait().unwrap();
+    full.drained();
+    let before = other.drained();
+
+    let table = Table::new(&[]).unwrap();
+    let mut flow = Flow {
+        from: world.wire_side.run(|| Ok(Packets::open("out0", false))).unwrap(),
+        tap: world.host.run(|| Ok(Packets::open("in0", true))).unwrap(),
+        table: &table,
+        seen: Vec::new(),
+        others: [0; 2],
+        refused: 0,
+    };
+    let from = SocketAddrV4::new([198, 18, 0, 2].into(), 10_000);
+    let mut frames = [slow, quick].map(|to| testkit::packet::Udp::new(from, to).frame());
+    let mut sent: [Vec<usize>; 2] = Default::default();
+    let wanted = rounds(10_000, 100_000);
+    let begin = Instant::now();
+    while flow.seen.len() < wanted && begin.elapsed() < ms(60_000) {
+        // Less than the ring and the other one's socket hold, so that only the full one loses.
+        for _ in 0..16 {
+            for (frame, sent) in frames.iter_mut().zip(&mut sent) {
+                let number = flow.seen.len();
+                if flow.send(frame) {
+                    sent.push(number);
+                }
+            }
+        }
+        flow.look();
+        std::thread::sleep(ms(1));
+    }
+    std::thread::sleep(ms(200));
+    flow.look();
+    assert_eq!(flow.tap.lost(), 0, "the tap itself was too slow");
+    let shed = sent.each_ref().map(|sent| sent.iter().filter(|&&n| !flow.seen[n].passed).count());
+    println!("of {:?} sent {shed:?} were shed", sent.each_ref().map(Vec::len));
+    assert!(shed[0] * 10 > sent[0].len(), "nothing was shed: {shed:?}");
+    assert_eq!(shed[1], 0, "for the other one, of {}", sent[1].len());
+    let read = other.drained() - before;
+    assert_eq!(read, sent[1].len() as u64, "read by the other one");
+    drop((full, other));
+    assert_eq!(guard.stop().0.code(), Some(0));
+}

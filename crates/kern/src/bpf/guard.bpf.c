@@ -28,6 +28,18 @@ struct sk_buff {
 	__u16 queue_mapping;
 } __attribute__((preserve_access_index));
 
+struct inode {
+	unsigned long i_ino;
+} __attribute__((preserve_access_index));
+
+struct file {
+	struct inode *f_inode;
+} __attribute__((preserve_access_index));
+
+struct socket {
+	struct file *file;
+} __attribute__((preserve_access_index));
+
 struct sock_common {
 	unsigned short skc_family;
 	__u16 skc_num;
@@ -47,6 +59,7 @@ struct sock {
 	} __attribute__((preserve_access_index)) sk_backlog;
 	int sk_rcvbuf;
 	__u16 sk_protocol;
+	struct socket *sk_socket;
 } __attribute__((preserve_access_index));
 
 struct netlink_sock {
@@ -85,13 +98,6 @@ struct { /* one ring per poller: what it sleeps on */
 	__type(key, __u32);
 	__array(values, struct wake_ring);
 } wakes SEC(".maps");
-
-struct { /* socket address -> slot; WEIR_CONSUMERS means: reported, not yet given a slot */
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, WEIR_CONSUMERS);
-	__type(key, __u64);
-	__type(value, __u32);
-} consumer_slots SEC(".maps");
 
 struct { /* NAPI id -> source */
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -316,6 +322,24 @@ int BPF_PROG(weir_learn_id, struct sk_buff *skb)
 	return 0;
 }
 
+/* By which /proc lists the socket; 0 for one that no program holds. */
+static __always_inline __u64 inode_of(struct sock *sk)
+{
+	struct socket *socket = NULL;
+	struct inode *inode = NULL;
+	struct file *file = NULL;
+	unsigned long number = 0;
+
+	bpf_core_read(&socket, sizeof(socket), &sk->sk_socket);
+	if (socket)
+		bpf_core_read(&file, sizeof(file), &socket->file);
+	if (file)
+		bpf_core_read(&inode, sizeof(inode), &file->f_inode);
+	if (inode)
+		bpf_core_read(&number, sizeof(number), &inode->i_ino);
+	return number;
+}
+
 SEC("tp_btf/udp_fail_queue_rcv_skb")
 int BPF_PROG(weir_udp_full, int rc, struct sock *sk)
 {
@@ -346,6 +370,7 @@ int BPF_PROG(weir_udp_full, int rc, struct sock *sk)
 		event.time_ns = bpf_ktime_get_ns();
 		event.sk = key;
 		event.port = sk->__sk_common.skc_num;
+		event.inode = inode_of(sk);
 		event.family = sk->__sk_common.skc_family;
 		bpf_ringbuf_output(&events, &event, sizeof(event), BPF_RB_FORCE_WAKEUP);
 	}

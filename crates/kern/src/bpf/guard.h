@@ -9,6 +9,8 @@
 
 #define WEIR_SOURCES 64
 #define WEIR_CONSUMERS 64
+/* In the place of a port's consumer: several sockets share the port, the kernel tells which gets a datagram. */
+#define WEIR_PORT_SHARED 255
 #define WEIR_POLLERS 64
 /* Credit that protected frames may save up, ns, and what one ICMP packet costs: 1000 of them per second. */
 #define WEIR_BURST_NS 100000000ULL
@@ -140,6 +142,7 @@ struct weir_event {
 	__u64 time_ns;
 	__u64 sk;
 	__u64 cookie;
+	__u64 inode;		/* of the socket; 0: not known */
 	__u16 port;		/* local port, host order */
 	__u16 family;
 	__u32 cpu;
@@ -160,6 +163,7 @@ _Static_assert(sizeof(struct weir_consumer_stat) == 64, "one line");
 _Static_assert(sizeof(struct weir_poller_ctl) == 64, "one line");
 _Static_assert(sizeof(struct weir_cpu_stat) == 64, "one line");
 _Static_assert(sizeof(struct weir_guard_ctl) == 64, "one line");
-_Static_assert(sizeof(struct weir_event) == 40, "no holes");
+_Static_assert(WEIR_CONSUMERS < WEIR_PORT_SHARED, "no consumer's number");
+_Static_assert(sizeof(struct weir_event) == 48, "no holes");
 
 #endif

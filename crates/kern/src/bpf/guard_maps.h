@@ -36,7 +36,14 @@ struct {
 	__type(value, struct weir_bound);
 } bounds SEC(".maps");
 
-struct { /* local UDP port -> 1 + consumer, 0 if none is tracked */
+struct { /* socket address -> slot; WEIR_CONSUMERS means: reported, not yet given a slot */
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, WEIR_CONSUMERS);
+	__type(key, __u64);
+	__type(value, __u32);
+} consumer_slots SEC(".maps");
+
+struct { /* local UDP port -> 1 + consumer, 0 if none is tracked, WEIR_PORT_SHARED */
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 65536);
 	__type(key, __u32);

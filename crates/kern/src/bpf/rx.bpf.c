@@ -15,7 +15,7 @@
  *
  * Work per frame: one array look-up in interrupt mode, nothing is read; as in poll mode while a frame is to be marked.
  * In poll mode four look-ups and what classify.h states; two more and the clock for a protected frame, three more
- * while a consumer is inhibited.
+ * while a consumer is inhibited, and the kernel's search for the socket where several share its port.
  */
 #include <linux/bpf.h>
 #include <linux/if_ether.h>
@@ -256,6 +256,50 @@ __noinline int weir_rx_classify(const struct weir_rules *rules, const struct wei
 	return rules && view ? weir_classify(rules, view) : WEIR_NORMAL;
 }
 
+/* The tracked socket that gets this datagram, by the kernel's own search; WEIR_CONSUMERS if it is not tracked. */
+__noinline __u32 weir_rx_socket(struct xdp_md *ctx, const struct weir_view *view)
+{
+	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
+	__u32 found = WEIR_CONSUMERS, l3, size, *slot;
+	struct bpf_sock_tuple tuple = {};
+	struct bpf_sock *sk;
+	__u64 key = 0;
+
+	if (!view || view->l3 > L3_MAX)
+		return found;
+	l3 = view->l3;
+	if (view->key[2] & WEIR_F_V4) {
+		struct iphdr *ip = data + l3;
+
+		if ((void *)(ip + 1) > end)
+			return found;
+		tuple.ipv4.saddr = ip->saddr;
+		tuple.ipv4.daddr = ip->daddr;
+		tuple.ipv4.sport = bpf_htons(view->key[1] >> 16);
+		tuple.ipv4.dport = bpf_htons(view->key[1]);
+		size = sizeof(tuple.ipv4);
+	} else {
+		struct ipv6hdr *ip6 = data + l3;
+
+		if ((void *)(ip6 + 1) > end)
+			return found;
+		__builtin_memcpy(tuple.ipv6.saddr, &ip6->saddr, sizeof(tuple.ipv6.saddr));
+		__builtin_memcpy(tuple.ipv6.daddr, &ip6->daddr, sizeof(tuple.ipv6.daddr));
+		tuple.ipv6.sport = bpf_htons(view->key[1] >> 16);
+		tuple.ipv6.dport = bpf_htons(view->key[1]);
+		size = sizeof(tuple.ipv6);
+	}
+	sk = bpf_sk_lookup_udp(ctx, &tuple, size, BPF_F_CURRENT_NETNS, 0);
+	if (!sk)
+		return found;
+	*(struct bpf_sock **)&key = sk;
+	slot = bpf_map_lookup_elem(&consumer_slots, &key);
+	if (slot)
+		found = *slot;
+	bpf_sk_release(sk);
+	return found;
+}
+
 SEC("xdp")
 int weir_rx(struct xdp_md *ctx)
 {
@@ -328,7 +372,7 @@ int weir_rx(struct xdp_md *ctx)
 	index = bpf_map_lookup_elem(&port_consumers, &key);
 	if (!index || !*index)
 		return XDP_PASS;
-	key = *index - 1;
+	key = *index == WEIR_PORT_SHARED ? weir_rx_socket(ctx, &view) : *index - 1;
 	consumer_ctl = bpf_map_lookup_elem(&consumer_ctls, &key);
 	consumer = bpf_map_lookup_elem(&consumer_stats, &key);
 	if (!consumer_ctl || !consumer)

@@ -9,6 +9,19 @@ use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64};
 pub const SOURCES: usize = 64;
 /// Most consumers whose level is tracked; more degrade to "no feedback for that socket".
 pub const CONSUMERS: usize = 64;
+/// `WEIR_PORT_SHARED`.
+pub(super) const PORT_SHARED: u8 = 255;
+
+/// Which consumer gets the datagrams for a port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Taker {
+    /// None that is tracked.
+    Untracked,
+    /// This one, whatever the address.
+    Only(usize),
+    /// Several sockets share the port: the kernel is asked for each datagram.
+    Shared,
+}
 /// Most pollers, one per CPU.
 pub const POLLERS: usize = 64;
 
@@ -229,11 +242,12 @@ struct RawEvent {
     time_ns: u64,
     sk: u64,
     cookie: u64,
+    inode: u64,
     port: u16,
     family: u16,
     cpu: u32,
 }
-const _: () = assert!(size_of::<RawEvent>() == 40);
+const _: () = assert!(size_of::<RawEvent>() == 48);
 
 /// Something the control loop must decide about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -253,6 +267,8 @@ pub enum Event {
         sk: u64,
         /// Socket cookie.
         cookie: u64,
+        /// Inode, by which /proc lists it; 0: not known.
+        inode: u64,
         /// Local port.
         port: u16,
         /// CLOCK_MONOTONIC ns.
@@ -299,6 +315,7 @@ impl Event {
             2 => Some(Self::NewConsumer {
                 sk: raw.sk,
                 cookie: raw.cookie,
+                inode: raw.inode,
                 port: raw.port,
                 time_ns: raw.time_ns,
             }),

@@ -14,7 +14,7 @@ mod when;
 
 pub use abi::{
     CONSUMERS, ConsumerCtl, ConsumerStat, CpuStat, Event, GuardCtl, POLLERS, PollerCtl, RxStat, SOURCES,
-    SourceCtl, SourceStat, mode, wake,
+    SourceCtl, SourceStat, Taker, mode, wake,
 };
 pub use handle::{Handle, TurnEnd};
 pub use shared::Shared;
@@ -437,8 +437,12 @@ mod load {
         }
 
         /// Says which consumer (or none) gets the datagrams for local UDP port `port`.
-        pub fn set_port(&self, port: u16, consumer: Option<usize>) -> Result<(), Error> {
-            let value = consumer.map_or(0, |c| c as u8 + 1);
+        pub fn set_port(&self, port: u16, taker: Taker) -> Result<(), Error> {
+            let value = match taker {
+                Taker::Untracked => 0,
+                Taker::Only(consumer) => consumer as u8 + 1,
+                Taker::Shared => PORT_SHARED,
+            };
             self.update("port_consumers", &u32::from(port).to_ne_bytes(), &[value])
         }
 

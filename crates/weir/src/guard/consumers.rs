@@ -6,9 +6,10 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
-use kern::guard::{CONSUMERS, Gauges};
+use kern::guard::{CONSUMERS, Gauges, Taker};
 use policy::Nanos;
 
+use super::dispatch::NewConsumer;
 use super::names::Names;
 
 /// A consumer without overflow or inhibit for this long is forgotten, ns.
@@ -24,14 +25,14 @@ pub struct Consumer {
     pub process: String,
     /// Its process id, 0 if not found.
     pub pid: u32,
-    /// Inode of the socket; of one of them where several share the port.
+    /// Inode of the socket; 0: nobody holds it.
     inode: u64,
     /// True while its process is looked for.
     sought: bool,
     /// Of a packet filter: the queue that it reads, and its netlink port.
     pub filter: Option<(u16, u32)>,
-    /// False where several sockets share the port: then a full one says nothing about the others.
-    pub alone: bool,
+    /// False where several sockets share the port: then the kernel is asked which of them gets a datagram.
+    alone: bool,
     last_overflow: Nanos,
     seen_overflows: u64,
 }
@@ -82,22 +83,19 @@ impl Consumers {
     }
 
     /// Tracks a socket that overflowed; its slot, or `None` if the table is full.
-    pub fn add(&mut self, gauges: &Gauges, sk: u64, cookie: u64, port: u16, now: Nanos) -> Option<usize> {
+    pub fn add(&mut self, gauges: &Gauges, found: &NewConsumer, now: Nanos) -> Option<usize> {
+        let NewConsumer { sk, cookie, port, inode, .. } = *found;
         let slot = self.free(gauges, cookie)?;
-        let sockets = kern::proc::udp_sockets(Some(port)).unwrap_or_default();
-        let alone = sockets.len() == 1;
-        let inode = sockets.first().map_or(0, |s| s.inode);
+        let alone = kern::proc::udp_sockets(Some(port)).is_ok_and(|sockets| sockets.len() == 1);
         let ctl = &gauges.views.consumer_ctls[slot];
-        // Shed needs the port: XDP sees no socket. A full socket beside others on its port must not stop theirs.
-        ctl.shed.store(u32::from(alone), Relaxed);
-        // Only a socket that is alone is watched for feedback; the address makes the slot live.
-        ctl.sk.store(if alone { sk } else { 0 }, Relaxed);
+        ctl.shed.store(1, Relaxed);
+        // The address makes the slot live.
+        ctl.sk.store(sk, Relaxed);
         if gauges.track_consumer(sk, slot).is_err() {
             return None;
         }
-        if alone && gauges.set_port(port, Some(slot)).is_err() {
-            return None;
-        }
+        // A full socket beside others on its port must not stop theirs.
+        gauges.set_port(port, if alone { Taker::Only(slot) } else { Taker::Shared }).ok()?;
         gauges.views.guard[0].consumers.fetch_max(slot as u32 + 1, Relaxed);
         self.slots[slot] = Some(Consumer {
             sk,
@@ -187,14 +185,15 @@ impl Consumers {
             }
             let gone = stat.gone.load(Relaxed) != 0;
             let quiet = now.saturating_sub(consumer.last_overflow) > QUIET;
-            // The memory of a closed socket may keep its cookie, so the kernel's list is what counts. A socket that
-            // is alone no more, or has become so, is found anew at its next overflow.
+            // The memory of a closed socket may keep its cookie, so the kernel's list is what counts.
             let closed = match consumer.filter {
                 Some((_, port)) => !filters.contains(&port),
                 None => kern::proc::udp_sockets(Some(consumer.port)).is_ok_and(|sockets| {
-                    sockets.is_empty()
-                        || (sockets.len() == 1) != consumer.alone
-                        || consumer.alone && sockets[0].inode != consumer.inode
+                    let alone = sockets.len() == 1;
+                    if std::mem::replace(&mut consumer.alone, alone) != alone {
+                        ports.push(consumer.port);
+                    }
+                    !sockets.iter().any(|s| s.inode == consumer.inode)
                 }),
             };
             // A filter is found by its queue, not by an overflow, so quiet says nothing about it.
@@ -203,7 +202,7 @@ impl Consumers {
                 stat.level.store(0, Relaxed);
                 gauges.untrack_consumer(consumer.sk);
                 ctl.maxlen.store(0, Relaxed);
-                if consumer.alone && consumer.filter.is_none() {
+                if consumer.filter.is_none() {
                     ports.push(consumer.port);
                 }
                 *entry = None;
@@ -212,11 +211,13 @@ impl Consumers {
         }
         for port in ports {
             // A port left behind would shed for the next socket on it, unless that one is tracked already.
-            let heir = self
-                .iter()
-                .find(|(_, c)| c.alone && c.filter.is_none() && c.port == port)
-                .map(|(slot, _)| slot);
-            let _ = gauges.set_port(port, heir);
+            let heir = self.iter().find(|(_, c)| c.filter.is_none() && c.port == port);
+            let taker = match heir {
+                Some((slot, consumer)) if consumer.alone => Taker::Only(slot),
+                Some(_) => Taker::Shared,
+                None => Taker::Untracked,
+            };
+            let _ = gauges.set_port(port, taker);
         }
         if !freed.is_empty() {
             self.name_the_only(gauges);

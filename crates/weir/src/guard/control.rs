@@ -538,6 +538,9 @@ impl Control {
     fn look_around(&mut self, now: Nanos) {
         let thorough = now >= self.thorough_at;
         self.watch_idle(now);
+        if let Ok(mut dispatch) = self.dispatch.lock() {
+            dispatch.tick(&self.gauges.views);
+        }
         if thorough {
             self.thorough_at = now + THOROUGH;
             if self.contended.is_some_and(|since| now.saturating_sub(since) > CONTENDED) {

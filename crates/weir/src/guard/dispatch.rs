@@ -12,6 +12,7 @@ use std::sync::{Arc, Mutex};
 
 use kern::guard::{Event, EventRing, EventSource, SOURCES, Views};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use policy::blame::{self, Carried};
 use policy::overflow::Overflow;
 use policy::switch::{Evidence, ModeSwitch};
 use policy::{MILLISECOND, Nanos};
@@ -23,8 +24,6 @@ use super::{clock, sched};
 
 /// First and longest pause after a takeover that failed.
 const RETRY: (Nanos, Nanos) = (1000 * MILLISECOND, 30_000 * MILLISECOND);
-/// Share of the packets from which on a source counts as one that floods a consumer, permille.
-const FLOODING: u64 = 250;
 /// An interface whose packets come past its NAPI is the flooded one if it receives this many in this span: 20 k/s.
 const BUSY_PACKETS: u64 = 40;
 /// See [`BUSY_PACKETS`].
@@ -45,10 +44,19 @@ pub struct NewConsumer {
     pub sk: u64,
     /// Socket cookie.
     pub cookie: u64,
+    /// Inode; 0: nobody holds it.
+    pub inode: u64,
     /// Local UDP port; of a packet filter 0.
     pub port: u16,
     /// Netlink port of a packet filter; else 0.
     pub netlink: u32,
+}
+
+/// Packets that a source had carried one and two ticks ago, or at the last evidence.
+#[derive(Clone, Copy, Debug, Default)]
+struct Seen {
+    base: u64,
+    next: u64,
 }
 
 /// See the module.
@@ -61,7 +69,8 @@ pub struct Dispatch {
     retry: BTreeMap<usize, (Nanos, Nanos)>,
     /// Until when full polls say nothing, and the length of that time: the source carried bulk TCP.
     bulk: BTreeMap<usize, (Nanos, Nanos)>,
-    packets_seen: BTreeMap<usize, u64>,
+    packets_seen: BTreeMap<usize, Seen>,
+    companions_seen: BTreeMap<usize, u64>,
     /// By CPU.
     overflows: BTreeMap<u32, Overflow>,
     pollers: Vec<(usize, Sender<Command>)>,
@@ -119,31 +128,38 @@ impl Dispatch {
         self.retry.remove(&slot);
     }
 
-    /// `cpu` is overloaded: the sources that carry most packets there are, although their rings are not full. False if
-    /// none of them carries any.
+    /// `cpu` is overloaded: its sources that are flooded most, although their rings are not full. False if none in interrupt
+    /// mode carries any packet.
     fn flooded(&mut self, views: &Views, cpu: u32, now: Nanos, why: &'static str) -> bool {
-        let mut deltas = Vec::with_capacity(SOURCES);
-        for slot in self.switches.keys() {
+        let mut carried = Vec::with_capacity(SOURCES);
+        for (slot, source) in &self.sources {
             let stat = &views.source_stats[*slot];
             // With RPS the socket overflows on another CPU than the one that polls.
-            let rps = self.sources.get(slot).and_then(|s| s.rps_cpu);
-            if rps.unwrap_or_else(|| stat.softirq_cpu.load(Relaxed)) != cpu {
+            if source.rps_cpu.unwrap_or_else(|| stat.softirq_cpu.load(Relaxed)) != cpu {
                 continue;
             }
             let packets = stat.packets.load(Relaxed);
-            let before = self.packets_seen.insert(*slot, packets).unwrap_or(0);
-            deltas.push((*slot, packets.wrapping_sub(before)));
+            let seen =
+                self.packets_seen.insert(*slot, Seen { base: packets, next: packets }).unwrap_or_default();
+            let polled = !self.switches.contains_key(slot);
+            carried.push(Carried { slot: *slot, packets: packets.wrapping_sub(seen.base), polled });
         }
-        let total: u64 = deltas.iter().map(|(_, d)| d).sum();
-        if total == 0 {
+        if carried.iter().all(|c| c.polled || c.packets == 0) {
             return false;
         }
-        for (slot, delta) in deltas {
-            if delta > 0 && delta * 1000 >= total * FLOODING {
-                self.overloaded(slot, cpu as usize, now, why);
-            }
+        for slot in blame::flooded(&carried) {
+            self.overloaded(slot, cpu as usize, now, why);
         }
         true
+    }
+
+    /// A tick has passed: what a source carried before the one before it blames it for nothing.
+    pub fn tick(&mut self, views: &Views) {
+        for slot in self.sources.keys() {
+            let packets = views.source_stats[*slot].packets.load(Relaxed);
+            let seen = self.packets_seen.entry(*slot).or_default();
+            *seen = Seen { base: seen.next, next: packets };
+        }
     }
 
     /// Sources whose packets may come past their NAPI: that of a veth is bypassed by a peer with TSO, which ends when
@@ -158,7 +174,7 @@ impl Dispatch {
     pub fn companion(&mut self, slot: usize, views: &Views) {
         let stat = &views.source_stats[slot];
         let packets = stat.packets.load(Relaxed);
-        let before = self.packets_seen.insert(slot, packets);
+        let before = self.companions_seen.insert(slot, packets);
         if before.is_some_and(|b| packets.wrapping_sub(b) >= COMPANION_PACKETS) {
             let cpu = stat.softirq_cpu.load(Relaxed) as usize;
             self.overloaded(slot, cpu, clock::now(), COMPANION);
@@ -199,11 +215,11 @@ impl Dispatch {
                     self.overloaded(source, cpu as usize, time_ns, FULL);
                 }
             }
-            Event::NewConsumer { sk, cookie, port, .. } => {
-                let _ = new.send(NewConsumer { sk, cookie, port, netlink: 0 });
+            Event::NewConsumer { sk, cookie, inode, port, .. } => {
+                let _ = new.send(NewConsumer { sk, cookie, inode, port, netlink: 0 });
             }
             Event::NewFilter { sk, cookie, port } => {
-                let _ = new.send(NewConsumer { sk, cookie, port: 0, netlink: port });
+                let _ = new.send(NewConsumer { sk, cookie, inode: 0, port: 0, netlink: port });
             }
             Event::Overflow { cpu, time_ns } => {
                 let evidence = self.overflows.entry(cpu).or_default().report(time_ns);

@@ -20,6 +20,9 @@ use crate::error::{failed, missing, usage};
 
 /// Timer expiries without a turn after which the kernel goes back to interrupts; each turn resets the count.
 const DEFER: u64 = 8;
+/// From a takeover until it has settled the flush timeout is so many times as long: while other sources are taken over, which takes some ms
+/// each under flood, the kernel is not to take this one back.
+const FIRST_FLUSH: u64 = 20;
 /// Packets in the ring of a device that does not tell: that of veth.
 const RING_GUESS: u32 = 256;
 /// Frames that somebody would miss and that are spared before one of them marks a handle.
@@ -354,6 +357,7 @@ impl Interface {
                     setting,
                     old: Value::Cpus(rps.clone()),
                     new: Value::Cpus(CpuSet::new()),
+                    first: None,
                 });
             }
             self.put_own_back(setup.access, queue, &mut plan)?;
@@ -666,7 +670,7 @@ fn thread_plan(access: &mut Access, ifindex: u32, napi_id: u32) -> anyhow::Resul
     let mut last = None;
     for setting in [Setting::NapiThreaded { ifindex, napi_id }, Setting::DevThreaded { ifindex }] {
         match access.read(&setting) {
-            Ok(old) => return Ok(vec![Planned { setting, old, new: Value::Number(1) }]),
+            Ok(old) => return Ok(vec![Planned { setting, old, new: Value::Number(1), first: None }]),
             Err(e) => last = Some(e),
         }
     }
@@ -676,11 +680,12 @@ fn thread_plan(access: &mut Access, ifindex: u32, napi_id: u32) -> anyhow::Resul
 /// What the journal is told about a plan.
 fn written_down(plan: &[Planned], queue: u32) -> Vec<journal::Planned> {
     plan.iter()
-        .map(|p| journal::Planned {
+        .flat_map(|p| p.first.iter().chain([&p.new]).map(move |new| (p, new)))
+        .map(|(p, new)| journal::Planned {
             setting: p.setting,
             queue: Some(queue),
             old: p.old.clone(),
-            new: p.new.clone(),
+            new: new.clone(),
         })
         .collect()
 }
@@ -691,13 +696,17 @@ fn plan(access: &mut Access, ifindex: u32, napi_id: u32, flush: u64) -> anyhow::
     if napi_id == 0 && access.netdev().is_some_and(|n| n.has_settings().unwrap_or(false)) {
         return Ok(Vec::new());
     }
-    let of_napi =
-        [(Setting::NapiFlush { ifindex, napi_id }, flush), (Setting::NapiDefer { ifindex, napi_id }, DEFER)];
-    let of_device = [(Setting::DevFlush { ifindex }, flush), (Setting::DevDefer { ifindex }, DEFER)];
-    let mut read = |set: [(Setting, u64); 2]| -> kern::error::Result<Vec<Planned>> {
+    let first = Some(Value::Number(flush.saturating_mul(FIRST_FLUSH).min(1_000_000_000).max(flush)));
+    let of_napi = [
+        (Setting::NapiFlush { ifindex, napi_id }, flush, first.clone()),
+        (Setting::NapiDefer { ifindex, napi_id }, DEFER, None),
+    ];
+    let of_device =
+        [(Setting::DevFlush { ifindex }, flush, first), (Setting::DevDefer { ifindex }, DEFER, None)];
+    let mut read = |set: [(Setting, u64, Option<Value>); 2]| -> kern::error::Result<Vec<Planned>> {
         set.into_iter()
-            .map(|(setting, new)| {
-                Ok(Planned { setting, old: access.read(&setting)?, new: Value::Number(new) })
+            .map(|(setting, new, first)| {
+                Ok(Planned { setting, old: access.read(&setting)?, new: Value::Number(new), first })
             })
             .collect()
     };

@@ -10,15 +10,16 @@ use std::time::Duration;
 
 use kern::guard::{CONSUMERS, OpenBell, TurnEnd, Views, mode, wake};
 use kern::settings::Access;
-use policy::Nanos;
 use policy::bulk::Bulk;
 use policy::holding::Holding;
 use policy::poller::{Action, Config, Counts, Poller as Policy, Turned, WakeOn};
 use policy::switch::ModeSwitch;
+use policy::{MILLISECOND, Nanos};
 
 use super::clock;
 use super::dispatch::Dispatch;
 use super::lend::{Lender, Lending};
+use super::prod::Prod;
 use super::sched::{self, Class};
 use super::source::Source;
 use super::takeover;
@@ -32,6 +33,11 @@ const DRY_PAUSES: u32 = 2;
 const LATE_PAUSE: Nanos = 2_500_000;
 /// Level of a consumer that has nothing left to read, permille.
 const EMPTY: u16 = 10;
+/// Softirq time within a turn from which on it is to be kept short: less than one round of `netdev_budget` packets takes.
+const IN_THE_WAY: Nanos = 100_000;
+/// A takeover has settled after this time and a turn without such softirqs; after the longer time softirqs that stay in the way
+/// are other work of this CPU.
+const SETTLES: (Nanos, Nanos) = (20 * MILLISECOND, 100 * MILLISECOND);
 /// Why a source is released whose handle belongs to a NAPI that is gone.
 pub const STALE: &str = "stale_source: its turns poll nothing";
 /// Why a source is released that carries bulk TCP.
@@ -144,6 +150,14 @@ struct Loop {
     polled: Vec<Option<Polled>>,
     consumers_known: usize,
     lender: Lender,
+    /// On from a takeover to the first turn that no softirq prolongs.
+    prod: Option<Prod>,
+    /// Time of the last takeover.
+    taken: Nanos,
+    /// Time of the last turn that no softirq prolonged.
+    clear: Nanos,
+    /// Taken over, but not settled: as many as there are sources at most.
+    settling: Vec<usize>,
     /// See [`DRY_PAUSES`].
     dry: u32,
     /// Since when a pause lasts that nothing has ended.
@@ -175,6 +189,10 @@ impl Poller {
             polled: (0..kern::guard::SOURCES).map(|_| None).collect(),
             consumers_known: 0,
             lender: self.lending.join(),
+            taken: 0,
+            clear: 0,
+            settling: Vec::new(),
+            prod: if yielding { None } else { Some(Prod::new()?) },
             dry: 0,
             paused: None,
             charged_until: now,
@@ -205,6 +223,7 @@ impl Loop {
                 self.lender.end();
                 self.settle();
             }
+            self.settle_sources(now);
             self.watch_levels(now);
             self.policy.lend(self.lender.is_lent());
             match self.policy.next(now) {
@@ -278,6 +297,10 @@ impl Loop {
     }
 
     fn take_over(&mut self, source: Arc<Source>, mut switch: ModeSwitch, evidence: Nanos) {
+        self.taken = clock::now();
+        if let Some(prod) = &self.prod {
+            prod.need(self.taken, true);
+        }
         match takeover::take(
             &source,
             &self.p.views,
@@ -296,6 +319,7 @@ impl Loop {
                 let rx = &self.p.views.rx_stats[source.slot];
                 let by_polls = source.by_polls.load(Relaxed);
                 let bulk = by_polls.then(|| Bulk::new(now, rx.frames.load(Relaxed), rx.tcp.load(Relaxed)));
+                self.settling.push(source.slot);
                 self.polled[source.slot] =
                     Some(Polled { source: Arc::clone(&source), polls_per_turn, silent: 0, holding, bulk });
                 if let Ok(mut dispatch) = self.p.dispatch.lock() {
@@ -311,6 +335,20 @@ impl Loop {
                 }
                 self.p.report(Report::Refused { source, why: format!("{why:#}") });
             }
+        }
+    }
+
+    /// Ends what takeovers hold longer, once no softirq is in the way.
+    fn settle_sources(&mut self, now: Nanos) {
+        let since = now.saturating_sub(self.taken);
+        let clear = self.clear > self.taken && since >= SETTLES.0;
+        if self.settling.is_empty() || !clear && since < SETTLES.1 {
+            return;
+        }
+        for slot in std::mem::take(&mut self.settling) {
+            let Some(polled) = &self.polled[slot] else { continue };
+            // Refused it stays as long as it was: found and told by undo at the end, as any other.
+            let _ = takeover::settle(&polled.source, &mut self.access);
         }
     }
 
@@ -385,8 +423,11 @@ impl Loop {
             rx.shed.load(Relaxed),
             rx.by_class[2].load(Relaxed),
         );
-        let elsewhere = || views.cpu_stats.get(self.p.cpu).map_or(0, |c| c.elsewhere.load(Relaxed));
+        let here = self.p.cpu;
+        let elsewhere = || views.cpu_stats.get(here).map_or(0, |c| c.elsewhere.load(Relaxed));
         let refused = elsewhere();
+        let net_rx = || views.cpu_stats.get(here).map_or(0, |c| c.net_rx_ns.load(Relaxed));
+        let softirq = net_rx();
         let end = match polled.source.handle.lock() {
             Ok(mut handle) => match handle.set_budget(packets / polled.polls_per_turn) {
                 Ok(()) => handle.turn(),
@@ -437,6 +478,14 @@ impl Loop {
             spent: self.spent(now),
             drained: work < packets,
         };
+        let in_the_way = net_rx().saturating_sub(softirq) >= IN_THE_WAY;
+        if !in_the_way {
+            self.clear = now;
+        }
+        if let Some(prod) = &self.prod {
+            let settles = now.saturating_sub(self.taken) < SETTLES.1;
+            prod.need(now, settles && in_the_way);
+        }
         self.policy.turned(now, slot, turn);
         if bulk {
             self.release(slot, BULK);

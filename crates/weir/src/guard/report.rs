@@ -241,7 +241,7 @@ impl Maker {
                     Some((queue, _)) => format!("nfqueue {queue}"),
                     None => format!("udp {}", consumer.port),
                 },
-                level: consumer.alone.then(|| f64::from(stat.level.load(Relaxed)) / 1000.0),
+                level: Some(f64::from(stat.level.load(Relaxed)) / 1000.0),
                 lost: Some(now[0].saturating_sub(before[0])),
                 shed: Some(now[1].saturating_sub(before[1])),
                 inhibited: ctl.inhibited.load(Relaxed) != 0,

@@ -15,6 +15,8 @@ pub struct Planned {
     pub old: Value,
     /// In poll mode.
     pub new: Value,
+    /// In its place from the takeover on, until [`super::takeover::settle`].
+    pub first: Option<Value>,
 }
 
 impl Planned {

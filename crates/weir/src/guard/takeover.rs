@@ -93,6 +93,18 @@ fn change(source: &Source, access: &mut Access) -> anyhow::Result<()> {
     source.held.store(true, Relaxed);
     *polled += 1;
     for planned in plan.iter().filter(|p| *polled == 1 || !p.of_device()) {
+        access.write(&planned.setting, planned.first.as_ref().unwrap_or(&planned.new))?;
+    }
+    Ok(())
+}
+
+/// The takeover is over, those of other sources too: what it held longer has its value of poll mode from here on.
+///
+/// # Errors
+/// If a setting is refused.
+pub fn settle(source: &Source, access: &mut Access) -> anyhow::Result<()> {
+    let plan = source.plan.lock().map_err(|_| anyhow::anyhow!("its plan is broken"))?;
+    for planned in plan.iter().filter(|p| p.first.is_some()) {
         access.write(&planned.setting, &planned.new)?;
     }
     Ok(())

@@ -27,7 +27,7 @@ impl Control {
         while let Ok(found) = self.new_consumers.1.try_recv() {
             let now = clock::now();
             let tracked = match found.netlink {
-                0 => self.consumers.add(&self.gauges, found.sk, found.cookie, found.port, now).is_some(),
+                0 => self.consumers.add(&self.gauges, &found, now).is_some(),
                 _ => self.filters.found(&self.gauges, &mut self.consumers, &found, now),
             };
             if !tracked {

@@ -1,0 +1,156 @@
+//! Several sockets on one port: the XDP program sheds for the one that is full, which the kernel's own search names.
+#![cfg(not(no_bpf))]
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a failed step is a failed test, in helpers too")]
+
+use std::collections::BTreeMap;
+use std::net::{Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6, UdpSocket};
+use std::os::unix::fs::MetadataExt;
+use std::sync::atomic::Ordering::Relaxed;
+
+use kern::guard::{Event, Gauges, Rx, Taker, mode};
+use nix::sys::socket::{
+    AddressFamily, SockFlag, SockType, SockaddrStorage, bind, setsockopt, socket, sockopt::RcvBuf,
+    sockopt::ReusePort,
+};
+use policy::classes::{Rule, Table};
+use testkit::NetNs;
+
+const XDP_DROP: u32 = 1;
+
+/// A server's socket: small, one of several that may share its address.
+fn server(address: SocketAddr) -> UdpSocket {
+    let family = if address.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 };
+    let fd = socket(family, SockType::Datagram, SockFlag::SOCK_NONBLOCK, None).unwrap();
+    setsockopt(&fd, ReusePort, &true).unwrap();
+    setsockopt(&fd, RcvBuf, &4096).unwrap();
+    bind(std::os::fd::AsRawFd::as_raw_fd(&fd), &SockaddrStorage::from(address)).unwrap();
+    fd.into()
+}
+
+fn inode(socket: &UdpSocket) -> u64 {
+    let fd = std::os::fd::AsRawFd::as_raw_fd(socket);
+    std::fs::metadata(format!("/proc/self/fd/{fd}")).unwrap().ino()
+}
+
+fn frame(from: SocketAddr, to: SocketAddr) -> Vec<u8> {
+    match (from, to) {
+        (SocketAddr::V4(from), SocketAddr::V4(to)) => testkit::packet::Udp::new(from, to).frame(),
+        (SocketAddr::V6(from), SocketAddr::V6(to)) => {
+            let mut frame = [&[2u8; 12][..], &[0x86, 0xdd, 0x60, 0, 0, 0, 0, 12, 17, 64]].concat();
+            frame.extend(from.ip().octets());
+            frame.extend(to.ip().octets());
+            frame.extend(from.port().to_be_bytes());
+            frame.extend(to.port().to_be_bytes());
+            // Nothing here looks at the checksum.
+            frame.extend([0, 12, 1, 1, 0, 0, 0, 0]);
+            frame
+        }
+        _ => panic!("two families"),
+    }
+}
+
+fn empty(sockets: &[UdpSocket]) {
+    for socket in sockets {
+        while socket.recv(&mut [0; 64]).is_ok() {}
+    }
+}
+
+/// Gauges with slot 0 for the first server and 1 for the second, found by their overflows; the first one is inhibited.
+fn tracked(servers: &[UdpSocket], client: &dyn Fn(u16) -> UdpSocket) -> (Gauges, Rx) {
+    let gauges = Gauges::load(2, kern::netns::current_inode().unwrap() as u32).unwrap();
+    gauges.set_rules(&Table::new(&Rule::defaults()).unwrap()).unwrap();
+    let ring = gauges.events().unwrap().open().unwrap();
+    // Enough flows for both to get some.
+    for port in 0..64 {
+        let socket = client(20_000 + port);
+        for server in servers {
+            (0..64).for_each(|_| drop(socket.send_to(&[0; 1000], server.local_addr().unwrap())));
+        }
+    }
+    let mut found = BTreeMap::new();
+    for event in ring.take() {
+        if let Event::NewConsumer { sk, cookie, inode, port, .. } = event {
+            assert_eq!(port, servers[0].local_addr().unwrap().port());
+            found.insert(inode, (sk, cookie));
+        }
+    }
+    for (slot, server) in servers.iter().enumerate() {
+        let (sk, cookie) = found[&inode(server)];
+        gauges.track_consumer(sk, slot).unwrap();
+        let ctl = &gauges.views.consumer_ctls[slot];
+        ctl.cookie.store(cookie, Relaxed);
+        ctl.shed.store(1, Relaxed);
+        ctl.sk.store(sk, Relaxed);
+    }
+    empty(servers);
+    let views = &gauges.views;
+    views.source_ctls[0].mode.store(mode::POLL, Relaxed);
+    views.consumer_ctls[0].inhibited.store(1, Relaxed);
+    views.guard[0].inhibited.store(1, Relaxed);
+    gauges.set_port(servers[0].local_addr().unwrap().port(), Taker::Shared).unwrap();
+    let rx = gauges.load_rx(0, 1).unwrap();
+    (gauges, rx)
+}
+
+/// Sends from 64 ports to `targets` in turn: what the kernel gives to the first server XDP drops, and nothing else.
+fn compare(servers: &[UdpSocket], targets: &[SocketAddr], client: &dyn Fn(u16) -> UdpSocket) {
+    let (gauges, rx) = tracked(servers, client);
+    let (mut first, mut others) = (0, 0);
+    for port in 0..64 {
+        let socket = client(30_000 + port);
+        for target in targets {
+            socket.send_to(&[1], target).unwrap();
+            let got: Vec<bool> = servers.iter().map(|s| s.recv(&mut [0; 64]).is_ok()).collect();
+            assert_eq!(got.iter().filter(|g| **g).count(), 1, "{got:?}");
+            let (action, _) = rx.run(&frame(socket.local_addr().unwrap(), *target), 1).unwrap();
+            assert_eq!(action == XDP_DROP, got[0], "from {port} to {target}: {got:?}");
+            (first, others) = (first + u64::from(got[0]), others + u64::from(!got[0]));
+        }
+    }
+    assert!(first > 8 && others > 8, "{first} and {others}");
+    let shed = [0, 1].map(|slot| gauges.views.consumer_stats[slot].shed.load(Relaxed));
+    assert_eq!(shed, [first, 0]);
+    // Nobody listens there, on a port that some share: it passes.
+    let other = SocketAddrV4::new([127, 0, 0, 9].into(), targets[0].port()).into();
+    let from = SocketAddrV4::new([127, 0, 0, 1].into(), 30_000).into();
+    assert_ne!(rx.run(&frame(from, other), 1).unwrap().0, XDP_DROP);
+    let udp = frame(targets[0], targets[0]);
+    let cost = |taker| {
+        gauges.set_port(targets[0].port(), taker).unwrap();
+        rx.run(&udp, 100_000).unwrap().1
+    };
+    let (shared, only) = (cost(Taker::Shared), cost(Taker::Only(0)));
+    println!("per frame: {shared:?} where sockets share the port, {only:?} where one is alone on it");
+}
+
+fn skip(name: &str) -> Option<NetNs> {
+    if !testkit::root_or_skip(name) {
+        return None;
+    }
+    let ns = NetNs::new("shared");
+    ns.sh("ip", &["link", "set", "lo", "up"]);
+    Some(ns)
+}
+
+#[test]
+fn of_sockets_on_addresses_of_their_own_the_full_one_is_shed_for_root() {
+    let Some(ns) = skip("of_sockets_on_addresses_of_their_own_the_full_one_is_shed_for_root") else { return };
+    ns.run(|| {
+        let targets = [1, 2].map(|n| SocketAddr::from(SocketAddrV4::new([127, 0, 0, n].into(), 9000)));
+        let client = |port| UdpSocket::bind(("127.0.0.1", port)).unwrap();
+        compare(&targets.map(server), &targets, &client);
+    });
+}
+
+#[test]
+fn of_sockets_that_share_an_address_the_full_one_is_shed_for_root() {
+    let Some(ns) = skip("of_sockets_that_share_an_address_the_full_one_is_shed_for_root") else { return };
+    ns.run(|| {
+        let target = SocketAddr::from(SocketAddrV4::new([127, 0, 0, 1].into(), 9000));
+        let client = |port| UdpSocket::bind(("127.0.0.1", port)).unwrap();
+        compare(&[server(target), server(target)], &[target], &client);
+        let target = SocketAddr::from(SocketAddrV6::new(Ipv6Addr::LOCALHOST, 9000, 0, 0));
+        let client = |port| UdpSocket::bind(("::1", port)).unwrap();
+        compare(&[server(target), server(target)], &[target], &client);
+    });
+}

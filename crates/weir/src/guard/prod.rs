@@ -1,0 +1,96 @@
+//! Keeps the softirqs of a flooded CPU short while a poller takes sources over.
+//!
+//! Each system call of a takeover ends several sections without softirqs, and at each end the kernel runs what is pending: up to
+//! 10 rounds of `netdev_budget` packets, 2.7 ms under flood, unless another thread wants the CPU (`handle_softirqs` in
+//! kernel/softirq.c asks `need_resched`). So a thread of higher priority wants it every [`EVERY`], for nothing: one round is
+//! left of ten. A takeover takes some 8 such ends, and a flush timeout puts what was taken over back to softirqs meanwhile.
+//!
+//! It costs a wake each [`EVERY`] while it is on, a ninth of a CPU at most, and is off after [`MOST`] at the latest.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use policy::{MILLISECOND, Nanos};
+
+use super::{clock, sched};
+
+/// Between two wakes, ns: less than one round takes.
+const EVERY: Nanos = 50_000;
+/// It sleeps this many times as long as a wake keeps it busy: on a slow machine it must not be in the way itself.
+const REST: u64 = 8;
+/// Longest time without a call of [`Prod::need`].
+const MOST: Nanos = 20 * MILLISECOND;
+/// Stack of the thread, bytes.
+const STACK: usize = 64 * 1024;
+
+#[derive(Debug, Default)]
+struct Shared {
+    /// When it goes to sleep by itself; 0 while it is off.
+    until: AtomicU64,
+    stop: AtomicBool,
+}
+
+/// The thread, off until it is needed.
+#[derive(Debug)]
+pub struct Prod {
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Prod {
+    /// Its thread runs on the caller's CPU, before the caller.
+    ///
+    /// # Errors
+    /// If the kernel gives no thread.
+    pub fn new() -> std::io::Result<Self> {
+        let shared = Arc::new(Shared::default());
+        let own = Arc::clone(&shared);
+        let builder = std::thread::Builder::new().name("weir-prod".into()).stack_size(STACK);
+        let thread = builder.spawn(move || run(&own))?;
+        Ok(Self { shared, thread: Some(thread) })
+    }
+
+    /// On for [`MOST`] from `now`, or off.
+    pub fn need(&self, now: Nanos, on: bool) {
+        let until = if on { now + MOST } else { 0 };
+        if self.shared.until.load(Relaxed) != until && self.shared.until.swap(until, Relaxed) == 0 && on {
+            self.wake();
+        }
+    }
+
+    fn wake(&self) {
+        if let Some(thread) = &self.thread {
+            thread.thread().unpark();
+        }
+    }
+}
+
+impl Drop for Prod {
+    fn drop(&mut self) {
+        self.shared.stop.store(true, Relaxed);
+        self.wake();
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn run(shared: &Shared) {
+    // Where it is refused the poller is no SCHED_FIFO thread either, and others want its CPU anyway.
+    sched::go_above_fifo();
+    let mut used = clock::thread_cpu();
+    while !shared.stop.load(Relaxed) {
+        let cpu = clock::thread_cpu();
+        let busy = cpu.saturating_sub(std::mem::replace(&mut used, cpu));
+        let until = shared.until.load(Relaxed);
+        if until == 0 {
+            std::thread::park();
+        } else if clock::now() >= until {
+            let _ = shared.until.compare_exchange(until, 0, Relaxed, Relaxed);
+        } else {
+            std::thread::sleep(Duration::from_nanos(EVERY.max(REST * busy)));
+        }
+    }
+}
