@@ -33,6 +33,7 @@ mod names;
 mod near;
 #[cfg(not(no_bpf))]
 mod poller;
+#[cfg(not(no_bpf))]
 mod prod;
 #[cfg(not(no_bpf))]
 mod report;
