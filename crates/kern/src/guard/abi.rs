@@ -10,6 +10,7 @@ pub const SOURCES: usize = 64;
 /// Most consumers whose level is tracked; more degrade to "no feedback for that socket".
 pub const CONSUMERS: usize = 64;
 /// `WEIR_PORT_SHARED`.
+#[cfg(not(no_bpf))]
 pub(super) const PORT_SHARED: u8 = 255;
 
 /// Which consumer gets the datagrams for a port.
