@@ -319,7 +319,9 @@ impl Loop {
                 let rx = &self.p.views.rx_stats[source.slot];
                 let by_polls = source.by_polls.load(Relaxed);
                 let bulk = by_polls.then(|| Bulk::new(now, rx.frames.load(Relaxed), rx.tcp.load(Relaxed)));
-                self.settling.push(source.slot);
+                if !self.settling.contains(&source.slot) {
+                    self.settling.push(source.slot);
+                }
                 self.polled[source.slot] =
                     Some(Polled { source: Arc::clone(&source), polls_per_turn, silent: 0, holding, bulk });
                 if let Ok(mut dispatch) = self.p.dispatch.lock() {
