@@ -20,9 +20,9 @@ use crate::error::{failed, missing, usage};
 
 /// Timer expiries without a turn after which the kernel goes back to interrupts; each turn resets the count.
 const DEFER: u64 = 8;
-/// From a takeover until it has settled the flush timeout is so many times as long: while other sources are taken over, which takes some ms
-/// each under flood, the kernel is not to take this one back.
-const FIRST_FLUSH: u64 = 20;
+/// Flush timeout from a takeover until it has settled, ns: while other sources are taken over, which takes some ms each under
+/// flood, the kernel is not to take this one back. No more: so long may a packet wait if guard and keeper die.
+const FIRST_FLUSH: u64 = 20 * policy::MILLISECOND;
 /// Packets in the ring of a device that does not tell: that of veth.
 const RING_GUESS: u32 = 256;
 /// Frames that somebody would miss and that are spared before one of them marks a handle.
@@ -696,7 +696,7 @@ fn plan(access: &mut Access, ifindex: u32, napi_id: u32, flush: u64) -> anyhow::
     if napi_id == 0 && access.netdev().is_some_and(|n| n.has_settings().unwrap_or(false)) {
         return Ok(Vec::new());
     }
-    let first = Some(Value::Number(flush.saturating_mul(FIRST_FLUSH).min(1_000_000_000).max(flush)));
+    let first = Some(FIRST_FLUSH).filter(|first| *first > flush).map(Value::Number);
     let of_napi = [
         (Setting::NapiFlush { ifindex, napi_id }, flush, first.clone()),
         (Setting::NapiDefer { ifindex, napi_id }, DEFER, None),
