@@ -12,6 +12,8 @@ pub enum Host {
     Plain,
     /// XDP drops every frame: what the way there costs.
     Drop,
+    /// XDP reads the headers of every frame and drops it.
+    ReadAndDrop,
     /// A static rate limit in packets/s.
     Limit(f64),
     /// `weir guard` with these options.

@@ -129,7 +129,7 @@ impl Ledger {
         let mut delivered: u64 = reports.iter().map(|r| r.total).sum();
         let socket: u64 = reports.iter().map(|r| r.drops).sum();
         let xdp = match host {
-            Host::Drop => {
+            Host::Drop | Host::ReadAndDrop => {
                 delivered += self.xdp;
                 None
             }

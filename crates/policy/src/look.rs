@@ -35,22 +35,42 @@ pub const NAP_MIN: Nanos = 10_000;
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Nap {
     nap: Nanos,
-    /// Frames since the ring was empty for the last time.
+    /// End of the last turn that found the ring empty.
+    since: Nanos,
+    /// Time of the turns since then.
+    turns: Nanos,
+    /// Frames since then.
     burst: u32,
 }
 
 impl Nap {
-    /// A turn found `frames`, and if `drained` the ring empty at its end: the nap from here on, at most `most` ns; `None` if
-    /// the ring is not empty. What one nap lets in must fit into the ring of `ring` packets, also when it
-    /// comes in a burst; the fuller it gets, the fewer wakes interrupt the programs.
-    pub fn after(&mut self, frames: u32, drained: bool, most: Nanos, ring: u32) -> Option<Nanos> {
+    /// A turn of `spent` ns that ended at `now` found `frames`, and if `drained` the ring empty at its end: the nap from
+    /// here on, at most `most` ns; `None` if the ring is not empty. What one nap lets in must fit into the ring of `ring`
+    /// packets; the fuller it gets, the fewer wakes interrupt the programs.
+    pub fn after(
+        &mut self,
+        now: Nanos,
+        frames: u32,
+        spent: Nanos,
+        drained: bool,
+        most: Nanos,
+        ring: u32,
+    ) -> Option<Nanos> {
         self.burst = self.burst.saturating_add(frames);
+        self.turns += spent;
         if !drained {
             return None;
         }
-        let nap = match std::mem::take(&mut self.burst) {
-            burst if burst > ring * 5 / 8 => self.nap * 3 / 4,
-            burst if burst < ring * 3 / 8 => self.nap + self.nap / 8,
+        let cycle = now.saturating_sub(std::mem::replace(&mut self.since, now)).max(1);
+        let wait = cycle.saturating_sub(std::mem::take(&mut self.turns));
+        let burst = u64::from(std::mem::take(&mut self.burst));
+        // What comes during the turns is taken out at once: it does not fill the ring.
+        let held = (u128::from(burst) * u128::from(wait) / u128::from(cycle)) as u64;
+        let ring = u64::from(ring);
+        let nap = match held {
+            held if held < ring * 3 / 8 => self.nap + self.nap / 8,
+            // What a wait for something else lets in says nothing about the nap.
+            held if held > ring * 5 / 8 && wait <= 4 * self.nap => self.nap * 3 / 4,
             _ => self.nap,
         };
         self.nap = nap.clamp(NAP_MIN, most.max(NAP_MIN));
@@ -138,7 +158,7 @@ impl Look {
         self.budget.charge(now, spent);
         let (most, ring) = (self.nap_max * NAPS, self.ring);
         let Some(state) = self.sources.get_mut(source) else { return };
-        let nap = state.nap.after(frames, drained, most, ring).unwrap_or(0);
+        let nap = state.nap.after(now, frames, spent, drained, most, ring).unwrap_or(0);
         state.next = now.saturating_add(nap);
     }
 
@@ -288,8 +308,10 @@ mod tests {
                 look.idle(now);
                 let at = look.due(now, 0, false).unwrap();
                 let came = ((at - now) * rate / 1_000_000_000) as u32;
-                now = at + 1000;
-                look.looked(now, 0, came, 1000, true);
+                // A quarter of the cycle is the turn itself, which takes out what comes meanwhile.
+                let spent = (at - now) / 3;
+                now = at + spent;
+                look.looked(now, 0, came + (spent * rate / 1_000_000_000) as u32, spent, true);
             }
             let nap = look.sources[0].nap.nap;
             let held = nap * rate / 1_000_000_000;

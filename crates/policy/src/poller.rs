@@ -377,7 +377,7 @@ impl Poller {
         // One that programs run before takes no time from them, and what overflows a ring has no class. After a look the source is
         // polled as soon as its consumer has room.
         let most = if self.lent || self.look.finds(now, source) { nap } else { nap * BUSY_NAPS };
-        let long = state.nap.after(turn.frames, turn.drained, most, self.config.ring);
+        let long = state.nap.after(now, turn.frames, turn.spent, turn.drained, most, self.config.ring);
         if let (Some(long), false) = (long, look) {
             (state.nap_idle, state.nap_until) = (now + nap, now + long.max(nap));
         }

@@ -55,7 +55,7 @@ impl Wire {
         meters() -> Result<Vec<Meter>>;
         look_for_edges(from_ns: u64) -> Result<()>;
         edges() -> Result<Edges>;
-        attach_drop(ns: &Namespace, index: u32) -> Result<Attached>;
+        attach_drop(ns: &Namespace, index: u32, read: bool) -> Result<Attached>;
         attach_limit(ns: &Namespace, index: u32, rate: f64, depth: u32) -> Result<Attached>;
         limit_drops() -> Result<u64>;
         attach_replies(ns: &Namespace, index: u32) -> Result<Attached>;

@@ -185,12 +185,12 @@ impl Wire {
         Ok(Edges { full_ns: at(1), guard_ns: at(2), guard_last_ns: at(3), takeovers: word(&value, 32) })
     }
 
-    /// Attaches the program that drops every frame to interface `index` of `ns`.
+    /// Attaches the program that drops every frame to interface `index` of `ns`; if `read`, the one that reads its headers.
     ///
     /// # Errors
     /// If another program is there.
-    pub fn attach_drop(&self, ns: &Namespace, index: u32) -> Result<Attached> {
-        self.link("wire_drop", ns, index, libbpf_sys::BPF_XDP)
+    pub fn attach_drop(&self, ns: &Namespace, index: u32, read: bool) -> Result<Attached> {
+        self.link(if read { "wire_drop_read" } else { "wire_drop" }, ns, index, libbpf_sys::BPF_XDP)
     }
 
     /// Attaches the static rate limit: at most `rate` packets/s, of which up to `depth` may come at once.
