@@ -8,6 +8,10 @@ mod vm;
 use anyhow::Context;
 use std::process::ExitCode;
 
+/// Experiments of the simulator whose results an emulated machine must write byte for byte as this one does: one of each of
+/// three kinds of machines.
+const SIMULATED: [&[&str]; 3] = [&["low-water"], &["first-drop"], &["livelock-udp", "--arms", "weir"]];
+
 fn main() -> ExitCode {
     if std::process::id() == 1 {
         guest::main();

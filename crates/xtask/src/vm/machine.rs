@@ -35,6 +35,24 @@ impl Drop for Running {
     }
 }
 
+/// What this machine's simulator writes, for the other machine to compare: same scenario and seed, same bytes (P10).
+fn simulated(opts: &Options, work: &Path, image: &mut Archive) -> anyhow::Result<()> {
+    for (i, experiment) in crate::SIMULATED.iter().enumerate() {
+        let json = work.join("simulated.json");
+        let ran = Command::new(opts.programs.join("weir"))
+            .args(["sim", "run"])
+            .args(*experiment)
+            .arg("--json")
+            .arg(&json)
+            .output()
+            .context("weir sim run")?;
+        anyhow::ensure!(json.exists(), "weir sim run: {}", String::from_utf8_lossy(&ran.stderr));
+        image.file(&format!("expected/{i}.json"), &std::fs::read(&json)?);
+        std::fs::remove_file(&json)?;
+    }
+    Ok(())
+}
+
 /// Boots `kernel` with `driver` and does what the machine asks for; its answers.
 pub fn run(opts: &Options, kernel: &str, driver: Driver, work: &Path) -> anyhow::Result<Vec<Row>> {
     std::fs::create_dir_all(work)?;
@@ -44,6 +62,7 @@ pub fn run(opts: &Options, kernel: &str, driver: Driver, work: &Path) -> anyhow:
     image.program(&opts.programs.join("weir"), "bin/weir")?;
     image.program(&opts.programs.join("udp-sink"), "bin/udp-sink")?;
     if driver.device.starts_with("virtio") {
+        simulated(opts, work, &mut image)?;
         // Some kernels have it built in.
         let _ = image.modules(&dir.join("modules"), "virtio_pci");
     }
