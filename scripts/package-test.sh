@@ -27,4 +27,4 @@ if command -v lintian >/dev/null; then
 else
     echo 'skipped: lintian needs lintian: apt-get install lintian'
 fi
-WEIR_DEB=$PWD/$package WEIR_DEBIAN=$root "${CARGO:-cargo}" test -p weir --test package_root -- --ignored --nocapture
+WEIR_DEB=$PWD/$package WEIR_DEBIAN=$root "${CARGO:-cargo}" test --release -p weir $(sh scripts/features.sh) --test package_root -- --ignored --nocapture

@@ -201,7 +201,10 @@ mod tests {
         assert_eq!(close(Host::Limit(1.0)).drops["limit"], 5);
         assert_eq!(close(Host::Guard(vec![])).drops["shed"], 5);
         assert_eq!(close(Host::Drop).delivered, 5);
-        assert!([Host::Limit(1.0), Host::Drop].into_iter().all(|h| close(h).unaccounted == 0));
+        assert_eq!(close(Host::ReadAndDrop).delivered, 5);
+        assert!(
+            [Host::Limit(1.0), Host::Drop, Host::ReadAndDrop].into_iter().all(|h| close(h).unaccounted == 0)
+        );
     }
 
     #[test]

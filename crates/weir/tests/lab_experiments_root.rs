@@ -81,5 +81,7 @@ fn shed_cost_compares_with_a_bare_drop_root() {
     for bare in ["xdp-drop-all", "xdp-read-and-drop"] {
         let drop = cost.lines.iter().find(|l| l.name == bare).unwrap();
         assert!(drop.marks.iter().all(|m| (5.0..5000.0).contains(&m.y)), "a bare drop costs {drop:?}");
+        let dropped = document.panels[1].lines.iter().find(|l| l.name == bare).unwrap();
+        assert!(dropped.marks.iter().all(|m| m.y > 95.0), "{bare} lets frames through: {dropped:?}");
     }
 }

@@ -626,7 +626,8 @@ pub fn preview(access: &mut Access, name: &str, flush: u64, thread: bool) -> any
         }
         lines.extend(plan.iter().map(|p| {
             let (old, new) = (p.setting.show(&p.old), p.setting.show(&p.new));
-            format!("{name}/{queue}  {:<18} {old} -> {new}", p.setting.label())
+            let first = p.first.as_ref().map_or(String::new(), |f| format!("{}, then ", p.setting.show(f)));
+            format!("{name}/{queue}  {:<18} {old} -> {first}{new}", p.setting.label())
         }));
         if let (Some(_), false) = (rps.iter().next(), thread) {
             lines.push(format!("{name}/{queue}  {:<18} {rps} -> none", "rps_cpus"));

@@ -39,6 +39,8 @@ impl Drop for Running {
 fn simulated(opts: &Options, work: &Path, image: &mut Archive) -> anyhow::Result<()> {
     for (i, experiment) in crate::SIMULATED.iter().enumerate() {
         let json = work.join("simulated.json");
+        // A file that an ended run left would be taken for the answer of this one.
+        let _ = std::fs::remove_file(&json);
         let ran = Command::new(opts.programs.join("weir"))
             .args(["sim", "run"])
             .args(*experiment)
