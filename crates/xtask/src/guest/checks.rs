@@ -139,8 +139,9 @@ fn pollers(field: &str) -> u64 {
     status["pollers"].as_array().map_or(0, |all| all.iter().filter_map(|p| p[field].as_u64()).sum())
 }
 
-/// Packets of one poll at most: a turn of a lent poller, or of a look, is of 128 packets, which are two polls.
-const POLL_MOST: u64 = 64;
+/// Packets of one poll at most: a turn of a lent poller, or of a look, is of 128 packets, which are two polls, or one where
+/// the kernel does not follow a full driver call with a second.
+const POLL_MOST: u64 = 128;
 
 /// Interrupts stand still and turns keep their size.
 fn polled(host: &mut Host, sink: &mut Sink, e: &Expected) {
