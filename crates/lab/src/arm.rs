@@ -11,9 +11,10 @@ pub enum Host {
     /// Nothing.
     Plain,
     /// XDP drops every frame: what the way there costs.
-    Drop,
-    /// XDP reads the headers of every frame and drops it.
-    ReadAndDrop,
+    Drop {
+        /// It reads the headers before.
+        read: bool,
+    },
     /// A static rate limit in packets/s.
     Limit(f64),
     /// `weir guard` with these options.
@@ -99,7 +100,7 @@ pub fn all(reserve: u8) -> Vec<Arm> {
             Role::Shown,
             "stock-irq with every packet dropped by XDP",
             Wiring::Hop(HOP_QUEUE),
-            Host::Drop,
+            Host::Drop { read: false },
         ),
         arm(
             "no-op",

@@ -129,7 +129,7 @@ impl Ledger {
         let mut delivered: u64 = reports.iter().map(|r| r.total).sum();
         let socket: u64 = reports.iter().map(|r| r.drops).sum();
         let xdp = match host {
-            Host::Drop | Host::ReadAndDrop => {
+            Host::Drop { .. } => {
                 delivered += self.xdp;
                 None
             }
@@ -200,10 +200,9 @@ mod tests {
         let close = |host: Host| ledger.close(&host, &sent(5), &[], 0);
         assert_eq!(close(Host::Limit(1.0)).drops["limit"], 5);
         assert_eq!(close(Host::Guard(vec![])).drops["shed"], 5);
-        assert_eq!(close(Host::Drop).delivered, 5);
-        assert_eq!(close(Host::ReadAndDrop).delivered, 5);
+        assert_eq!(close(Host::Drop { read: false }).delivered, 5);
         assert!(
-            [Host::Limit(1.0), Host::Drop, Host::ReadAndDrop].into_iter().all(|h| close(h).unaccounted == 0)
+            [Host::Limit(1.0), Host::Drop { read: false }].into_iter().all(|h| close(h).unaccounted == 0)
         );
     }
 

@@ -53,8 +53,9 @@ fn arms(options: &Options) -> Vec<Arm> {
         host,
         slow_output: false,
     };
-    let drop = bare(DROP, Role::Stock, "XDP drops every packet, polled by the kernel", Host::Drop);
-    let read = bare(READ, Role::Shown, "the same, which reads the headers before", Host::ReadAndDrop);
+    let drop =
+        bare(DROP, Role::Stock, "XDP drops every packet, polled by the kernel", Host::Drop { read: false });
+    let read = bare(READ, Role::Shown, "the same, which reads the headers before", Host::Drop { read: true });
     [drop, read].into_iter().chain(weir(options)).collect()
 }
 

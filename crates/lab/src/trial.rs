@@ -169,10 +169,7 @@ impl Bench {
         let input = &rig.inputs[0];
         // Dropped, and so detached, before the rig.
         let _program = match &arm.host {
-            Host::Drop | Host::ReadAndDrop => {
-                let read = arm.host == Host::ReadAndDrop;
-                Some(self.wire.attach_drop(&rig.host, input.far.index, read)?)
-            }
+            Host::Drop { read } => Some(self.wire.attach_drop(&rig.host, input.far.index, *read)?),
             Host::Limit(rate) => {
                 Some(self.wire.attach_limit(&rig.host, input.far.index, *rate, BURST_MAX)?)
             }
@@ -290,11 +287,11 @@ impl Bench {
         trial.offered_pps = sent.by_phase.get(1).map_or(0.0, |n| *n as f64 / offer.window.as_secs_f64());
         let offered = sent.by_phase.get(1).copied().filter(|offered| *offered > 0);
         // What a host drops by design is what it delivers.
-        let counts = !matches!(arm.host, Host::Drop | Host::ReadAndDrop);
+        let counts = !matches!(arm.host, Host::Drop { .. });
         trial.window_loss = offered.filter(|_| counts).map(|offered| lost as f64 / offered as f64);
         trial.goodput_pps = match arm.host {
             // Nothing is read; what reached the end of the way counts.
-            Host::Drop | Host::ReadAndDrop => meter.packets as f64 / (to.at - from.at).as_secs_f64(),
+            Host::Drop { .. } => meter.packets as f64 / (to.at - from.at).as_secs_f64(),
             _ => window.served as f64 / window.window_ns.max(1) as f64 * 1e9,
         };
         trial.user_share = Some(shares.cpu.program + shares.cpu.hog);
