@@ -325,6 +325,23 @@ pub fn resolve(access: &mut Access, name: &str) -> std::result::Result<Vec<Inter
     if found.is_empty() { Err(none) } else { Ok(found) }
 }
 
+/// Indices under which the stack sees what `ifindex` receives: its own, and those of the interfaces that stand on it (bond,
+/// bridge, VRF, VLAN), which take its packets over. At most `most`, itself first.
+pub fn seen_as(access: &Access, ifindex: u32, most: usize) -> Vec<u32> {
+    let mut seen = vec![ifindex];
+    let mut next = 0;
+    while next < seen.len() && seen.len() < most {
+        let above = access.sysfs().device(seen[next]).and_then(|d| d.upper()).unwrap_or_default();
+        for index in above.iter().filter_map(|name| netns::index_of(name).ok()) {
+            if !seen.contains(&index) && seen.len() < most {
+                seen.push(index);
+            }
+        }
+        next += 1;
+    }
+    seen
+}
+
 /// Names of interfaces of this namespace that could be guarded, at most eight, in kernel order.
 pub fn choices() -> Vec<String> {
     let all = netns::interfaces().unwrap_or_default();

@@ -366,7 +366,13 @@ impl Interface {
                 slot,
                 name: format!("{}/{queue}", self.name),
                 napi_id: AtomicU32::new(napi_id),
-                handle: Mutex::new(Handle::new().context("a handle socket")?),
+                handle: Mutex::new(
+                    Handle::new(
+                        &kern::discover::seen_as(setup.access, self.ifindex, kern::guard::UPPERS),
+                        kern::guard::Reach::Rewritten,
+                    )
+                    .context("a handle socket")?,
+                ),
                 marked: AtomicBool::new(false),
                 hold: Arc::clone(&hold),
                 held: AtomicBool::new(false),
