@@ -42,12 +42,13 @@ impl Steering {
     pub fn load() -> Result<Self, Error> {
         libbpf_rs::set_print(None);
         let object = open(&STEER.0, "weir_steer")?.load().map_err(failed("program weir_steer"))?;
-        let map = object.maps().find(|m| m.name() == "steers").ok_or_else(|| absent("steers"))?;
-        // SAFETY: guard.h declares the values with the struct that abi.rs mirrors, its size is asserted on both sides, all
-        // fields are atomics, and the length is that of the map.
-        let steers = unsafe { Shared::map(map.as_fd(), SOURCES) }
-            .map_err(|source| Error::Bpf { what: "steers".into(), source })?;
-        drop(map);
+        let steers = {
+            let map = object.maps().find(|m| m.name() == "steers").ok_or_else(|| absent("steers"))?;
+            // SAFETY: guard.h declares the values with the struct that abi.rs mirrors, its size is asserted on both sides,
+            // all fields are atomics, and the length is that of the map.
+            unsafe { Shared::map(map.as_fd(), SOURCES) }
+                .map_err(|source| Error::Bpf { what: "steers".into(), source })?
+        };
         Ok(Self { state: Mutex::new(State { object, link: None, waiting: 0 }), steers })
     }
 
