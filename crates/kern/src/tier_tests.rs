@@ -13,6 +13,7 @@ fn good() -> Host {
         tracepoints: Here::Yes,
         levels: Here::Yes,
         fifo: Here::Yes,
+        steering: Here::Yes,
         root: true,
         net_admin: true,
         bpf: true,
