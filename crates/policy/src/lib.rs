@@ -16,6 +16,7 @@
 //! | [`switch`] | when polling replaces interrupts, and back | M&R 5.2, MR-10, MR-19 |
 //! | [`netset`] | how many CPUs do networking only | ES-17, ES-18 |
 //! | [`holding`] | whether a driver keeps its interrupts off | M&R 6.4, X-02 |
+//! | [`lease`] | until when something is held back for a poller that may have stopped | |
 //! | [`poller`] | the next action of one CPU's poller, out of the first four | M&R 6.4, MR-15 |
 //! | [`accept`] | whose accept queue takes a connection, who steals, which flow groups move | Beihang 4, BH-17, BH-20 |
 //! | [`watchdog`] | when the supervisor may hear that the guard is alive | |
@@ -26,6 +27,7 @@ pub mod budget;
 pub mod bulk;
 pub mod classes;
 pub mod holding;
+pub mod lease;
 pub mod look;
 pub mod netset;
 pub mod overflow;
