@@ -73,6 +73,7 @@ fn command(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Man { dir } => install::man(&dir),
         Command::Undo(args) => undo::run(&args, paint),
         Command::Keeper { fd } => {
+            guard::last_words::aborts("the keeper");
             kern::keeper::main(fd).map_err(error::usage)?;
             Ok(ExitCode::SUCCESS)
         }
@@ -89,6 +90,7 @@ fn guard(args: cli::GuardArgs) -> anyhow::Result<ExitCode> {
         let mut access = kern::settings::Access::for_current_netns()?;
         kern::tier::require_privileges(&kern::tier::host(&mut access))?;
     }
+    guard::last_words::aborts("the guard");
     guard::run(opts)
 }
 
