@@ -13,6 +13,7 @@ mod install;
 mod lab;
 mod options;
 mod out;
+mod outbox;
 mod parse;
 mod predict;
 mod sim;
@@ -28,6 +29,12 @@ use std::ffi::OsString;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
+    let code = lead();
+    out::drain();
+    code
+}
+
+fn lead() -> ExitCode {
     match run(std::env::args_os().collect()) {
         Ok(code) => code,
         Err(err) => {
@@ -91,6 +98,9 @@ fn guard(args: cli::GuardArgs) -> anyhow::Result<ExitCode> {
         kern::tier::require_privileges(&kern::tier::host(&mut access))?;
     }
     guard::last_words::aborts("the guard");
+    if !opts.dry_run {
+        out::never_wait();
+    }
     guard::run(opts)
 }
 
