@@ -23,6 +23,7 @@ mod dispatch;
 mod filters;
 #[cfg(not(no_bpf))]
 mod interface;
+pub mod last_words;
 #[cfg(not(no_bpf))]
 mod leader;
 #[cfg(not(no_bpf))]

@@ -414,6 +414,8 @@ impl Loop {
     }
 
     fn turn(&mut self, slot: usize, packets: u32) {
+        #[cfg(debug_assertions)]
+        super::last_words::test_panic();
         let views = Arc::clone(&self.p.views);
         let (stat, rx) = (&views.source_stats[slot], &views.rx_stats[slot]);
         let Some(polled) = self.polled[slot].as_mut() else { return };
