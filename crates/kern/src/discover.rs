@@ -151,14 +151,18 @@ pub struct Interface {
     pub sources: Vec<Source>,
 }
 
+/// True if this host forwards packets of some family.
+pub fn forwards() -> bool {
+    ["ipv4", "ipv6"].iter().any(|family| {
+        let path = format!("/proc/sys/net/{family}/conf/all/forwarding");
+        std::fs::read_to_string(path).is_ok_and(|value| value.trim() == "1")
+    })
+}
+
 /// Why packets may end in another network namespace than this one, if that is so: it forwards, and has a
 /// bridge.
 pub fn hands_on() -> Option<String> {
-    let forwards = |family: &str| {
-        let path = format!("/proc/sys/net/{family}/conf/all/forwarding");
-        std::fs::read_to_string(path).is_ok_and(|value| value.trim() == "1")
-    };
-    if !forwards("ipv4") && !forwards("ipv6") {
+    if !forwards() {
         return None;
     }
     let names: Vec<String> = netns::interfaces().ok()?.into_iter().map(|(name, _)| name).collect();
