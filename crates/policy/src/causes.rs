@@ -80,6 +80,8 @@ pub enum Release {
     Bulk,
     /// Its driver lets interrupts in while it is polled.
     Leaks,
+    /// The keeper has put its settings back, because the guard stood still.
+    Revoked,
 }
 
 impl fmt::Display for Release {
@@ -91,6 +93,7 @@ impl fmt::Display for Release {
             Self::Stale => "stale_source: its turns poll nothing",
             Self::Bulk => "bulk TCP, which slows itself down",
             Self::Leaks => "the driver keeps its interrupts on",
+            Self::Revoked => "this process stood still, and the keeper has put its settings back",
         })
     }
 }

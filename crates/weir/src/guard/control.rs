@@ -10,7 +10,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use anyhow::Context;
-use kern::guard::{Gauges, SOURCES};
+use kern::guard::{Gauges, SOURCES, Steering};
 use kern::keeper::Keeper;
 use kern::link::{LinkEvent, LinkWatch};
 use kern::settings::Access;
@@ -25,10 +25,13 @@ use policy::{MILLISECOND, Nanos};
 use super::consumers::Consumers;
 use super::dispatch::{Dispatch, NewConsumer, Watch};
 use super::filters::Filters;
+use super::hands::{Hands, Order};
 use super::interface::{Interface, Setup, State, Threads};
 use super::lend::Lending;
 use super::near::Near;
-use super::poller::{Command, Gauge, Poller, Report};
+use super::poller::{Command, Gauge, Poller, Report, Reports};
+use super::prod::Prod;
+use super::pulse::Pulse;
 use super::report::{Log, Server, StatusWriter};
 use super::sessions::Sessions;
 use super::source::Source;
@@ -43,9 +46,6 @@ mod intake;
 
 /// Time between two looks at links and consumers.
 const TICK: Nanos = 200 * MILLISECOND;
-/// Between two looks whether handles are marked, while an XDP program is attached for nothing else. Where no packet
-/// comes it doubles at each look, up to [`TICK`]: 50 looks a second at 32 silent sources cost 1 % of a CPU.
-const MARKS: Nanos = 20 * MILLISECOND;
 /// Time between two looks that cost more: for closed consumers and for NAPI ids that changed.
 const THOROUGH: Nanos = 1000 * MILLISECOND;
 /// An XDP program that was attached at takeover stays for this long after the release: the next onset finds it.
@@ -65,6 +65,7 @@ pub struct Worker {
     /// Figures.
     pub gauge: Arc<Gauge>,
     commands: Sender<Command>,
+    prod: Arc<Prod>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -87,7 +88,14 @@ pub struct Control {
     /// What happened.
     pub log: Log,
     access: Access,
-    keeper: Option<Keeper>,
+    /// Shared with the hands, who give it handles.
+    keeper: Arc<Mutex<Option<Keeper>>>,
+    /// What marks handles, if this kernel has it and sources are taken over.
+    steering: Option<Arc<Steering>>,
+    pulse: Arc<Pulse>,
+    /// To the hands.
+    orders: Sender<Order>,
+    hands: Option<JoinHandle<anyhow::Result<()>>>,
     dispatch: Arc<Mutex<Dispatch>>,
     level_wakes: Arc<AtomicBool>,
     /// Why no source at all can be polled, if that is so.
@@ -130,6 +138,11 @@ pub fn run(opts: GuardOptions) -> anyhow::Result<ExitCode> {
     let acts = opts.mode.takes_over() && no_poll.is_none();
     gauges.views.guard[0].overflow_step.store(if acts { policy::overflow::STEP } else { 0 }, Relaxed);
     let (high, low) = (u32::from(opts.high) * 10, u32::from(opts.low) * 10);
+    // Refused: `check` says so, and handles are marked by frames that are rewritten.
+    let steering = if acts { Steering::load().ok().map(Arc::new) } else { None };
+    let beats = kern::keeper::Pulse::new()?;
+    let pulse = Pulse::start(Arc::clone(&gauges.views), steering.clone(), beats.clone())?;
+    let (orders, inbox) = mpsc::channel();
     let mut control = Control {
         consumers: Consumers::new(high, low),
         filters: Filters::default(),
@@ -140,8 +153,12 @@ pub fn run(opts: GuardOptions) -> anyhow::Result<ExitCode> {
         mode_switches: 0,
         log: Log::new(opts.quiet),
         access,
-        keeper: None,
-        dispatch: Arc::new(Mutex::new(Dispatch::new(possible))),
+        keeper: Arc::default(),
+        steering,
+        pulse,
+        dispatch: Arc::new(Mutex::new(Dispatch::new(possible, orders.clone()))),
+        orders,
+        hands: None,
         level_wakes: Arc::default(),
         no_poll,
         watch_beat: Arc::default(),
@@ -157,22 +174,24 @@ pub fn run(opts: GuardOptions) -> anyhow::Result<ExitCode> {
         _claims: claims,
         opts,
     };
-    for index in 0..control.interfaces.len() {
-        if let Err(e) = control.set_up(index) {
-            for interface in &mut control.interfaces {
-                let _ = interface.restore(&mut control.access, |_| ());
-            }
-            return Err(e);
-        }
-    }
-    control.look_for_filters();
-    control.start_keeper()?;
-    // Starting a thread under flood would take longer than the takeover itself.
+    // The keeper lives before the first change, and so does whoever makes changes. Starting a thread under flood would take
+    // longer than a takeover itself.
+    control.start_keeper(&beats)?;
     let polls = !control.gauges.is_blind() && control.opts.mode != Mode::Shed;
     let cpus = if polls { control.cpus.clone() } else { Vec::new() };
     for cpu in cpus {
         control.start_worker(cpu)?;
     }
+    control.start_hands(inbox)?;
+    for index in 0..control.interfaces.len() {
+        if let Err(e) = control.set_up(index) {
+            control.end_workers();
+            // What could not be put back is told by the keeper, which then is not dismissed.
+            let _ = control.restore();
+            return Err(e);
+        }
+    }
+    control.look_for_filters();
     let server = Server::bind(&control.opts.control_dir)?;
     let mut status = StatusWriter::open(control.opts.status.as_ref())?;
     sched::lock_memory();
@@ -230,6 +249,8 @@ impl Control {
             sheds: self.opts.mode == Mode::Shed,
             threads,
             watch_irqs: self.opts.mode == Mode::Auto,
+            steers: self.steering.is_some(),
+            keeper: &self.keeper,
         };
         let interface = &mut self.interfaces[index];
         let result = interface.set_up(&mut setup, slots);
@@ -247,6 +268,12 @@ impl Control {
                 dispatch.add(source, timing);
             }
         }
+        if full_polls > 0 {
+            for source in interface.sources.iter().filter(|s| s.hands_off.is_none() && !s.threaded) {
+                let _ = self.orders.send(Order::Add(Arc::clone(source)));
+            }
+        }
+        self.pulse.wake();
         if (full_polls > 0 || self.opts.mode == Mode::Shed) && interface.is_learning() {
             let (ifindex, first, count) = (interface.ifindex, interface.first_slot, interface.sources.len());
             if let Err(e) = self.gauges.learn(ifindex, first, count) {
@@ -255,7 +282,6 @@ impl Control {
                 self.log.line("warning", name, &why);
             }
         }
-        self.keep(index);
         let config = self.config();
         for worker in &self.workers {
             let _ = worker.commands.send(Command::Configure(config));
@@ -263,31 +289,59 @@ impl Control {
         Ok(())
     }
 
-    /// Puts journal and handles of an interface into the keeper's care.
-    fn keep(&mut self, index: usize) {
-        let Some(keeper) = &self.keeper else { return };
-        let interface = &self.interfaces[index];
-        let mut result = interface.journal.as_ref().map_or(Ok(()), |j| keeper.journal(j));
-        for source in &interface.sources {
-            let id = source.napi_id.load(Relaxed);
-            if let (true, Ok(handle)) = (id != 0, source.handle.lock()) {
-                result = result.and_then(|()| keeper.handle(id, handle.as_fd()));
-            }
-        }
-        if let Err(e) = result {
-            self.log.line("keeper", &interface.name, &format!("{e}"));
-        }
-    }
-
-    fn start_keeper(&mut self) -> anyhow::Result<()> {
+    /// Starts a keeper that watches `beats`, and puts every journal and handle into its care.
+    fn start_keeper(&mut self, beats: &kern::keeper::Pulse) -> anyhow::Result<()> {
         let exe = std::env::current_exe().context("the path of weir itself")?;
         // After an upgrade the file that this process runs has no name any more.
         let itself = Path::new("/proc/self/exe");
-        self.keeper = Some(Keeper::spawn(if exe.exists() { &exe } else { itself })?);
-        for index in 0..self.interfaces.len() {
-            self.keep(index);
+        let keeper = Keeper::spawn_with(if exe.exists() { &exe } else { itself }, beats)?;
+        for interface in &self.interfaces {
+            if let Some(Err(e)) = interface.journal.as_ref().map(|j| keeper.journal(j)) {
+                self.log.line("keeper", &interface.name, &format!("{e}"));
+            }
         }
+        if let Ok(mut slot) = self.keeper.lock() {
+            *slot = Some(keeper);
+        }
+        let _ = self.orders.send(Order::NewKeeper);
         Ok(())
+    }
+
+    /// Starts another keeper for one that is lost, and ends that.
+    fn look_at_keeper(&mut self) {
+        let Some(beats) = self.keeper.lock().ok().and_then(|mut slot| {
+            let lost = slot.as_mut().is_some_and(|k| !k.alive());
+            lost.then(|| slot.take()).flatten().map(|keeper| {
+                let beats = keeper.pulse();
+                keeper.kill();
+                beats
+            })
+        }) else {
+            return;
+        };
+        self.log.line("warning", "keeper", "it ended; another one is started");
+        if let Err(e) = self.start_keeper(&beats) {
+            self.log.line("warning", "keeper", &format!("{e:#}"));
+        }
+    }
+
+    fn start_hands(&mut self, orders: Receiver<Order>) -> anyhow::Result<()> {
+        let hands = Hands {
+            orders,
+            pollers: self.workers.iter().map(|w| (w.commands.clone(), Arc::clone(&w.prod))).collect(),
+            reports: self.reports(),
+            views: Arc::clone(&self.gauges.views),
+            dispatch: Arc::clone(&self.dispatch),
+            steering: self.steering.clone(),
+            pulse: Arc::clone(&self.pulse),
+            keeper: Arc::clone(&self.keeper),
+        };
+        self.hands = Some(hands.start()?);
+        Ok(())
+    }
+
+    fn reports(&self) -> Reports {
+        Reports { to: self.reports.0.clone(), notify: self.notifier() }
     }
 
     fn watch_idle(&mut self, now: Nanos) {
@@ -398,14 +452,11 @@ impl Control {
         let mut links = LinkWatch::open()?;
         let mut tick = clock::now() + TICK;
         let mut line = clock::now() + 1000 * MILLISECOND;
-        let mut marks = MARKS;
         // Where programs starve they would starve the loop that finds their sockets.
         sched::strong();
         while !signals.stop.load(Relaxed) {
             let now = clock::now();
-            let marking = self.interfaces.iter().any(Interface::is_marking);
-            let look = if marking { now + marks } else { Nanos::MAX };
-            let wait = Duration::from_nanos(tick.min(line).min(look).saturating_sub(now));
+            let wait = Duration::from_nanos(tick.min(line).saturating_sub(now));
             {
                 let notify = Arc::clone(&self.notify);
                 let mut fds = [
@@ -425,9 +476,6 @@ impl Control {
             if self.dispatch.lock().is_ok_and(|mut d| d.take_near()) {
                 self.near.told(now);
                 self.watch_idle(now);
-            }
-            if marking {
-                marks = if self.look_at_marks(now) { MARKS } else { TICK.min(2 * marks) };
             }
             // Changes of links that are not guarded cost one look per interface at most every tick.
             let ours = |e: &LinkEvent| match e {
@@ -491,6 +539,8 @@ impl Control {
         let bell = self.gauges.bell(index, cpu)?;
         let (commands, inbox) = mpsc::channel();
         let gauge = Arc::new(Gauge::default());
+        self.pulse.add(Arc::clone(&gauge));
+        let prod = Arc::new(Prod::new(cpu)?);
         let poller = Poller {
             index,
             cpu,
@@ -499,24 +549,23 @@ impl Control {
             lending: Arc::clone(&self.lending),
             views: Arc::clone(&self.gauges.views),
             commands: inbox,
-            reports: self.reports.0.clone(),
-            notify: self.notifier(),
+            reports: self.reports(),
+            orders: self.orders.clone(),
             dispatch: Arc::clone(&self.dispatch),
+            prod: Arc::clone(&prod),
+            pulse: Arc::clone(&self.pulse),
             gauge: Arc::clone(&gauge),
         };
         let config = self.config();
-        let reports = self.reports.0.clone();
-        let notify = self.notifier();
+        let reports = self.reports();
         let builder = std::thread::Builder::new().name(format!("weir-poll-{cpu}")).stack_size(THREAD_STACK);
         let thread = builder.spawn(move || {
             if let Err(e) = poller.run(config, &bell) {
-                // The control loop that does not listen any more is ending this process.
-                let _ = reports.send(Report::Failed { cpu, why: format!("{e:#}") });
-                notify();
+                reports.send(Report::Failed { cpu, why: format!("{e:#}") });
             }
         })?;
         if let Ok(mut dispatch) = self.dispatch.lock() {
-            dispatch.add_poller(cpu, commands.clone());
+            dispatch.add_poller(cpu);
         }
         self.workers.push(Worker {
             cpu,
@@ -524,6 +573,7 @@ impl Control {
             refused: None,
             gauge,
             commands,
+            prod,
             thread: Some(thread),
         });
         Ok(())
@@ -551,7 +601,7 @@ impl Control {
         if thorough || self.has_filters {
             self.look_for_filters();
         }
-        self.look_at_marks(now);
+        self.detach_idle(now);
         for index in 0..self.interfaces.len() {
             self.look_at(index, thorough);
             if self.interfaces[index].is_learning() {
@@ -559,12 +609,7 @@ impl Control {
             }
             self.share_device(index);
         }
-        if self.keeper.as_mut().is_some_and(|k| !k.alive()) {
-            self.log.line("warning", "keeper", "it ended; another one is started");
-            if let Err(e) = self.start_keeper() {
-                self.log.line("warning", "keeper", &format!("{e:#}"));
-            }
-        }
+        self.look_at_keeper();
     }
 
     fn look_at(&mut self, index: usize, thorough: bool) {
@@ -623,7 +668,6 @@ impl Control {
                 if !interface.is_learning() {
                     self.gauges.unlearn(interface.ifindex);
                 }
-                self.keep(index);
             }
             Ok(_) if self.opts.mode == Mode::Auto && interface.is_mute(&mut self.access) => {
                 let lro = kern::ethtool::lro(&interface.name).unwrap_or(false);
@@ -688,17 +732,10 @@ impl Control {
         let name = self.interfaces[index].name.clone();
         for source in self.interfaces[index].sources.clone() {
             source.lost.store(true, Relaxed);
-            source.release_rx(clock::now());
             if let Ok(mut dispatch) = self.dispatch.lock() {
                 dispatch.remove(source.slot);
             }
-            for worker in &self.workers {
-                let _ = worker.commands.send(Command::Drop(source.slot));
-            }
-            let id = source.napi_id.load(Relaxed);
-            if let (Some(keeper), true) = (&self.keeper, id != 0) {
-                let _ = keeper.drop_handle(id);
-            }
+            let _ = self.orders.send(Order::Remove(source.slot));
         }
         self.gauges.unlearn(self.interfaces[index].ifindex);
         self.interfaces[index].tear_down(&self.gauges, state);
@@ -750,7 +787,7 @@ impl Control {
         self.log.line("reload", "config", &format!("in force{rest}"));
     }
 
-    /// Ends the pollers; each releases its sources first.
+    /// Ends the pollers, each of which gives its sources back first; then the hands, who put the settings back.
     fn end_workers(&mut self) {
         for worker in &self.workers {
             let _ = worker.commands.send(Command::Stop);
@@ -758,6 +795,9 @@ impl Control {
         for thread in self.workers.iter_mut().filter_map(|w| w.thread.take()) {
             let _ = thread.join();
         }
+        let _ = self.orders.send(Order::Stop);
+        let _ = self.hands.take().map(JoinHandle::join);
+        self.pulse.stop();
     }
 
     /// Puts all settings back.
@@ -766,7 +806,7 @@ impl Control {
         for interface in &mut self.interfaces {
             complete &= interface.restore(&mut self.access, |outcome| self.log.outcome(outcome))?;
         }
-        if let Some(keeper) = self.keeper.take() {
+        if let Some(keeper) = self.keeper.lock().ok().and_then(|mut k| k.take()) {
             if complete {
                 keeper.dismiss()?;
             } else {

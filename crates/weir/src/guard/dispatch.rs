@@ -17,8 +17,8 @@ use policy::dispatch::{self, BUSY_SPAN, Order, Traffic};
 use policy::switch::{ModeSwitch, Timing};
 use policy::{MILLISECOND, Nanos, lending};
 
+use super::hands;
 use super::lend::Lending;
-use super::poller::Command;
 use super::source::Source;
 use super::{clock, sched};
 
@@ -47,8 +47,8 @@ pub struct Dispatch {
     policy: dispatch::Dispatch,
     /// Sources that may be taken over, by slot.
     sources: [Option<Arc<Source>>; SOURCES],
-    /// Of the pollers, in the order in which the policy knows them.
-    commands: Vec<Sender<Command>>,
+    /// To the hands.
+    hands: Sender<hands::Order>,
     near: bool,
 }
 
@@ -59,12 +59,12 @@ fn traffic(views: &Views, slot: usize) -> Traffic {
 }
 
 impl Dispatch {
-    /// For CPUs below `cpus`, without sources and pollers.
-    pub fn new(cpus: usize) -> Self {
+    /// For CPUs below `cpus`, without sources and pollers; orders are carried out by the hands.
+    pub fn new(cpus: usize, hands: Sender<hands::Order>) -> Self {
         Self {
             policy: dispatch::Dispatch::new(cpus),
             sources: std::array::from_fn(|_| None),
-            commands: Vec::new(),
+            hands,
             near: false,
         }
     }
@@ -74,10 +74,9 @@ impl Dispatch {
         std::mem::take(&mut self.near)
     }
 
-    /// A poller on `cpu` takes commands.
-    pub fn add_poller(&mut self, cpu: usize, commands: Sender<Command>) {
+    /// A poller on `cpu` takes sources.
+    pub fn add_poller(&mut self, cpu: usize) {
         self.policy.add_poller(cpu);
-        self.commands.push(commands);
     }
 
     /// The source may be taken over from here on.
@@ -147,16 +146,12 @@ impl Dispatch {
     /// Has orders carried out.
     fn send(&self, orders: impl IntoIterator<Item = Order>) {
         for order in orders {
-            let (Some(source), Some(commands)) =
-                (self.sources[order.slot].as_ref().map(Arc::clone), self.commands.get(order.poller))
-            else {
-                continue;
-            };
+            let Some(source) = self.sources[order.slot].as_ref().map(Arc::clone) else { continue };
             source.because(format!("{}; polled on CPU {}", order.cause, order.cpu));
             source.by_polls.store(order.cause.may_be_bulk(), Relaxed);
-            let Order { switch, evidence, .. } = order;
-            // A poller that does not listen any more is ending with the guard.
-            let _ = commands.send(Command::TakeOver { source, switch, evidence });
+            let Order { poller, switch, evidence, .. } = order;
+            // Hands that do not listen any more are ending with the guard.
+            let _ = self.hands.send(hands::Order::TakeOver { source, switch, poller, evidence });
         }
     }
 

@@ -8,22 +8,28 @@
 //! source move inside the messages, so that each has one owner at any time.
 
 use std::collections::BTreeMap;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError};
 use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
-use anyhow::Context;
-use kern::guard::{Handle, Steering, Views, mode};
+use kern::guard::{Handle, Steering, Views};
+use kern::keeper::Keeper;
 use kern::settings::Access;
 use policy::causes::{Refusal, Release};
+use policy::settling::PROD_MOST;
 use policy::switch::ModeSwitch;
 use policy::{MILLISECOND, Nanos};
 
-use super::marking::Marking;
+use super::dispatch::Dispatch;
+use super::marking::{Marking, Unmarked};
+use super::poller::{Command, Report, Reports};
+use super::prod::Prod;
 use super::pulse::Pulse;
 use super::source::Source;
-use super::{clock, sched};
+use super::{clock, sched, takeover};
 
 /// Between two looks whether handles are marked, while an XDP program is attached for nothing else. Where no packet
 /// comes it doubles at each look, up to [`LOOK_MAX`]: 50 looks a second at 32 silent sources cost 1 % of a CPU.
@@ -61,7 +67,9 @@ pub enum Order {
         /// Why not any more.
         why: End,
     },
-    /// Put everything back and end.
+    /// Another keeper has taken over from one that is lost: it knows no handle yet.
+    NewKeeper,
+    /// End: all pollers have given back what they had.
     Stop,
 }
 
@@ -84,6 +92,8 @@ pub struct Adopted {
     pub switch: ModeSwitch,
     /// When the evidence of overload was seen.
     pub evidence: Nanos,
+    /// How often the keeper had put settings back before its takeover.
+    pub revoked: u32,
 }
 
 /// Where a source is in its life. Only the hands change it.
@@ -93,8 +103,8 @@ enum Phase {
     Interrupt,
     /// Its settings are those of poll mode, and a poller has its handle.
     Polled {
-        /// How often the keeper had put settings back before this takeover.
-        revoked: u32,
+        /// Which one.
+        poller: usize,
     },
 }
 
@@ -103,10 +113,10 @@ struct Life {
     source: Arc<Source>,
     phase: Phase,
     marking: Marking,
-    /// The keeper has a duplicate of the handle.
-    kept: bool,
-    /// It is a user of the XDP program, to be marked in peace.
-    marks_in_peace: bool,
+    /// The handle's duplicate that is the keeper's, too.
+    kept: Option<OwnedFd>,
+    /// Since when it is a user of the XDP program, to be marked in peace.
+    in_peace: Option<Nanos>,
 }
 
 /// The thread's own.
@@ -163,10 +173,23 @@ impl Hands {
     }
 }
 
+impl Life {
+    /// Gives the keeper the handle: without a last turn on it a queue stays silent until its flush timer fires.
+    fn keep(&self, keeper: &Mutex<Option<Keeper>>) {
+        if let (Some(handle), Ok(keeper)) = (&self.kept, keeper.lock())
+            && let Some(keeper) = keeper.as_ref()
+        {
+            // A keeper that is lost is noticed by the control loop, and the next one is told anew.
+            let _ = keeper.handle(self.source.napi_id.load(Relaxed), handle.as_fd());
+        }
+    }
+}
+
 impl Work {
     fn run(&mut self) {
         loop {
-            let wait = Duration::from_nanos(self.look.0.saturating_sub(clock::now()).min(60_000 * MILLISECOND));
+            let wait =
+                Duration::from_nanos(self.look.0.saturating_sub(clock::now()).min(60_000 * MILLISECOND));
             let order = match self.h.orders.try_recv() {
                 Ok(order) => Ok(order),
                 // What may take milliseconds comes after everything that is urgent.
@@ -192,7 +215,9 @@ impl Work {
             Order::Add(source) => self.add(source),
             Order::Remove(slot) => self.remove(slot),
             Order::TakeOver { ref source, .. } if self.is_leaving(source.slot) => self.later.push(order),
-            Order::TakeOver { source, switch, poller, evidence } => self.take(&source, switch, poller, evidence),
+            Order::TakeOver { source, switch, poller, evidence } => {
+                self.take(&source, switch, poller, evidence)
+            }
             Order::Settle(slot) => {
                 if let Some(life) = self.lives.get(&slot).filter(|l| l.phase != Phase::Interrupt) {
                     // Refused it stays as long as it was: found and told by undo at the end, as any other.
@@ -200,6 +225,7 @@ impl Work {
                 }
             }
             Order::GiveBack { adopted, why } => self.give_back(adopted, why),
+            Order::NewKeeper => self.meet(),
             Order::Stop => {}
         }
     }
@@ -212,7 +238,7 @@ impl Work {
                 return;
             }
         };
-        let mut life = Life { source, phase: Phase::Interrupt, marking, kept: false, in_peace: None };
+        let mut life = Life { source, phase: Phase::Interrupt, marking, kept: None, in_peace: None };
         if life.source.marks_in_peace && life.source.hold_rx().is_ok() {
             life.in_peace = Some(clock::now());
             life.source.is_marking.store(true, Relaxed);
@@ -223,13 +249,17 @@ impl Work {
         self.lives.insert(life.source.slot, life);
     }
 
+    fn meet(&self) {
+        self.lives.values().for_each(|life| life.keep(&self.h.keeper));
+    }
+
     fn remove(&mut self, slot: usize) {
         let Some(mut life) = self.lives.remove(&slot) else { return };
         self.end_peace(&mut life);
         life.marking.end(&self.h.views);
         self.attach.retain(|s| s.slot != slot);
         life.source.release_rx(clock::now());
-        if let (true, Ok(keeper)) = (life.kept, self.h.keeper.lock())
+        if let (Some(_), Ok(keeper)) = (&life.kept, self.h.keeper.lock())
             && let Some(keeper) = keeper.as_ref()
         {
             // A keeper that is lost is noticed by the control loop.
@@ -252,7 +282,7 @@ impl Work {
             return;
         }
         let now = clock::now();
-        self.h.pollers[poller].1.need(now, true);
+        self.h.pollers[poller].1.need(now + PROD_MOST);
         match self.change(source.slot, poller) {
             Ok((handle, revoked)) => {
                 let adopted = Adopted { source: Arc::clone(source), handle, switch, evidence, revoked };
@@ -261,7 +291,7 @@ impl Work {
                 self.attach.push(Arc::clone(source));
             }
             Err((why, text)) => {
-                self.h.pollers[poller].1.need(now, false);
+                self.h.pollers[poller].1.need(0);
                 source.release_rx(clock::now());
                 self.refuse(source, switch, why, text);
             }
@@ -274,28 +304,35 @@ impl Work {
         let Some(life) = self.lives.get_mut(&slot) else { return Err(other(&"it is gone")) };
         self.h.pulse.wake();
         life.marking.wait(&self.h.views).map_err(|e| match e {
-            WaitError::Unmarked(why) => (Refusal::Unmarked, why.to_string()),
-            WaitError::Rx(e) => (Refusal::Unmarked, format!("its XDP program: {e}")),
-            WaitError::Io(e) => other(&e),
+            Unmarked::Io(e) => other(&e),
+            why => (Refusal::Unmarked, why.to_string()),
         })?;
-        if !life.kept
-            && let Ok(keeper) = self.h.keeper.lock()
-            && let Some(keeper) = keeper.as_ref()
-        {
-            life.kept = keeper.handle(life.source.napi_id.load(Relaxed), life.marking.handle().as_fd()).is_ok();
+        if life.kept.is_none() {
+            life.kept = life.marking.handle().as_fd().try_clone_to_owned().ok();
+            life.keep(&self.h.keeper);
         }
         let revoked = self.h.pulse.revoked();
         self.h.pulse.begin();
-        let changed = takeover::change(&life.source, &mut self.access);
+        let changed = {
+            // Writes to files of a device are tried again and again until the kernel's lock is free.
+            let _gentle = life.source.writes_files().then(sched::Gentle::begin);
+            takeover::change(&life.source, &mut self.access)
+        };
         let still = self.h.pulse.revoked() == revoked;
         let result = match changed {
-            Ok(()) if still => life.marking.lend().map_err(|e| other(&e)),
+            Ok(()) if still => {
+                life.marking.lend().map_err(|e| (Refusal::Other, format!("busy polling: {e}")))
+            }
             Ok(()) => Err((Refusal::Other, "this process stood still meanwhile".into())),
             Err(e) => Err((Refusal::Setting, format!("{e:#}"))),
         };
         match result {
             Ok(handle) => {
                 life.phase = Phase::Polled { poller };
+                // What it held for marking it holds for shedding from here on.
+                if life.in_peace.take().is_some() {
+                    life.source.is_marking.store(false, Relaxed);
+                }
                 Ok((handle, revoked))
             }
             Err(why) => {
@@ -310,14 +347,10 @@ impl Work {
     fn refuse(&self, source: &Arc<Source>, switch: ModeSwitch, why: Refusal, text: String) {
         let now = clock::now();
         let fallback = match self.h.dispatch.lock() {
-            Ok(mut dispatch) => dispatch.refused(source, switch, now, why),
+            Ok(mut dispatch) => dispatch.refused(source, switch, why, now),
             Err(_) => None,
         };
-        let source = Arc::clone(source);
-        self.h.reports.send(Report::Refused { source: Arc::clone(&source), why: text.clone() });
-        if fallback == Some(Fallback::Thread) {
-            self.h.reports.send(Report::FallBack { source, why: text });
-        }
+        self.h.reports.send(Report::Refused { source: Arc::clone(source), why: text, fallback });
     }
 
     /// Old settings, then one more turn, else the queue waits for the old timer.
@@ -375,9 +408,9 @@ impl Work {
         for life in self.lives.values_mut().filter(|l| l.in_peace.is_some() && l.phase == Phase::Interrupt) {
             new |= life.marking.look(&self.h.views);
         }
-        let waits = |l: &&mut Life| l.in_peace.is_some_and(|since| {
-            l.marking.is_marked() || now.saturating_sub(since) > MARKING_MAX
-        });
+        let waits = |l: &&mut Life| {
+            l.in_peace.is_some_and(|since| l.marking.is_marked() || now.saturating_sub(since) > MARKING_MAX)
+        };
         let mut lives = std::mem::take(&mut self.lives);
         lives.values_mut().filter(waits).for_each(|l| self.end_peace(l));
         let waiting = lives.values().any(|l| l.in_peace.is_some());

@@ -5,8 +5,8 @@
 //! A handle that got a datagram and no id, or that of a queue which another handle serves, is of no use any more: it is
 //! replaced.
 
-use std::sync::atomic::Ordering::Relaxed;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use kern::guard::{Handle, Reach, Steering, Views};
@@ -29,7 +29,7 @@ const NAP: Duration = Duration::from_micros(50);
 const SPARE: u32 = 64;
 
 /// Why a handle is not marked.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, thiserror::Error)]
 pub enum Unmarked {
     /// Nothing came that could tell.
     #[error("no packet told its NAPI id within {} ms", PATIENCE / MILLISECOND)]
@@ -37,6 +37,12 @@ pub enum Unmarked {
     /// What came went past every NAPI, or through others.
     #[error("{0} packets told no NAPI id, or another one")]
     Strangers(u32),
+    /// Frames cannot be rewritten.
+    #[error("its XDP program: {0}")]
+    Rx(std::io::Error),
+    /// The kernel gives no socket.
+    #[error(transparent)]
+    Io(#[from] std::io::Error),
 }
 
 /// What a handle has learnt.
@@ -78,7 +84,11 @@ impl Marking {
     }
 
     /// Gives the handle to whoever makes the turns; a new one, of no use before it comes back, takes its place.
+    ///
+    /// # Errors
+    /// If the kernel refuses preferred busy polling, or another socket.
     pub fn lend(&mut self) -> std::io::Result<Handle> {
+        self.handle.arm(1)?;
         let other = fresh(&self.source, self.steering.is_some())?;
         Ok(std::mem::replace(&mut self.handle, other))
     }
@@ -112,7 +122,7 @@ impl Marking {
     ///
     /// # Errors
     /// If none did in time.
-    pub fn wait(&mut self, views: &Views) -> anyhow::Result<()> {
+    pub fn wait(&mut self, views: &Views) -> Result<(), Unmarked> {
         if self.marked {
             return Ok(());
         }
@@ -143,7 +153,9 @@ impl Marking {
             }
             // Attaching takes milliseconds, which a steered datagram mostly saves.
             if !steered || waited > STEERED || self.source.rx_attached() {
-                self.source.hold_rx()?;
+                if let Err(e) = self.source.hold_rx() {
+                    break Err(Unmarked::Rx(e));
+                }
                 let now = stat.marked.load(Relaxed);
                 if asked < MARKS_MAX && seen != Some(now) {
                     asked += 1;
@@ -154,7 +166,7 @@ impl Marking {
             std::thread::sleep(NAP);
         };
         self.end(views);
-        Ok(result?)
+        result
     }
 
     /// Nothing more is taken for the handle.

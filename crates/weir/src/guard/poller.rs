@@ -1,49 +1,46 @@
 //! The poller: one thread per CPU that does what `policy::poller` says.
 //!
-//! It owns the turns and, between takeover and release, the settings of its sources. Everything it shares goes
-//! through atomics; the one lock on the turn's way is a source's handle, which nobody else takes while it polls.
+//! It owns the turns, and the handles of the sources that it polls. It changes no setting and waits for nothing but its
+//! next turn: takeover and release are the hands' work. Everything it shares goes through atomics.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, Sender, TryRecvError};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use kern::guard::{CONSUMERS, OpenBell, TurnEnd, Views, mode, wake};
-use kern::settings::Access;
-use policy::Nanos;
+use kern::guard::{CONSUMERS, Handle, OpenBell, TurnEnd, Views, mode, wake};
 use policy::bulk::Bulk;
 use policy::causes::{Fallback, Release};
 use policy::contention::Pauses;
 use policy::holding::Holding;
 use policy::poller::{Action, Config, Counts, Poller as Policy, Turned, WakeOn};
 use policy::settling::Settling;
-use policy::switch::ModeSwitch;
 use policy::turns::{REFUSED_NAP, Turns};
+use policy::{Nanos, lease};
 
 use super::clock;
 use super::dispatch::Dispatch;
+use super::hands::{Adopted, End, Order};
 use super::lend::{Lender, Lending};
 use super::prod::Prod;
+use super::pulse::Pulse;
 use super::sched::{self, Class};
 use super::source::Source;
-use super::takeover;
 
-/// What the control loop tells a poller.
+/// Tries of the first turn: the NAPI may belong to a softirq that is about to end. It ends after at most 64 packets,
+/// which on the slowest machine takes some milliseconds.
+const PROOF_TRIES: u32 = 200;
+const PROOF_NAP: Duration = Duration::from_micros(50);
+
+/// What a poller is told.
 pub enum Command {
-    /// Take the source over; the switch has already decided so.
-    TakeOver {
-        /// Which.
-        source: Arc<Source>,
-        /// Its mode switch.
-        switch: ModeSwitch,
-        /// When the evidence of overload was seen.
-        evidence: Nanos,
-    },
+    /// Poll the source from now on: its settings are those of poll mode.
+    Adopt(Adopted),
     /// New options.
     Configure(Config),
     /// The consumer's socket is closed.
     Forget(usize),
-    /// The source's interface is gone: nothing is left to put back.
+    /// The source's interface is gone: give it back.
     Drop(usize),
     /// The host has protected connections, which may use this source.
     Expect(usize),
@@ -53,7 +50,7 @@ pub enum Command {
     Stop,
 }
 
-/// What a poller tells the control loop.
+/// What pollers and hands tell the control loop.
 pub enum Report {
     /// In poll mode since `time`.
     TakenOver { source: Arc<Source>, time: Nanos, evidence: Nanos },
@@ -61,8 +58,8 @@ pub enum Report {
     Refused { source: Arc<Source>, why: String, fallback: Option<Fallback> },
     /// In interrupt mode since `time`.
     Released { source: Arc<Source>, time: Nanos, why: Release },
-    /// Released, because the driver keeps its interrupts on.
-    Leaks { source: Arc<Source> },
+    /// Something is not as it should be, and goes on.
+    Warning { source: Arc<Source>, text: String },
     /// Programs wait for input while the CPU is not idle: others compete for it, so that the low water must wake.
     Contended { cpu: usize },
     /// The thread ended by an error.
@@ -84,6 +81,26 @@ pub struct Gauge {
     pub polling: AtomicU32,
     /// The last [`Command::Beat`].
     pub beat: AtomicU64,
+    /// When it means to run again at the latest, ns; 0 while it polls nothing.
+    pub next: AtomicU64,
+}
+
+/// The way to the control loop.
+#[derive(Clone)]
+pub struct Reports {
+    /// The queue.
+    pub to: Sender<Report>,
+    /// Wakes the control loop after a report.
+    pub notify: Arc<dyn Fn() + Send + Sync>,
+}
+
+impl Reports {
+    /// Tells it.
+    pub fn send(&self, report: Report) {
+        // The control loop that does not listen any more is ending this process.
+        let _ = self.to.send(report);
+        (self.notify)();
+    }
 }
 
 /// Everything a poller's thread needs.
@@ -104,17 +121,24 @@ pub struct Poller {
     /// From the control loop.
     pub commands: Receiver<Command>,
     /// To the control loop.
-    pub reports: Sender<Report>,
-    /// Wakes the control loop after a report.
-    pub notify: Arc<dyn Fn() + Send + Sync>,
-    /// Where switches go back to.
+    pub reports: Reports,
+    /// To the hands.
+    pub orders: Sender<Order>,
+    /// Who is told that a takeover worked.
     pub dispatch: Arc<Mutex<Dispatch>>,
+    /// Keeps softirqs short on its CPU while takeovers run.
+    pub prod: Arc<Prod>,
+    /// Tells whether the keeper has put settings back.
+    pub pulse: Arc<Pulse>,
     /// Figures.
     pub gauge: Arc<Gauge>,
 }
 
 struct Polled {
     source: Arc<Source>,
+    handle: Handle,
+    /// How often the keeper had put settings back before its takeover.
+    revoked: u32,
     turns: Turns,
     /// Watches its interrupts, if they can be counted.
     holding: Option<Holding>,
@@ -126,13 +150,10 @@ struct Polled {
 struct Loop {
     p: Poller,
     policy: Policy,
-    access: Access,
     bell: OpenBell,
     polled: Vec<Option<Polled>>,
     consumers_known: usize,
     lender: Lender,
-    /// On from a takeover to the first turn that no softirq prolongs.
-    prod: Option<Prod>,
     settling: Settling,
     pauses: Pauses,
     /// End of the last charged span.
@@ -153,18 +174,19 @@ impl Poller {
         unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1) };
         let refused = refused.map(|e| e.to_string());
         let yielding = class == Class::Other;
-        self.report(Report::Started { cpu: self.cpu, class, refused });
+        self.reports.send(Report::Started { cpu: self.cpu, class, refused });
+        if yielding {
+            self.prod.disable();
+        }
         let now = clock::now();
         let mut running = Loop {
             policy: Policy::new(config, now),
-            access: Access::for_current_netns()?,
             bell: bell.open()?,
             polled: (0..kern::guard::SOURCES).map(|_| None).collect(),
             consumers_known: 0,
             lender: self.lending.join(),
             settling: Settling::default(),
             pauses: Pauses::default(),
-            prod: if yielding { None } else { Some(Prod::new()?) },
             charged_until: now,
             cpu_until: clock::thread_cpu(),
             charged: 0,
@@ -174,12 +196,6 @@ impl Poller {
         running.run();
         Ok(())
     }
-
-    fn report(&self, report: Report) {
-        // The control loop that does not listen any more is ending this process.
-        let _ = self.reports.send(report);
-        (self.notify)();
-    }
 }
 
 impl Loop {
@@ -187,6 +203,8 @@ impl Loop {
         while !self.stop {
             self.take_commands();
             let now = clock::now();
+            self.shows(now);
+            self.give_back_revoked();
             if self.lender.runs(now, now) || self.lender.acts(now, &self.policy) {
                 self.settle();
             }
@@ -226,6 +244,7 @@ impl Loop {
         // A consumer that is still full was inhibited anew after the last release, and no pause would end that.
         self.lift_all();
         self.publish();
+        self.p.gauge.next.store(0, Relaxed);
         match self.p.commands.recv() {
             Ok(command) => self.obey(command),
             Err(_) => self.stop = true,
@@ -235,66 +254,92 @@ impl Loop {
 
     fn obey(&mut self, command: Command) {
         match command {
-            Command::TakeOver { source, switch, evidence } => self.take_over(source, switch, evidence),
+            Command::Adopt(adopted) => self.adopt(adopted),
             Command::Configure(config) => self.policy.configure(config),
             Command::Forget(consumer) => {
                 if self.policy.forget(consumer) {
                     self.lift(consumer);
                 }
             }
-            Command::Drop(source) => {
-                if let Some(polled) = self.polled[source].take() {
-                    // Those of a NAPI that is away are put back when it is here again; those of the device now.
-                    takeover::put_back(&polled.source, &mut self.access);
-                    let now = clock::now();
-                    self.policy.released(now, source);
-                    self.p.gauge.polling.fetch_sub(1, Relaxed);
-                    self.meter();
-                    self.p.report(Report::Released { source: polled.source, time: now, why: Release::Gone });
-                }
-            }
+            Command::Drop(source) => self.release(source, Release::Gone),
             Command::Expect(slot) => self.policy.expect(clock::now(), slot),
             Command::Beat(number) => self.p.gauge.beat.store(number, Relaxed),
             Command::Stop => self.stop = true,
         }
     }
 
-    fn take_over(&mut self, source: Arc<Source>, switch: ModeSwitch, evidence: Nanos) {
-        let until = self.settling.begins(clock::now());
-        if let Some(prod) = &self.prod {
-            prod.need(until);
+    /// The thread runs, and means to run again at `next` at the latest.
+    fn shows(&self, next: Nanos) {
+        self.p.gauge.next.store(next, Relaxed);
+    }
+
+    /// Polls a source from now on, if a turn polls it; else the hands have it back.
+    fn adopt(&mut self, mut adopted: Adopted) {
+        self.p.prod.need(self.settling.begins(clock::now()));
+        let slot = adopted.source.slot;
+        if !self.proves(&mut adopted) {
+            self.p.views.source_ctls[slot].mode.store(mode::INTERRUPT, Relaxed);
+            self.order(Order::GiveBack { adopted, why: End::Refused });
+            return;
         }
-        match takeover::take(
-            &source,
-            &self.p.views,
-            &mut self.access,
-            self.policy.config().quota,
-            (self.p.index, self.p.cpu),
-        ) {
-            Ok(()) => {
-                let now = clock::now();
-                source.takeovers.fetch_add(1, Relaxed);
-                source.cpu.store(self.p.cpu as u32, Relaxed);
-                self.p.gauge.polling.fetch_add(1, Relaxed);
-                self.meter();
-                self.policy.taken_over(now, source.slot, switch);
-                let holding = takeover::counters(&source, &self.p.views).map(|c| Holding::new(now, c));
-                let rx = &self.p.views.rx_stats[source.slot];
-                let by_polls = source.by_polls.load(Relaxed);
-                let bulk = by_polls.then(|| Bulk::new(now, rx.frames.load(Relaxed), rx.tcp.load(Relaxed)));
-                self.settling.taken_over(source.slot);
-                self.polled[source.slot] =
-                    Some(Polled { source: Arc::clone(&source), turns: Turns::default(), holding, bulk });
-                if let Ok(mut dispatch) = self.p.dispatch.lock() {
-                    dispatch.succeeded(source.slot);
-                }
-                self.p.report(Report::TakenOver { source, time: now, evidence });
+        let Adopted { source, handle, switch, evidence, revoked } = adopted;
+        let now = clock::now();
+        source.takeovers.fetch_add(1, Relaxed);
+        source.cpu.store(self.p.cpu as u32, Relaxed);
+        self.p.gauge.polling.fetch_add(1, Relaxed);
+        self.meter();
+        self.policy.taken_over(now, slot, switch);
+        let holding = source.counters(&self.p.views).map(|c| Holding::new(now, c));
+        let rx = &self.p.views.rx_stats[slot];
+        let by_polls = source.by_polls.load(Relaxed);
+        let bulk = by_polls.then(|| Bulk::new(now, rx.frames.load(Relaxed), rx.tcp.load(Relaxed)));
+        self.settling.taken_over(slot);
+        self.polled[slot] = Some(Polled {
+            source: Arc::clone(&source),
+            handle,
+            revoked,
+            turns: Turns::default(),
+            holding,
+            bulk,
+        });
+        if let Ok(mut dispatch) = self.p.dispatch.lock() {
+            dispatch.succeeded(slot);
+        }
+        self.p.reports.send(Report::TakenOver { source, time: now, evidence });
+    }
+
+    /// True if a turn polls the source: then its mode is poll.
+    fn proves(&self, adopted: &mut Adopted) -> bool {
+        let slot = adopted.source.slot;
+        let (ctl, stat) = (&self.p.views.source_ctls[slot], &self.p.views.source_stats[slot]);
+        ctl.cpu.store(self.p.cpu as u32, Relaxed);
+        ctl.poller.store(self.p.index as u32, Relaxed);
+        ctl.poller_tid.store(sched::tid(), Relaxed);
+        ctl.lease.store(clock::now() + lease::LEASE, Relaxed);
+        ctl.mode.store(mode::POLL, Relaxed);
+        let polls = stat.own_polls.load(Relaxed);
+        for _ in 0..PROOF_TRIES {
+            self.shows(clock::now());
+            adopted.handle.turn();
+            if stat.own_polls.load(Relaxed) != polls {
+                return true;
             }
-            Err(refused) => {
-                let dispatch = self.p.dispatch.lock().ok();
-                let fallback =
-                    dispatch.and_then(|mut d| d.refused(&source, switch, refused.at, clock::now()));
-                self.p.report(Report::Refused { source, why: format!("{:#}", refused.why), fallback });
+            std::thread::sleep(PROOF_NAP);
+        }
+        false
+    }
+
+    fn order(&self, order: Order) {
+        // The hands end after the pollers.
+        let _ = self.p.orders.send(order);
+    }
+
+    /// While this process stood still the keeper has put settings back: they are not those of poll mode any more.
+    fn give_back_revoked(&mut self) {
+        let revoked = self.p.pulse.revoked();
+        for slot in 0..self.polled.len() {
+            if self.polled[slot].as_ref().is_some_and(|p| p.revoked != revoked) {
+                self.release(slot, Release::Revoked);
             }
         }
     }
@@ -302,9 +347,7 @@ impl Loop {
     /// Ends what takeovers hold longer, once no softirq is in the way.
     fn settle_sources(&mut self, now: Nanos) {
         for slot in self.settling.settled(now) {
-            let Some(polled) = &self.polled[slot] else { continue };
-            // Refused it stays as long as it was: found and told by undo at the end, as any other.
-            let _ = takeover::settle(&polled.source, &mut self.access);
+            self.order(Order::Settle(slot));
         }
     }
 
@@ -317,15 +360,14 @@ impl Loop {
 
     fn release(&mut self, slot: usize, why: Release) {
         let Some(polled) = self.polled[slot].take() else { return };
-        takeover::give_back(&polled.source, &self.p.views, &mut self.access);
-        let now = clock::now();
-        polled.source.releases.fetch_add(1, Relaxed);
+        let Polled { source, handle, revoked, .. } = polled;
+        self.p.views.source_ctls[slot].mode.store(mode::INTERRUPT, Relaxed);
         self.p.gauge.polling.fetch_sub(1, Relaxed);
         self.meter();
-        if let (Some(switch), Ok(mut dispatch)) = (self.policy.released(now, slot), self.p.dispatch.lock()) {
-            dispatch.released(&polled.source, switch);
+        if let Some(switch) = self.policy.released(clock::now(), slot) {
+            let adopted = Adopted { source, handle, switch, evidence: 0, revoked };
+            self.order(Order::GiveBack { adopted, why: End::Released(why) });
         }
-        self.p.report(Report::Released { source: polled.source, time: now, why });
         if self.p.gauge.polling.load(Relaxed) == 0 {
             self.lift_all();
         }
@@ -386,11 +428,8 @@ impl Loop {
         let refused = elsewhere();
         let net_rx = || views.cpu_stats.get(here).map_or(0, |c| c.net_rx_ns.load(Relaxed));
         let softirq = net_rx();
-        let end = match polled.source.handle.lock() {
-            Ok(mut handle) => match handle.set_budget(polled.turns.budget(packets)) {
-                Ok(()) => handle.turn(),
-                Err(_) => TurnEnd::Nothing,
-            },
+        let end = match polled.handle.set_budget(polled.turns.budget(packets)) {
+            Ok(()) => polled.handle.turn(),
             Err(_) => TurnEnd::Nothing,
         };
         let now = clock::now();
@@ -414,9 +453,11 @@ impl Loop {
             return;
         }
         polled.turns.polled(packets, polls, work);
-        let leaks = polled.holding.as_mut().filter(|h| h.due(now)).is_some_and(|h| {
-            takeover::counters(&polled.source, &views).is_some_and(|seen| h.leaks(now, seen))
-        });
+        let leaks = polled
+            .holding
+            .as_mut()
+            .filter(|h| h.due(now))
+            .is_some_and(|h| polled.source.counters(&views).is_some_and(|seen| h.leaks(now, seen)));
         let bulk =
             polled.bulk.as_mut().is_some_and(|b| b.is(now, rx.frames.load(Relaxed), rx.tcp.load(Relaxed)));
         let turn = Turned {
@@ -429,9 +470,7 @@ impl Loop {
             drained: work < packets,
         };
         let until = self.settling.turned(now, net_rx().saturating_sub(softirq));
-        if let Some(prod) = &self.prod {
-            prod.need(until);
-        }
+        self.p.prod.need(until);
         self.policy.turned(now, slot, turn);
         if bulk {
             self.release(slot, Release::Bulk);
@@ -440,7 +479,6 @@ impl Loop {
             }
         } else if leaks {
             self.release(slot, Release::Leaks);
-            self.p.report(Report::Leaks { source });
         }
         if self.p.yielding {
             // SAFETY: plain system call without arguments.
@@ -469,7 +507,7 @@ impl Loop {
             }
         }
         if enabled && self.pauses.enabled(now, most, self.p.level_wakes.load(Relaxed)) {
-            self.p.report(Report::Contended { cpu: self.p.cpu });
+            self.p.reports.send(Report::Contended { cpu: self.p.cpu });
         }
         self.policy.levels_read();
     }
@@ -504,6 +542,7 @@ impl Loop {
     }
 
     fn sleep(&mut self, now: Nanos, until: Nanos, on: WakeOn) {
+        self.shows(until);
         let spent = self.spent(now);
         self.policy.charge(now, spent);
         self.pauses.sleeps(now, on.level);

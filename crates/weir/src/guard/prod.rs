@@ -25,6 +25,7 @@ struct Shared {
     /// When it goes to sleep by itself; 0 while it is off.
     until: AtomicU64,
     stop: AtomicBool,
+    disabled: AtomicBool,
 }
 
 /// The thread, off until it is needed.
@@ -35,21 +36,28 @@ pub struct Prod {
 }
 
 impl Prod {
-    /// Its thread runs on the caller's CPU, before the caller.
+    /// Its thread runs on `cpu`, before the poller.
     ///
     /// # Errors
     /// If the kernel gives no thread.
-    pub fn new() -> std::io::Result<Self> {
+    pub fn new(cpu: usize) -> std::io::Result<Self> {
         let shared = Arc::new(Shared::default());
         let own = Arc::clone(&shared);
         let builder = std::thread::Builder::new().name("weir-prod".into()).stack_size(STACK);
-        let thread = builder.spawn(move || run(&own))?;
+        let thread = builder.spawn(move || run(&own, cpu))?;
         Ok(Self { shared, thread: Some(thread) })
+    }
+
+    /// Off for good: a poller that is no SCHED_FIFO thread shares its CPU with others that want it anyway.
+    pub fn disable(&self) {
+        self.shared.disabled.store(true, Relaxed);
+        self.shared.until.store(0, Relaxed);
     }
 
     /// On until then, or off at 0.
     pub fn need(&self, until: Nanos) {
-        if self.shared.until.load(Relaxed) != until
+        if !self.shared.disabled.load(Relaxed)
+            && self.shared.until.load(Relaxed) != until
             && self.shared.until.swap(until, Relaxed) == 0
             && until != 0
         {
@@ -74,7 +82,9 @@ impl Drop for Prod {
     }
 }
 
-fn run(shared: &Shared) {
+fn run(shared: &Shared, cpu: usize) {
+    // Elsewhere it would keep nothing short, and harm nobody.
+    let _ = sched::pin(cpu);
     // Where it is refused the poller is no SCHED_FIFO thread either, and others want its CPU anyway.
     sched::go_above_fifo();
     let mut used = clock::thread_cpu();
