@@ -203,7 +203,7 @@ impl Flood<'_> {
         let peak = [100e3, 200e3, 300e3].map(|rate| self.stock(&mut sink, rate).0);
         let peak = peak.into_iter().fold(1.0, f64::max);
         let (mut without, mut with, mut good) = (0.0, 0.0, 0);
-        for round in 0..3 * rounds {
+        for round in 0..2 * rounds {
             let (stock, calm) = self.stock(&mut sink, FLOOD);
             // The flood finds the guard there, or the guard the flood.
             let (read, quiet, mode) = self.guarded(&mut sink, &what, wall, round % 2 == 0);

@@ -174,7 +174,17 @@ impl World {
                 link::up(index)?;
                 ethtool::gro_on(&name)?;
                 link::address(index, address(n), 24)?;
-                link::neighbour(index, peer(n), [2, 0, 0, 0, 2, n])?;
+                link::neighbour(index, peer(n), [2, 0, 0, 0, 2, n])
+            })
+            .unwrap();
+        self.prepare_settings(n);
+    }
+
+    /// Gives the host's end of input `n` the timer of its wiring, for the first time or again.
+    pub fn prepare_settings(&self, n: u8) {
+        let name = far(n);
+        self.host
+            .run(|| {
                 // Never counts down to zero within a test: the timer is the only thing that starts a poll.
                 counters::set_interface(&name, "napi_defer_hard_irqs", &i32::MAX.to_string())?;
                 counters::set_interface(&name, "gro_flush_timeout", &MODERATION_NS.to_string())
