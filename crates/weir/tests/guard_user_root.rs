@@ -12,7 +12,7 @@ use std::fs::File;
 use std::io::{ErrorKind, Write};
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::os::fd::AsRawFd;
-use std::process::Stdio;
+use std::process::{Child, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc::channel;
@@ -194,6 +194,16 @@ fn one_user_cannot_take_all_places_of_consumers_root() {
     assert_eq!(guard.stop().0.code(), Some(0));
 }
 
+/// Ended in any case: one that hangs would outlive the test.
+struct Ended(Child);
+
+impl Drop for Ended {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
 #[test]
 fn a_status_that_nobody_reads_holds_nothing_up_root() {
     if !possible("a_status_that_nobody_reads_holds_nothing_up_root") {
@@ -213,30 +223,25 @@ fn a_status_that_nobody_reads_holds_nothing_up_root() {
     let mut command = Manner::default().command();
     command.args(["guard", "in0", "--cpu", "1", "--status", "-"]).args(world.dirs());
     command.stdout(Stdio::from(full)).stderr(Stdio::null());
-    let mut guard = world.host.run(|| Ok(command.spawn())).unwrap().unwrap();
+    let mut guard = Ended(world.host.run(|| Ok(command.spawn())).unwrap().unwrap());
     let ask = || world.weir(&["status", "--json", &world.dirs()[1]]).1.contains("weir.status");
     within("it is in force", ms(2000), ask);
     // Two lines later.
     std::thread::sleep(ms(2500));
     let load = world.send(&[(0, PORT)], &[], &[(ms(10_000), FLOOD)]);
-    // Ended in any case: one that hangs would outlive the test.
-    let end = |guard: &mut std::process::Child| {
-        let _ = guard.kill();
-        let _ = guard.wait();
-    };
     let begin = Instant::now();
     while !world.taken(0) && begin.elapsed() < ms(5000) {
         std::thread::sleep(ms(5));
     }
     let (taken, answers) = (world.taken(0), ask());
-    signal(guard.id(), Signal::SIGTERM);
+    signal(guard.0.id(), Signal::SIGTERM);
     let begin = Instant::now();
-    while guard.try_wait().unwrap().is_none() && begin.elapsed() < ms(10_000) {
+    while guard.0.try_wait().unwrap().is_none() && begin.elapsed() < ms(10_000) {
         std::thread::sleep(ms(5));
     }
     let took = begin.elapsed();
-    let code = guard.try_wait().unwrap().and_then(|s| s.code());
-    end(&mut guard);
+    let code = guard.0.try_wait().unwrap().and_then(|s| s.code());
+    drop(guard);
     none_left(&world, ms(1000));
     drop((load, held));
     println!("taken over: {taken}, answers: {answers}, SIGTERM: {code:?} after {took:.0?}");
