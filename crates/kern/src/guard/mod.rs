@@ -5,6 +5,7 @@
 
 mod abi;
 mod handle;
+pub(crate) mod ring;
 #[cfg(not(no_bpf))]
 mod rx;
 mod shared;
