@@ -219,6 +219,7 @@ impl Control {
             _ => Threads::Never,
         };
         let full_polls = if self.opts.mode.takes_over() { FULL_POLLS } else { 0 };
+        let mut timing = self.host().timing();
         let mut setup = Setup {
             gauges: &self.gauges,
             access: &mut self.access,
@@ -236,7 +237,6 @@ impl Control {
             interface.tear_down(&self.gauges, State::Gone);
             return result;
         }
-        let mut timing = self.host().timing();
         if self.opts.ablate.contains(&Ablate::Release) {
             timing = policy::switch::Timing { hold_min: NEVER, hold_max: NEVER, ..timing };
         }
