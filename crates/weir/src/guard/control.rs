@@ -16,8 +16,10 @@ use kern::link::{LinkEvent, LinkWatch};
 use kern::settings::Access;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::eventfd::{EfdFlags, EventFd};
+use policy::contention::Contention;
+use policy::dispatch::FULL_POLLS;
+use policy::host::{Host, QUOTA_OFF};
 use policy::poller::Config;
-use policy::watermark::Marks;
 use policy::{MILLISECOND, Nanos};
 
 use super::consumers::Consumers;
@@ -39,10 +41,6 @@ use crate::parse::{Ablate, Mode, Period, Sched};
 
 mod intake;
 
-/// Full polls in a row that are evidence: 512 packets without an end, more than a burst of one ring.
-const FULL_POLLS: u32 = 8;
-/// Rate at which a ring fills while the poller is away, for the period chosen from its depth, packets/s.
-const FILL_RATE: u64 = 1_000_000;
 /// Time between two looks at links and consumers.
 const TICK: Nanos = 200 * MILLISECOND;
 /// Between two looks whether handles are marked, while an XDP program is attached for nothing else. Where no packet
@@ -50,8 +48,6 @@ const TICK: Nanos = 200 * MILLISECOND;
 const MARKS: Nanos = 20 * MILLISECOND;
 /// Time between two looks that cost more: for closed consumers and for NAPI ids that changed.
 const THOROUGH: Nanos = 1000 * MILLISECOND;
-/// After this time it is tried again whether other programs still compete for the CPU.
-const CONTENDED: Nanos = 5000 * MILLISECOND;
 /// An XDP program that was attached at takeover stays for this long after the release: the next onset finds it.
 const RX_IDLE: Nanos = 2000 * MILLISECOND;
 /// Calm before release of a guard that never releases.
@@ -98,8 +94,8 @@ pub struct Control {
     no_poll: Option<String>,
     /// The number that the watch thread is asked for, and the one it answered.
     watch_beat: Arc<(AtomicU64, AtomicU64)>,
-    /// When other programs were found to compete, in the present overload.
-    contended: Option<Nanos>,
+    /// Whether reads are watched, because other programs compete.
+    contention: Contention,
     lending: Arc<Lending>,
     thorough_at: Nanos,
     near: Near,
@@ -145,14 +141,14 @@ pub fn run(opts: GuardOptions) -> anyhow::Result<ExitCode> {
         log: Log::new(opts.quiet),
         access,
         keeper: None,
-        dispatch: Arc::default(),
+        dispatch: Arc::new(Mutex::new(Dispatch::new(possible))),
         level_wakes: Arc::default(),
         no_poll,
         watch_beat: Arc::default(),
-        contended: None,
+        contention: Contention::default(),
         lending: Arc::new(Lending::new()?),
         thorough_at: 0,
-        near: Near::default(),
+        near: Near::new(possible),
         sessions: Sessions::default(),
         reports: mpsc::channel(),
         new_consumers: mpsc::channel(),
@@ -223,6 +219,7 @@ impl Control {
             _ => Threads::Never,
         };
         let full_polls = if self.opts.mode.takes_over() { FULL_POLLS } else { 0 };
+        let mut timing = self.host().timing();
         let mut setup = Setup {
             gauges: &self.gauges,
             access: &mut self.access,
@@ -240,7 +237,6 @@ impl Control {
             interface.tear_down(&self.gauges, State::Gone);
             return result;
         }
-        let mut timing = policy::switch::Timing::scaled(self.opts.flush.as_nanos() as Nanos);
         if self.opts.ablate.contains(&Ablate::Release) {
             timing = policy::switch::Timing { hold_min: NEVER, hold_max: NEVER, ..timing };
         }
@@ -300,35 +296,34 @@ impl Control {
         self.near.look(&mut self.gauges, now, self.opts.mode.takes_over(), polled, budget);
     }
 
-    /// The policy's options out of the user's.
-    fn config(&self) -> Config {
+    /// What the policy is to know of this host and of the user's options.
+    fn host(&self) -> Host {
         let off = |what: Ablate| self.opts.ablate.contains(&what);
-        let reserve = u64::from(self.opts.reserve);
         let ring = self.interfaces.iter().filter(|i| i.state == State::Guarded).map(|i| i.ring).min();
-        let period = match self.opts.period {
-            Period::Fixed(d) => d.as_nanos() as Nanos,
-            // The ring must hold what arrives while the poller is away: reserve x period x rate <= depth.
-            Period::Auto => (u64::from(ring.unwrap_or(256)) * 1_000_000_000 / FILL_RATE * 100
-                / reserve.max(1))
-            .clamp(MILLISECOND, Period::AUTO_MAX.as_nanos() as Nanos),
-        };
-        let marks = Marks::new(
-            u16::from(self.opts.high) * 10,
-            u16::from(self.opts.low) * 10,
-            self.opts.timeout.as_nanos() as Nanos,
-        );
-        Config {
-            // Without a quota a turn is as large as the kernel's own poll can make it.
-            quota: if off(Ablate::Quota) { 128 } else { u32::from(self.opts.quota) },
+        let usual = Host::default();
+        Host {
+            ring: ring.unwrap_or(usual.ring),
+            reserve: 10 * u16::from(self.opts.reserve),
+            quota: if off(Ablate::Quota) { QUOTA_OFF } else { u32::from(self.opts.quota) },
             lent_quota: u32::from(self.opts.lent_quota),
-            flush_timeout: self.opts.flush.as_nanos() as Nanos,
-            marks: marks.filter(|_| !off(Ablate::Feedback) && self.gauges.probes.udp_full),
-            budget: if off(Ablate::Budget) { 1000 } else { 1000 - 10 * u16::from(self.opts.reserve) },
-            period,
-            ring: ring.unwrap_or(256),
-            first_look: if self.opts.classes.is_empty() { 0 } else { policy::look::FIRST },
-            ..Config::default()
+            period: match self.opts.period {
+                Period::Fixed(d) => Some(d.as_nanos() as Nanos),
+                Period::Auto => None,
+            },
+            high: 10 * u16::from(self.opts.high),
+            low: 10 * u16::from(self.opts.low),
+            timeout: self.opts.timeout.as_nanos() as Nanos,
+            flush: self.opts.flush.as_nanos() as Nanos,
+            protects: !self.opts.classes.is_empty(),
+            feedback: !off(Ablate::Feedback) && self.gauges.probes.udp_full,
+            budget: !off(Ablate::Budget),
+            ..usual
         }
+    }
+
+    /// The policy's options.
+    fn config(&self) -> Config {
+        Config::for_host(&self.host())
     }
 
     fn announce(&mut self) {
@@ -543,7 +538,7 @@ impl Control {
         }
         if thorough {
             self.thorough_at = now + THOROUGH;
-            if self.contended.is_some_and(|since| now.saturating_sub(since) > CONTENDED) {
+            if self.contention.tries_without(now) {
                 self.watch_reads(false);
             }
             for slot in self.consumers.retire(&self.gauges, now) {
@@ -616,13 +611,13 @@ impl Control {
             }
             return;
         }
+        let timing = self.host().timing();
         let interface = &mut self.interfaces[index];
         match interface.learnt(&self.gauges, &mut self.access, self.opts.flush.as_nanos() as Nanos) {
             Ok(learnt) if !learnt.is_empty() => {
                 if let Ok(mut dispatch) = self.dispatch.lock() {
                     for source in &learnt {
-                        dispatch
-                            .add(source, policy::switch::Timing::scaled(self.opts.flush.as_nanos() as Nanos));
+                        dispatch.add(source, timing);
                     }
                 }
                 if !interface.is_learning() {

@@ -10,11 +10,15 @@ use std::time::Duration;
 
 use kern::guard::{CONSUMERS, OpenBell, TurnEnd, Views, mode, wake};
 use kern::settings::Access;
+use policy::Nanos;
 use policy::bulk::Bulk;
+use policy::causes::{Fallback, Release};
+use policy::contention::Pauses;
 use policy::holding::Holding;
 use policy::poller::{Action, Config, Counts, Poller as Policy, Turned, WakeOn};
+use policy::settling::Settling;
 use policy::switch::ModeSwitch;
-use policy::{MILLISECOND, Nanos};
+use policy::turns::{REFUSED_NAP, Turns};
 
 use super::clock;
 use super::dispatch::Dispatch;
@@ -23,27 +27,6 @@ use super::prod::Prod;
 use super::sched::{self, Class};
 use super::source::Source;
 use super::takeover;
-
-/// Turns in a row that raise no `napi_poll` event before the handle counts as stale.
-const STALE_TURNS: u32 = 256;
-/// Pauses in a row, of [`LATE_PAUSE`] at least, whose consumers were found empty although the CPU was never idle: others run
-/// there, and low water must be watched. One may be chance.
-const DRY_PAUSES: u32 = 2;
-/// See [`DRY_PAUSES`]; half of the default flush timeout, after which a heartbeat tells levels.
-const LATE_PAUSE: Nanos = 2_500_000;
-/// Level of a consumer that has nothing left to read, permille.
-const EMPTY: u16 = 10;
-/// Softirq time within a turn from which on it is to be kept short: less than one round of `netdev_budget` packets takes.
-const IN_THE_WAY: Nanos = 100_000;
-/// A takeover has settled after this time and a turn without such softirqs; after the longer time softirqs that stay in the way
-/// are other work of this CPU.
-const SETTLES: (Nanos, Nanos) = (20 * MILLISECOND, 100 * MILLISECOND);
-/// Why a source is released whose handle belongs to a NAPI that is gone.
-pub const STALE: &str = "stale_source: its turns poll nothing";
-/// Why a source is released that carries bulk TCP.
-pub const BULK: &str = "bulk TCP, which slows itself down";
-/// Pause between two tries when the NAPI belongs to somebody else.
-const REFUSED_NAP: Duration = Duration::from_micros(50);
 
 /// What the control loop tells a poller.
 pub enum Command {
@@ -74,10 +57,10 @@ pub enum Command {
 pub enum Report {
     /// In poll mode since `time`.
     TakenOver { source: Arc<Source>, time: Nanos, evidence: Nanos },
-    /// Not taken over; everything is as before.
-    Refused { source: Arc<Source>, why: String },
+    /// Not taken over; everything is as before, unless something takes the place of polling.
+    Refused { source: Arc<Source>, why: String, fallback: Option<Fallback> },
     /// In interrupt mode since `time`.
-    Released { source: Arc<Source>, time: Nanos, why: &'static str },
+    Released { source: Arc<Source>, time: Nanos, why: Release },
     /// Released, because the driver keeps its interrupts on.
     Leaks { source: Arc<Source> },
     /// Programs wait for input while the CPU is not idle: others compete for it, so that the low water must wake.
@@ -132,9 +115,7 @@ pub struct Poller {
 
 struct Polled {
     source: Arc<Source>,
-    /// Driver calls that one turn makes: 2 up to 6.19, 1 later; learnt from full turns.
-    polls_per_turn: u32,
-    silent: u32,
+    turns: Turns,
     /// Watches its interrupts, if they can be counted.
     holding: Option<Holding>,
     /// Judges whether it carries bulk TCP, if its full polls were all the evidence.
@@ -152,16 +133,8 @@ struct Loop {
     lender: Lender,
     /// On from a takeover to the first turn that no softirq prolongs.
     prod: Option<Prod>,
-    /// Time of the last takeover.
-    taken: Nanos,
-    /// Time of the last turn that no softirq prolonged.
-    clear: Nanos,
-    /// Taken over, but not settled: as many as there are sources at most.
-    settling: Vec<usize>,
-    /// See [`DRY_PAUSES`].
-    dry: u32,
-    /// Since when a pause lasts that nothing has ended.
-    paused: Option<Nanos>,
+    settling: Settling,
+    pauses: Pauses,
     /// End of the last charged span.
     charged_until: Nanos,
     cpu_until: Nanos,
@@ -189,12 +162,9 @@ impl Poller {
             polled: (0..kern::guard::SOURCES).map(|_| None).collect(),
             consumers_known: 0,
             lender: self.lending.join(),
-            taken: 0,
-            clear: 0,
-            settling: Vec::new(),
+            settling: Settling::default(),
+            pauses: Pauses::default(),
             prod: if yielding { None } else { Some(Prod::new()?) },
-            dry: 0,
-            paused: None,
             charged_until: now,
             cpu_until: clock::thread_cpu(),
             charged: 0,
@@ -217,10 +187,7 @@ impl Loop {
         while !self.stop {
             self.take_commands();
             let now = clock::now();
-            if self.lender.runs(now, now) {
-                self.settle();
-            } else if self.lender.is_lent() && self.policy.protects(now) {
-                self.lender.end();
+            if self.lender.runs(now, now) || self.lender.acts(now, &self.policy) {
                 self.settle();
             }
             self.settle_sources(now);
@@ -229,13 +196,13 @@ impl Loop {
             match self.policy.next(now) {
                 Action::Turn { source, packets } => self.turn(source, packets),
                 Action::Sleep { until, wake } => self.sleep(now, until, wake),
-                Action::Release { source } => self.release(source, "the ring stays empty"),
+                Action::Release { source } => self.release(source, Release::Calm),
                 Action::Park => self.park(),
             }
         }
         for source in 0..self.polled.len() {
             if self.polled[source].is_some() {
-                self.release(source, "weir stops");
+                self.release(source, Release::Stops);
             }
         }
         self.lift_all();
@@ -283,11 +250,7 @@ impl Loop {
                     self.policy.released(now, source);
                     self.p.gauge.polling.fetch_sub(1, Relaxed);
                     self.meter();
-                    self.p.report(Report::Released {
-                        source: polled.source,
-                        time: now,
-                        why: "its interface is gone",
-                    });
+                    self.p.report(Report::Released { source: polled.source, time: now, why: Release::Gone });
                 }
             }
             Command::Expect(slot) => self.policy.expect(clock::now(), slot),
@@ -296,10 +259,10 @@ impl Loop {
         }
     }
 
-    fn take_over(&mut self, source: Arc<Source>, mut switch: ModeSwitch, evidence: Nanos) {
-        self.taken = clock::now();
+    fn take_over(&mut self, source: Arc<Source>, switch: ModeSwitch, evidence: Nanos) {
+        let until = self.settling.begins(clock::now());
         if let Some(prod) = &self.prod {
-            prod.need(self.taken, true);
+            prod.need(until);
         }
         match takeover::take(
             &source,
@@ -308,7 +271,7 @@ impl Loop {
             self.policy.config().quota,
             (self.p.index, self.p.cpu),
         ) {
-            Ok(polls_per_turn) => {
+            Ok(()) => {
                 let now = clock::now();
                 source.takeovers.fetch_add(1, Relaxed);
                 source.cpu.store(self.p.cpu as u32, Relaxed);
@@ -319,35 +282,26 @@ impl Loop {
                 let rx = &self.p.views.rx_stats[source.slot];
                 let by_polls = source.by_polls.load(Relaxed);
                 let bulk = by_polls.then(|| Bulk::new(now, rx.frames.load(Relaxed), rx.tcp.load(Relaxed)));
-                if !self.settling.contains(&source.slot) {
-                    self.settling.push(source.slot);
-                }
+                self.settling.taken_over(source.slot);
                 self.polled[source.slot] =
-                    Some(Polled { source: Arc::clone(&source), polls_per_turn, silent: 0, holding, bulk });
+                    Some(Polled { source: Arc::clone(&source), turns: Turns::default(), holding, bulk });
                 if let Ok(mut dispatch) = self.p.dispatch.lock() {
                     dispatch.succeeded(source.slot);
                 }
                 self.p.report(Report::TakenOver { source, time: now, evidence });
             }
-            Err(why) => {
-                let now = clock::now();
-                switch.released(now);
-                if let Ok(mut dispatch) = self.p.dispatch.lock() {
-                    dispatch.refused(&source, switch, now);
-                }
-                self.p.report(Report::Refused { source, why: format!("{why:#}") });
+            Err(refused) => {
+                let dispatch = self.p.dispatch.lock().ok();
+                let fallback =
+                    dispatch.and_then(|mut d| d.refused(&source, switch, refused.at, clock::now()));
+                self.p.report(Report::Refused { source, why: format!("{:#}", refused.why), fallback });
             }
         }
     }
 
     /// Ends what takeovers hold longer, once no softirq is in the way.
     fn settle_sources(&mut self, now: Nanos) {
-        let since = now.saturating_sub(self.taken);
-        let clear = self.clear > self.taken && since >= SETTLES.0;
-        if self.settling.is_empty() || !clear && since < SETTLES.1 {
-            return;
-        }
-        for slot in std::mem::take(&mut self.settling) {
+        for slot in self.settling.settled(now) {
             let Some(polled) = &self.polled[slot] else { continue };
             // Refused it stays as long as it was: found and told by undo at the end, as any other.
             let _ = takeover::settle(&polled.source, &mut self.access);
@@ -361,7 +315,7 @@ impl Loop {
         }
     }
 
-    fn release(&mut self, slot: usize, why: &'static str) {
+    fn release(&mut self, slot: usize, why: Release) {
         let Some(polled) = self.polled[slot].take() else { return };
         takeover::give_back(&polled.source, &self.p.views, &mut self.access);
         let now = clock::now();
@@ -431,7 +385,7 @@ impl Loop {
         let net_rx = || views.cpu_stats.get(here).map_or(0, |c| c.net_rx_ns.load(Relaxed));
         let softirq = net_rx();
         let end = match polled.source.handle.lock() {
-            Ok(mut handle) => match handle.set_budget(packets / polled.polls_per_turn) {
+            Ok(mut handle) => match handle.set_budget(polled.turns.budget(packets)) {
                 Ok(()) => handle.turn(),
                 Err(_) => TurnEnd::Nothing,
             },
@@ -444,28 +398,20 @@ impl Loop {
         let source = Arc::clone(&polled.source);
         source.turns.fetch_add(1, Relaxed);
         if polls == 0 || end == TurnEnd::Nothing {
-            polled.silent += 1;
-            let stale = polled.silent >= STALE_TURNS;
+            let stale = polled.turns.silent();
             source.refused.fetch_add(1, Relaxed);
             let spent = self.spent(now);
             self.policy.refused(now, slot, spent);
             if stale {
-                self.release(slot, STALE);
+                self.release(slot, Release::Stale);
             } else {
                 // SCHED_FIFO must sleep here, else the owner of the NAPI may never run (drivers.md T4).
-                std::thread::sleep(REFUSED_NAP);
+                std::thread::sleep(Duration::from_nanos(REFUSED_NAP));
                 self.settle();
             }
             return;
         }
-        polled.silent = 0;
-        let per_poll = packets / polled.polls_per_turn;
-        if work > 0 && work == per_poll * polls && polls == 1 {
-            // A full driver call was not followed by a second one.
-            polled.polls_per_turn = 1;
-        } else if polls >= 2 {
-            polled.polls_per_turn = 2;
-        }
+        polled.turns.polled(packets, polls, work);
         let leaks = polled.holding.as_mut().filter(|h| h.due(now)).is_some_and(|h| {
             takeover::counters(&polled.source, &views).is_some_and(|seen| h.leaks(now, seen))
         });
@@ -480,22 +426,18 @@ impl Loop {
             spent: self.spent(now),
             drained: work < packets,
         };
-        let in_the_way = net_rx().saturating_sub(softirq) >= IN_THE_WAY;
-        if !in_the_way {
-            self.clear = now;
-        }
+        let until = self.settling.turned(now, net_rx().saturating_sub(softirq));
         if let Some(prod) = &self.prod {
-            let settles = now.saturating_sub(self.taken) < SETTLES.1;
-            prod.need(now, settles && in_the_way);
+            prod.need(until);
         }
         self.policy.turned(now, slot, turn);
         if bulk {
-            self.release(slot, BULK);
+            self.release(slot, Release::Bulk);
             if let Ok(mut dispatch) = self.p.dispatch.lock() {
                 dispatch.was_bulk(slot, now);
             }
         } else if leaks {
-            self.release(slot, "the driver keeps its interrupts on");
+            self.release(slot, Release::Leaks);
             self.p.report(Report::Leaks { source });
         }
         if self.p.yielding {
@@ -524,22 +466,10 @@ impl Loop {
                 }
             }
         }
-        if enabled {
-            let late = self.paused.take().is_some_and(|since| now.saturating_sub(since) >= LATE_PAUSE);
-            if late && most <= EMPTY && !self.p.level_wakes.load(Relaxed) {
-                self.ran_dry();
-            }
-        }
-        self.policy.levels_read();
-    }
-
-    /// All consumers were found empty in a pause, which an idle CPU did not end.
-    fn ran_dry(&mut self) {
-        self.dry += 1;
-        if self.dry >= DRY_PAUSES {
-            self.dry = 0;
+        if enabled && self.pauses.enabled(now, most, self.p.level_wakes.load(Relaxed)) {
             self.p.report(Report::Contended { cpu: self.p.cpu });
         }
+        self.policy.levels_read();
     }
 
     fn inhibit(&self, consumer: usize) {
@@ -574,11 +504,12 @@ impl Loop {
     fn sleep(&mut self, now: Nanos, until: Nanos, on: WakeOn) {
         let spent = self.spent(now);
         self.policy.charge(now, spent);
-        self.paused = if on.level { self.paused.or(Some(now)) } else { None };
-        if on.on_time {
-            // Looks do not wait for programs.
-            self.lender.end();
-        } else if on.idle && on.level && self.yields(now) {
+        self.pauses.sleeps(now, on.level);
+        if self.lender.yields(now, &self.policy, on, self.alone()) {
+            // SCHED_IDLE comes to run when the readers have read what they had.
+            // SAFETY: plain system call without arguments.
+            unsafe { libc::sched_yield() };
+            self.idle(clock::now());
             return;
         }
         self.lender.runs(now, until);
@@ -604,13 +535,11 @@ impl Loop {
         }
         let now = clock::now();
         if reasons & wake::IDLE != 0 {
-            (self.dry, self.paused) = (0, None);
-            if self.policy.cpu_idle(now) {
-                self.lift_enabled();
-            }
-            if self.policy.was_full(now) && !self.policy.looks(now) && self.may_lend(now) {
+            self.idle(now);
+            if self.lender.may(now, &self.policy, self.alone()) {
+                // The clock of what is spent changes with the priority.
                 self.settle();
-                self.lender.lend(now);
+                self.lender.idle(now, &self.policy, self.alone());
             }
         }
         // Interrupts and softirqs of this CPU are packet work too, whoever started them.
@@ -623,28 +552,17 @@ impl Loop {
         self.settle();
     }
 
-    /// False if other programs compete, so that a lent poller would not run, or if protected packets come, which would
-    /// overflow the ring meanwhile.
-    fn may_lend(&self, now: Nanos) -> bool {
-        !self.p.yielding && !self.p.level_wakes.load(Relaxed) && !self.policy.protects(now)
-    }
-
-    /// Instead of a pause: SCHED_IDLE comes to run when the readers have read what they had. False if the poller is not
-    /// lent, or must not be any more.
-    fn yields(&mut self, now: Nanos) -> bool {
-        if !self.may_lend(now) {
-            self.lender.end();
-        }
-        if !self.lender.is_lent() {
-            return false;
-        }
-        // SAFETY: plain system call without arguments.
-        unsafe { libc::sched_yield() };
-        (self.dry, self.paused) = (0, None);
-        if self.policy.cpu_idle(clock::now()) {
+    /// Nothing else wants the CPU.
+    fn idle(&mut self, now: Nanos) {
+        self.pauses.idle();
+        if self.policy.cpu_idle(now) {
             self.lift_enabled();
         }
-        true
+    }
+
+    /// False if other programs compete, so that a lent poller would not run, or if this thread has no priority to lend.
+    fn alone(&self) -> bool {
+        !self.p.yielding && !self.p.level_wakes.load(Relaxed)
     }
 
     fn any_at_low(&self) -> bool {

@@ -2,26 +2,21 @@
 //!
 //! Each system call of a takeover ends several sections without softirqs, and at each end the kernel runs what is pending: up to
 //! 10 rounds of `netdev_budget` packets, 2.7 ms under flood, unless another thread wants the CPU (`handle_softirqs` in
-//! kernel/softirq.c asks `need_resched`). So a thread of higher priority wants it every [`EVERY`], for nothing: one round is
+//! kernel/softirq.c asks `need_resched`). So a thread of higher priority wants it every 50 us, for nothing: one round is
 //! left of ten. A takeover takes some 8 such ends, and a flush timeout puts what was taken over back to softirqs meanwhile.
 //!
-//! It costs a wake each [`EVERY`] while it is on, a ninth of a CPU at most, and is off after [`MOST`] at the latest.
+//! It costs a wake each time, a ninth of a CPU at most. `policy::settling` says how long it is on.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use policy::{MILLISECOND, Nanos};
+use policy::Nanos;
+use policy::settling::prod_nap;
 
 use super::{clock, sched};
 
-/// Between two wakes, ns: less than one round takes.
-const EVERY: Nanos = 50_000;
-/// It sleeps this many times as long as a wake keeps it busy: on a slow machine it must not be in the way itself.
-const REST: u64 = 8;
-/// Longest time without a call of [`Prod::need`].
-const MOST: Nanos = 20 * MILLISECOND;
 /// Stack of the thread, bytes.
 const STACK: usize = 64 * 1024;
 
@@ -52,10 +47,12 @@ impl Prod {
         Ok(Self { shared, thread: Some(thread) })
     }
 
-    /// On for [`MOST`] from `now`, or off.
-    pub fn need(&self, now: Nanos, on: bool) {
-        let until = if on { now + MOST } else { 0 };
-        if self.shared.until.load(Relaxed) != until && self.shared.until.swap(until, Relaxed) == 0 && on {
+    /// On until then, or off at 0.
+    pub fn need(&self, until: Nanos) {
+        if self.shared.until.load(Relaxed) != until
+            && self.shared.until.swap(until, Relaxed) == 0
+            && until != 0
+        {
             self.wake();
         }
     }
@@ -90,7 +87,7 @@ fn run(shared: &Shared) {
         } else if clock::now() >= until {
             let _ = shared.until.compare_exchange(until, 0, Relaxed, Relaxed);
         } else {
-            std::thread::sleep(Duration::from_nanos(EVERY.max(REST * busy)));
+            std::thread::sleep(Duration::from_nanos(prod_nap(busy)));
         }
     }
 }

@@ -3,10 +3,12 @@
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, bail};
+use anyhow::{Context, anyhow, bail};
 use kern::guard::{Handle, Views, mode};
 use kern::settings::Access;
+use policy::causes::Refusal;
 use policy::holding::Counters;
+use policy::turns::Turns;
 
 use super::source::Source;
 use super::{clock, sched};
@@ -20,7 +22,22 @@ const MARKS_MAX: u16 = 4;
 const PROOF_TRIES: u32 = 200;
 const PROOF_NAP: Duration = Duration::from_micros(50);
 
-/// Takes the source over for the calling thread, poller number `poller` on `cpu`; the number of driver calls per turn to begin with.
+/// Why a takeover failed.
+#[derive(Debug)]
+pub struct Refused {
+    /// At what.
+    pub at: Refusal,
+    /// More about it, for people.
+    pub why: anyhow::Error,
+}
+
+impl Refused {
+    fn at(at: Refusal) -> impl Fn(anyhow::Error) -> Self {
+        move |why| Self { at, why }
+    }
+}
+
+/// Takes the source over for the calling thread, poller number `poller` on `cpu`.
 ///
 /// A handle that knows its id already needs no XDP program: then none is attached here, which takes milliseconds. That
 /// is the control loop's to do, once the source is polled.
@@ -33,7 +50,7 @@ pub fn take(
     access: &mut Access,
     quota: u32,
     (poller, cpu): (usize, usize),
-) -> anyhow::Result<u32> {
+) -> Result<(), Refused> {
     let taken = poll(source, views, access, quota, (poller, cpu));
     if taken.is_err() {
         source.release_rx(clock::now());
@@ -47,34 +64,34 @@ fn poll(
     access: &mut Access,
     quota: u32,
     (poller, cpu): (usize, usize),
-) -> anyhow::Result<u32> {
+) -> Result<(), Refused> {
     let ctl = &views.source_ctls[source.slot];
     let stat = &views.source_stats[source.slot];
-    let mut handle = source.handle.lock().map_err(|_| anyhow::anyhow!("its handle is broken"))?;
-    mark(source, views, &handle)?;
-    // A full turn tells how many calls it makes; two is the safe guess, since it makes a turn smaller, never larger.
-    let polls_per_turn = 2;
-    handle.arm(quota / polls_per_turn).context("preferred busy polling is refused")?;
+    let handle = source.handle.lock();
+    let mut handle = handle.map_err(|_| Refused::at(Refusal::Other)(anyhow!("its handle is broken")))?;
+    mark(source, views, &handle).map_err(Refused::at(Refusal::Unmarked))?;
+    let armed = handle.arm(Turns::default().budget(quota)).context("preferred busy polling is refused");
+    armed.map_err(Refused::at(Refusal::Other))?;
     ctl.cpu.store(cpu as u32, Relaxed);
     ctl.poller.store(poller as u32, Relaxed);
     ctl.poller_tid.store(sched::tid(), Relaxed);
     if let Err(e) = change(source, access) {
         put_back(source, access);
-        return Err(e);
+        return Err(Refused::at(Refusal::Setting)(e));
     }
     ctl.mode.store(mode::POLL, Relaxed);
     let polls = stat.own_polls.load(Relaxed);
     for _ in 0..PROOF_TRIES {
         handle.turn();
         if stat.own_polls.load(Relaxed) != polls {
-            return Ok(polls_per_turn);
+            return Ok(());
         }
         std::thread::sleep(PROOF_NAP);
     }
     ctl.mode.store(mode::INTERRUPT, Relaxed);
     put_back(source, access);
     handle.turn();
-    bail!("its turns poll nothing")
+    Err(Refused::at(Refusal::NoTurn)(anyhow!("its turns poll nothing")))
 }
 
 /// Back to interrupts: old settings, then one more turn, else the queue waits for the old timer.

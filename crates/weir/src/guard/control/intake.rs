@@ -4,13 +4,14 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use kern::guard::When;
+use policy::causes::{Fallback, Release};
 use policy::{MILLISECOND, Nanos};
 
+use super::super::clock;
 use super::super::poller::{Command, Report};
 use super::super::source::Source;
-use super::super::{clock, poller};
 use super::{Control, RX_IDLE, Worker};
-use crate::parse::Ablate;
+use crate::parse::{Ablate, Mode};
 
 impl Control {
     /// Takes in what was told, reports one by one: acting on one may take milliseconds, and sockets that overflow are not to
@@ -67,13 +68,18 @@ impl Control {
                     &format!("{}; after {after:.2} ms", source.why()),
                 );
             }
-            Report::Refused { source, why } => {
+            Report::Refused { source, why, fallback } => {
                 source.because(format!("not taken over: {why}"));
                 self.log.event(clock::now(), "refused", &source.name, &why);
+                let mine = |s: &Arc<Source>| Arc::ptr_eq(s, &source);
+                let found = self.interfaces.iter().position(|i| i.sources.iter().any(mine));
+                if let (Some(Fallback::Thread), Some(index), Mode::Auto) = (fallback, found, self.opts.mode) {
+                    self.go_thread(index, why);
+                }
             }
             Report::Released { source, time, why } => {
                 self.mode_switches += 1;
-                if why == poller::BULK {
+                if why == Release::Bulk {
                     // On a veth it halves the transfer for as long as it is attached.
                     source.drop_rx();
                 } else {
@@ -81,28 +87,28 @@ impl Control {
                 }
                 source.because(format!("released: {why}"));
                 if self.workers.iter().all(|w| w.gauge.polling.load(Relaxed) == 0) {
-                    self.contended = None;
+                    self.contention.ends();
                     self.watch_reads(false);
                 }
-                self.log.event(time, "release", &source.name, why);
+                self.log.event(time, "release", &source.name, &why.to_string());
                 // A NAPI that is gone without a word of netlink: its successor's id is found or learnt.
                 let mine = |s: &Arc<Source>| Arc::ptr_eq(s, &source);
                 let found = self.interfaces.iter().position(|i| i.sources.iter().any(mine));
-                if let (true, Some(index)) = (why == poller::STALE, found) {
+                if let (Release::Stale, Some(index)) = (why, found) {
                     self.interfaces[index].doubtful = true;
                 }
             }
             Report::Leaks { source } => {
                 let mine = |s: &Arc<Source>| Arc::ptr_eq(s, &source);
                 if let Some(index) = self.interfaces.iter().position(|i| i.sources.iter().any(mine)) {
-                    self.go_thread(index, "the driver keeps its interrupts on".to_owned());
+                    self.go_thread(index, Release::Leaks.to_string());
                 }
             }
             Report::Contended { cpu } => {
                 if !self.level_wakes.load(Relaxed) {
                     self.watch_reads(true);
                     // Said once per overload, however often it is tried without.
-                    if self.contended.replace(clock::now()).is_none() {
+                    if self.contention.found(clock::now()) {
                         self.log.line(
                             "contended",
                             &format!("CPU {cpu}"),
