@@ -70,6 +70,8 @@ pub struct Status {
     pub status_lines_dropped: u64,
     /// Lines on standard error that nobody took, since the guard started.
     pub log_lines_dropped: u64,
+    /// Datagrams that full sockets refused and no guarded interface had carried, since the guard started: evidence of nothing.
+    pub losses_foreign: u64,
 }
 
 /// One change of mode.

@@ -69,7 +69,7 @@ impl Consumers {
     fn free(&self, gauges: &Gauges, cookie: u64) -> Option<usize> {
         let slot = self.slots.iter().position(Option::is_none)?;
         let stat = &gauges.views.consumer_stats[slot];
-        for counter in [&stat.overflows, &stat.recvs, &stat.shed] {
+        for counter in [&stat.overflows, &stat.recvs, &stat.shed, &stat.foreign] {
             counter.store(0, Relaxed);
         }
         stat.level.store(0, Relaxed);

@@ -1,5 +1,6 @@
 //! The control loop.
 
+use std::collections::BTreeSet;
 use std::os::fd::AsFd;
 use std::path::Path;
 use std::process::ExitCode;
@@ -104,6 +105,8 @@ pub struct Control {
     thorough_at: Nanos,
     near: Near,
     sessions: Sessions,
+    /// Interfaces whose packets are evidence when a socket refuses them, as BPF knows them.
+    evident: BTreeSet<u32>,
     reports: (Sender<Report>, Receiver<Report>),
     new_consumers: (Sender<NewConsumer>, Receiver<NewConsumer>),
     notify: Arc<EventFd>,
@@ -154,6 +157,7 @@ pub fn run(opts: GuardOptions) -> anyhow::Result<ExitCode> {
         thorough_at: 0,
         near: Near::default(),
         sessions: Sessions::default(),
+        evident: BTreeSet::new(),
         reports: mpsc::channel(),
         new_consumers: mpsc::channel(),
         notify: Arc::new(EventFd::from_value_and_flags(0, EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC)?),
@@ -260,6 +264,7 @@ impl Control {
             }
         }
         self.keep(index);
+        self.look_at_evidence();
         let config = self.config();
         for worker in &self.workers {
             let _ = worker.commands.send(Command::Configure(config));
@@ -543,6 +548,7 @@ impl Control {
         }
         if thorough {
             self.thorough_at = now + THOROUGH;
+            self.look_at_evidence();
             if self.contended.is_some_and(|since| now.saturating_sub(since) > CONTENDED) {
                 self.watch_reads(false);
             }

@@ -1,5 +1,6 @@
 //! What pollers, the watch thread and BPF tell the control loop.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -9,8 +10,11 @@ use policy::{MILLISECOND, Nanos};
 use super::super::poller::{Command, Report};
 use super::super::source::Source;
 use super::super::{clock, poller};
-use super::{Control, RX_IDLE, Worker};
+use super::{Control, RX_IDLE, State, Worker};
 use crate::parse::Ablate;
+
+/// Interfaces that stand on one guarded interface, and it, whose packets count as its own.
+const STACK_MAX: usize = 32;
 
 impl Control {
     /// Takes in what was told, reports one by one: acting on one may take milliseconds, and sockets that overflow are not to
@@ -114,6 +118,21 @@ impl Control {
             Report::Failed { cpu, why } => {
                 self.log.line("warning", &format!("CPU {cpu}"), &format!("its poller ended: {why}"));
             }
+        }
+    }
+
+    /// Tells BPF which interfaces' packets are evidence: the guarded ones and what stands on them now.
+    pub(super) fn look_at_evidence(&mut self) {
+        let sysfs = self.access.sysfs();
+        let guarded = self.interfaces.iter().filter(|i| i.state == State::Guarded);
+        let now: BTreeSet<u32> =
+            guarded.flat_map(|i| kern::sysfs::stack(sysfs, i.ifindex, STACK_MAX)).collect();
+        if now != self.evident {
+            if let Err(e) = self.gauges.set_guarded(&self.evident, &now) {
+                let why = format!("losses that came by some interfaces are not seen: {}", kern::guard::short(&e));
+                self.log.line("warning", "consumers", &why);
+            }
+            self.evident = now;
         }
     }
 
