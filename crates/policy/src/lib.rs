@@ -13,6 +13,7 @@
 //! | [`rotation`] | whose turn is next | M&R 6.4, MR-16 |
 //! | [`blame`] | which sources of an overloaded CPU are taken over | M&R 5.2, MR-10, MR-16 |
 //! | [`overflow`] | when sockets that lose packets are evidence of overload | M&R 5.2, MR-10, MR-19 |
+//! | [`seats`] | which consumers are tracked when there are more than places | MR-22 |
 //! | [`switch`] | when polling replaces interrupts, and back | M&R 5.2, MR-10, MR-19 |
 //! | [`netset`] | how many CPUs do networking only | ES-17, ES-18 |
 //! | [`holding`] | whether a driver keeps its interrupts off | M&R 6.4, X-02 |
@@ -31,6 +32,7 @@ pub mod netset;
 pub mod overflow;
 pub mod poller;
 pub mod rotation;
+pub mod seats;
 pub mod switch;
 pub mod watchdog;
 pub mod watermark;

@@ -50,6 +50,10 @@ pub struct NewConsumer {
     pub port: u16,
     /// Netlink port of a packet filter; else 0.
     pub netlink: u32,
+    /// User of a UDP socket, as the initial user namespace numbers it.
+    pub uid: u32,
+    /// Packets by guarded interfaces that it refused since it was told last.
+    pub lost: u32,
 }
 
 /// Packets that a source had carried one and two ticks ago, or at the last evidence.
@@ -215,11 +219,12 @@ impl Dispatch {
                     self.overloaded(source, cpu as usize, time_ns, FULL);
                 }
             }
-            Event::NewConsumer { sk, cookie, inode, port, .. } => {
-                let _ = new.send(NewConsumer { sk, cookie, inode, port, netlink: 0 });
+            Event::NewConsumer { sk, cookie, inode, port, uid, lost, .. } => {
+                let _ = new.send(NewConsumer { sk, cookie, inode, port, netlink: 0, uid, lost });
             }
             Event::NewFilter { sk, cookie, port } => {
-                let _ = new.send(NewConsumer { sk, cookie, inode: 0, port: 0, netlink: port });
+                let _ =
+                    new.send(NewConsumer { sk, cookie, inode: 0, port: 0, netlink: port, uid: 0, lost: 0 });
             }
             Event::Overflow { cpu, time_ns } => {
                 let evidence = self.overflows.entry(cpu).or_default().report(time_ns);

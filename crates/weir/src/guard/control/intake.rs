@@ -30,12 +30,21 @@ impl Control {
     fn find_consumers(&mut self) {
         while let Ok(found) = self.new_consumers.1.try_recv() {
             let now = clock::now();
-            let tracked = match found.netlink {
-                0 => self.consumers.add(&self.gauges, &found, now).is_some(),
+            let placed = match found.netlink {
+                0 => self.consumers.add(&self.gauges, &found, now).map(Some),
                 _ => self.filters.found(&self.gauges, &mut self.consumers, &found, now),
             };
-            if !tracked {
-                self.log.line("warning", "consumers", "table is full: no feedback for one more socket");
+            match placed {
+                Ok(Some(placed)) if placed.evicted => {
+                    for worker in &self.workers {
+                        let _ = worker.commands.send(Command::Forget(placed.slot));
+                    }
+                }
+                Ok(_) => {}
+                Err(why) => {
+                    let text = format!("no feedback for one more socket: {why}");
+                    self.log.line("warning", "consumers", &text);
+                }
             }
         }
     }
@@ -129,7 +138,8 @@ impl Control {
             guarded.flat_map(|i| kern::sysfs::stack(sysfs, i.ifindex, STACK_MAX)).collect();
         if now != self.evident {
             if let Err(e) = self.gauges.set_guarded(&self.evident, &now) {
-                let why = format!("losses that came by some interfaces are not seen: {}", kern::guard::short(&e));
+                let why =
+                    format!("losses that came by some interfaces are not seen: {}", kern::guard::short(&e));
                 self.log.line("warning", "consumers", &why);
             }
             self.evident = now;
