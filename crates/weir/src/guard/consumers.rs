@@ -55,6 +55,12 @@ pub struct Consumers {
     pub evicted: u64,
 }
 
+/// Nobody holds input back for this slot any more; its pollers hear of it by [`super::poller::Command::Forget`].
+fn lift(gauges: &Gauges, slot: usize) {
+    let held = gauges.views.consumer_ctls[slot].inhibited.swap(0, Relaxed);
+    gauges.views.guard[0].inhibited.fetch_sub(held.count_ones(), Relaxed);
+}
+
 /// A place in the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Placed {
@@ -143,7 +149,7 @@ impl Consumers {
         ctl.cookie.store(cookie, Relaxed);
         ctl.low.store(self.low, Relaxed);
         ctl.high.store(self.high, Relaxed);
-        ctl.inhibited.store(0, Relaxed);
+        lift(gauges, slot);
         Ok(Placed { slot, evicted })
     }
 
@@ -307,6 +313,7 @@ impl Consumers {
         let Some(consumer) = self.slots[slot].take() else { return };
         let ctl = &gauges.views.consumer_ctls[slot];
         ctl.sk.store(0, Relaxed);
+        lift(gauges, slot);
         gauges.views.consumer_stats[slot].level.store(0, Relaxed);
         gauges.untrack_consumer(consumer.sk);
         ctl.maxlen.store(0, Relaxed);
