@@ -26,7 +26,7 @@
 /* Iterations of the pacing loop, about 25 ns each: bounds one wait to some 200 ms. */
 #define WAIT_MAX (8 << 20)
 
-enum kind { KIND_STAMP = 0, KIND_DNS = 1 };
+enum kind { KIND_STAMP = 0, KIND_DNS = 1, KIND_FIXED = 2 };
 
 /* A stretch of constant rate. step is the time between two frames, 0 for as fast as possible. */
 struct phase {
@@ -228,7 +228,7 @@ int wire_source(struct xdp_md *ctx)
 	}
 	if (tg->kind == KIND_DNS) {
 		*(__u16 *)(data + 42) = bpf_htons((__u16)st->sent[t]);
-	} else {
+	} else if (tg->kind == KIND_STAMP) {
 		*(__u64 *)(data + 42) = st->now_ns;
 		*(__u64 *)(data + 50) = st->sent[t];
 	}

@@ -50,6 +50,8 @@ pub enum Payload {
     Stamp,
     /// The frame's own payload, with a DNS id that counts.
     Dns,
+    /// The frame as it is, so that its checksum stays right: TCP, IPv6.
+    Fixed,
 }
 
 /// Where frames go and what they look like.
@@ -155,7 +157,11 @@ impl Load {
             let head = &from.frame[..from.frame.len().min(FRAME)];
             to.frame[..head.len()].copy_from_slice(head);
             to.words = head.len().div_ceil(4) as u32;
-            to.kind = u32::from(from.payload == Payload::Dns);
+            to.kind = match from.payload {
+                Payload::Stamp => 0,
+                Payload::Dns => 1,
+                Payload::Fixed => 2,
+            };
             to.flows = from.flows.clamp(1, 60_000);
             to.port = u32::from(u16::from_be_bytes([from.frame[34], from.frame[35]]));
         }

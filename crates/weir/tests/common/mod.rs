@@ -13,10 +13,12 @@ pub mod delay;
 pub mod dump;
 pub mod faults;
 pub mod foreign;
+pub mod freezer;
 pub mod http;
 pub mod procs;
 pub mod quiet;
 pub mod stamps;
+pub mod targets;
 pub mod watched;
 pub mod world;
 
@@ -71,11 +73,24 @@ pub struct Random(u64);
 impl Random {
     /// From WEIR_SEED, else from the clock; the seed is printed.
     pub fn new() -> Random {
+        Random(Random::seed())
+    }
+
+    /// The same, for those that make several of it.
+    pub fn seed() -> u64 {
         let given = std::env::var("WEIR_SEED").ok().and_then(|s| s.parse().ok());
         let clock = || std::time::UNIX_EPOCH.elapsed().unwrap().as_nanos() as u64;
         let seed = given.unwrap_or_else(clock).max(1);
         println!("seed {seed}");
-        Random(seed)
+        seed
+    }
+
+    /// From a seed whose neighbours are used too: splitmix64 tells them apart.
+    pub fn from(seed: u64) -> Random {
+        let mut mixed = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        Random((mixed ^ (mixed >> 31)).max(1))
     }
 
     /// A time below `end`.

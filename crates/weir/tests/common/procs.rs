@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::SocketAddrV4;
+use std::net::{SocketAddr, SocketAddrV4};
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
@@ -72,9 +72,27 @@ impl Sink {
 
     /// The same by `spawn`, which may enter a namespace first.
     pub fn start_by(spawn: impl FnOnce(Command) -> Child, loops: u64, bind: SocketAddrV4) -> Sink {
+        Sink::start_with(spawn, loops, bind.into(), Some(524_288))
+    }
+
+    /// A program as most are: with the kernel's default receive buffer.
+    pub fn start_default(world: &World, bind: SocketAddr) -> Sink {
+        let spawn = |mut command: Command| world.host.run(|| Ok(command.spawn())).unwrap().unwrap();
+        Sink::start_with(spawn, world.loops, bind, None)
+    }
+
+    fn start_with(
+        spawn: impl FnOnce(Command) -> Child,
+        loops: u64,
+        bind: SocketAddr,
+        buffer: Option<u32>,
+    ) -> Sink {
         let mut command = Command::new(lab::locate("udp-sink", None).unwrap());
         command.args(["--cpu", &HOST_CPU.to_string(), "--control-cpu", &WIRE_CPU.to_string()]);
-        command.args(["--work-loops", &loops.to_string(), "--rcvbuf", "524288"]);
+        command.args(["--work-loops", &loops.to_string()]);
+        if let Some(bytes) = buffer {
+            command.args(["--rcvbuf", &bytes.to_string()]);
+        }
         command.args(["--bind", &bind.to_string()]).stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = spawn(command);
         let (sender, lines) = channel();
@@ -200,7 +218,9 @@ impl Manner {
     /// `weir` in this manner.
     pub fn command(&self) -> Command {
         use std::os::unix::process::CommandExt;
-        let weir = self.program.clone().unwrap_or_else(|| env!("CARGO_BIN_EXE_weir").into());
+        // WEIR_PROGRAM: another build is judged by these tests.
+        let other = std::env::var_os("WEIR_PROGRAM").map(PathBuf::from);
+        let weir = self.program.clone().or(other).unwrap_or_else(|| env!("CARGO_BIN_EXE_weir").into());
         let mut command = match self.prefix.split_first() {
             Some((first, rest)) => {
                 let mut command = Command::new(first);

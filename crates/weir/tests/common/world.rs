@@ -86,15 +86,18 @@ pub fn far(n: u8) -> String {
     format!("in{n}")
 }
 
-fn near(n: u8) -> String {
+/// Name of the wire's end of input `n`.
+pub fn near(n: u8) -> String {
     format!("out{n}")
 }
 
+/// Address of the host at input `n`.
 pub fn address(n: u8) -> Ipv4Addr {
     Ipv4Addr::new(198, 18, n, 1)
 }
 
-fn peer(n: u8) -> Ipv4Addr {
+/// Address of the wire at input `n`.
+pub fn peer(n: u8) -> Ipv4Addr {
     Ipv4Addr::new(198, 18, n, 2)
 }
 
@@ -171,7 +174,17 @@ impl World {
                 link::up(index)?;
                 ethtool::gro_on(&name)?;
                 link::address(index, address(n), 24)?;
-                link::neighbour(index, peer(n), [2, 0, 0, 0, 2, n])?;
+                link::neighbour(index, peer(n), [2, 0, 0, 0, 2, n])
+            })
+            .unwrap();
+        self.prepare_settings(n);
+    }
+
+    /// Gives the host's end of input `n` the timer of its wiring, for the first time or again.
+    pub fn prepare_settings(&self, n: u8) {
+        let name = far(n);
+        self.host
+            .run(|| {
                 // Never counts down to zero within a test: the timer is the only thing that starts a poll.
                 counters::set_interface(&name, "napi_defer_hard_irqs", &i32::MAX.to_string())?;
                 counters::set_interface(&name, "gro_flush_timeout", &MODERATION_NS.to_string())
@@ -208,17 +221,29 @@ impl World {
             frame[40..42].fill(0);
             Target { frame, payload: Payload::Stamp, flows: 1 }
         };
+        let inputs: Vec<u8> = to.iter().map(|(n, _)| *n).collect();
+        self.send_targets(&inputs, to.iter().map(target).collect(), schedule, phases)
+    }
+
+    /// The same with frames of the caller's; `inputs[n]` is where target `n` goes.
+    pub fn send_targets(
+        &self,
+        inputs: &[u8],
+        targets: Vec<Target>,
+        schedule: &[u8],
+        phases: &[(Duration, f64)],
+    ) -> Running<'_> {
         let fastest = phases.iter().map(|p| p.1).fold(0.0, f64::max);
         let load = Load {
             phases: phases.iter().map(|(d, r)| Phase { duration: *d, rate: Some(*r) }).collect(),
             burst: lab::burst(Some(fastest)).max(schedule.len() as u32),
-            targets: to.iter().map(target).collect(),
+            targets,
             schedule: schedule.to_vec(),
             hop: None,
             rare: None,
         };
         // Targets are devices of the wire too: two ports of one input share its device.
-        for (target, (n, _)) in to.iter().enumerate() {
+        for (target, n) in inputs.iter().enumerate() {
             let index = self.wire_side.run(|| Ok(nix::net::if_::if_nametoindex(near(*n).as_str()).unwrap()));
             self.wire.output(target as u32, &self.wire_side, index.unwrap()).unwrap();
         }
