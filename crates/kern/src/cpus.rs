@@ -173,6 +173,17 @@ pub fn online() -> Result<CpuSet> {
     }
 }
 
+/// CPUs that may ever be there, online or not.
+///
+/// # Errors
+/// As [`online`].
+pub fn possible() -> Result<CpuSet> {
+    match fs::read_to_string("/sys/devices/system/cpu/possible") {
+        Ok(text) => text.parse(),
+        Err(_) => online(),
+    }
+}
+
 /// CPUs that thread `tid` may run on; 0 is the calling thread.
 pub fn affinity(tid: i32) -> Result<CpuSet> {
     let mut words = [0u64; MAX_CPUS / 64];

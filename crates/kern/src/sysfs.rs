@@ -10,6 +10,7 @@ use crate::{
     netns,
 };
 use std::{
+    collections::BTreeSet,
     ffi::CString,
     fs::File,
     io::{self, Read, Write},
@@ -86,6 +87,21 @@ impl Sysfs {
         }
         Ok(device)
     }
+}
+
+/// `ifindex` and all interfaces that stand on it in this namespace, on one another too; at most `most`, the lower ones first.
+#[must_use]
+pub fn stack(sysfs: &Sysfs, ifindex: u32, most: usize) -> BTreeSet<u32> {
+    let (mut found, mut next) = (BTreeSet::from([ifindex]), vec![ifindex]);
+    while let Some(below) = next.pop() {
+        let names = sysfs.device(below).and_then(|device| device.upper()).unwrap_or_default();
+        for index in names.iter().filter_map(|name| netns::index_of(name).ok()) {
+            if found.len() < most && found.insert(index) {
+                next.push(index);
+            }
+        }
+    }
+    found
 }
 
 /// One interface's directory. It follows the interface through a rename and answers [`Error::Gone`] after its

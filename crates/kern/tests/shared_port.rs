@@ -2,7 +2,7 @@
 #![cfg(not(no_bpf))]
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a failed step is a failed test, in helpers too")]
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6, UdpSocket};
 use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::Ordering::Relaxed;
@@ -59,6 +59,8 @@ fn empty(sockets: &[UdpSocket]) {
 fn tracked(servers: &[UdpSocket], client: &dyn Fn(u16) -> UdpSocket) -> (Gauges, Rx) {
     let gauges = Gauges::load(2, kern::netns::current_inode().unwrap() as u32).unwrap();
     gauges.set_rules(&Table::new(&Rule::defaults()).unwrap()).unwrap();
+    // Everything comes by the loopback here: it stands for a guarded interface.
+    gauges.set_guarded(&BTreeSet::new(), &BTreeSet::from([1])).unwrap();
     let ring = gauges.events().unwrap().open().unwrap();
     // Enough flows for both to get some.
     for port in 0..64 {

@@ -82,6 +82,8 @@ pub enum Release {
     Leaks,
     /// The keeper has put its settings back, because the guard stood still.
     Revoked,
+    /// Its poller does not run on its CPU any more: that one is offline, or somebody has moved the thread.
+    Moved,
 }
 
 impl fmt::Display for Release {
@@ -93,6 +95,7 @@ impl fmt::Display for Release {
             Self::Stale => "stale_source: its turns poll nothing",
             Self::Bulk => "bulk TCP, which slows itself down",
             Self::Leaks => "the driver keeps its interrupts on",
+            Self::Moved => "its poller is not on its CPU any more",
             Self::Revoked => "this process stood still, and the keeper has put its settings back",
         })
     }

@@ -12,7 +12,8 @@
 //! # Properties
 //! - A source that is taken over, or for which an order is under way, gets no second order before it is released or refused.
 //! - No order comes within the pause after a refusal ([`crate::refusals`]), none for full polls while they may be bulk TCP.
-//! - An order names a poller that exists; if the source's own CPU has one, that one.
+//! - An order names a poller that exists and is on its CPU; if the source's own CPU has one, that one. While all are away there is
+//!   none.
 
 use crate::blame::{self, Carried};
 use crate::causes::{Cause, Fallback, Refusal};
@@ -87,6 +88,8 @@ pub struct Dispatch {
     overflows: Box<[Overflow]>,
     /// CPUs of the pollers.
     pollers: Vec<usize>,
+    /// Whether each is away from it: the CPU is offline. Two on one CPU would each count the other's time as the programs'.
+    away: Vec<bool>,
     next: usize,
 }
 
@@ -97,6 +100,7 @@ impl Dispatch {
             slots: [Slot::default(); SOURCES_MAX],
             overflows: vec![Overflow::default(); cpus + 1].into(),
             pollers: Vec::with_capacity(cpus),
+            away: Vec::with_capacity(cpus),
             next: 0,
         }
     }
@@ -104,6 +108,14 @@ impl Dispatch {
     /// One more poller, on `cpu`. Part of the construction: before the first evidence.
     pub fn add_poller(&mut self, cpu: usize) {
         self.pollers.push(cpu);
+        self.away.push(false);
+    }
+
+    /// The poller, by the order in which it was added, is not on its CPU, or is there again.
+    pub fn set_away(&mut self, poller: usize, away: bool) {
+        if let Some(state) = self.away.get_mut(poller) {
+            *state = away;
+        }
     }
 
     /// The source in `slot`, in interrupt mode, may be taken over from here on. `rps_cpu`: where RPS has its packets
@@ -266,7 +278,8 @@ impl Dispatch {
     /// Evidence of overload on a source whose softirq ran on `cpu`.
     fn order(&mut self, now: Nanos, evidence: Nanos, slot: usize, cpu: usize, cause: Cause) -> Option<Order> {
         let state = self.slots.get_mut(slot).filter(|s| s.known && s.refusals.allow(now))?;
-        if self.pollers.is_empty() {
+        let there = self.away.iter().filter(|away| !**away).count();
+        if there == 0 {
             return None;
         }
         let switch = state.switch.as_mut()?;
@@ -276,10 +289,12 @@ impl Dispatch {
         let switch = state.switch.take()?;
         // The CPU where the work of this source is done already, if weir may use it; else they share the rest.
         let cpu = state.rps_cpu.map_or(cpu, |c| c as usize);
-        let poller = self.pollers.iter().position(|c| *c == cpu).unwrap_or_else(|| {
+        let mut able = self.pollers.iter().zip(&self.away).enumerate().filter(|(_, (_, away))| !**away);
+        let poller = able.clone().find(|(_, (c, _))| **c == cpu).map(|(poller, _)| poller);
+        let poller = poller.or_else(|| {
             self.next = self.next.wrapping_add(1);
-            self.next % self.pollers.len()
-        });
+            able.nth(self.next % there).map(|(poller, _)| poller)
+        })?;
         Some(Order { slot, poller, cpu: self.pollers[poller], cause, switch, evidence })
     }
 }

@@ -202,3 +202,25 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn a_poller_that_is_away_gets_nothing_and_all_away_take_nothing() {
+    let mut dispatch = Dispatch::new(4);
+    (1..4).for_each(|cpu| dispatch.add_poller(cpu));
+    for slot in 0..8 {
+        dispatch.add(slot, Timing::default(), None);
+    }
+    let now = 1000 * MILLISECOND;
+    assert_eq!(dispatch.full(now, now, 0, 2).map(|o| (o.poller, o.cpu)), Some((1, 2)));
+    dispatch.set_away(1, true);
+    let mut got: Vec<usize> =
+        (1..5).filter_map(|slot| dispatch.full(now, now, slot, 2)).map(|o| o.cpu).collect();
+    got.sort_unstable();
+    assert_eq!(got, [1, 1, 3, 3], "the others share what is its");
+    dispatch.set_away(0, true);
+    dispatch.set_away(2, true);
+    assert!(dispatch.full(now, now, 5, 2).is_none());
+    assert!(dispatch.waits(5), "it waits for a poller, and its switch is not lost");
+    dispatch.set_away(1, false);
+    assert_eq!(dispatch.full(now, now, 5, 7).map(|o| (o.poller, o.cpu)), Some((1, 2)));
+}

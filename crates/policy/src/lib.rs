@@ -16,6 +16,7 @@
 //! | [`refusals`] | when a refused takeover is tried again, when it is given up | |
 //! | [`causes`] | nothing: the reasons as types, and their sentences | |
 //! | [`overflow`] | when sockets that lose packets are evidence of overload | M&R 5.2, MR-10, MR-19 |
+//! | [`seats`] | which consumers are tracked when there are more than places | MR-22 |
 //! | [`switch`] | when polling replaces interrupts, and back | M&R 5.2, MR-10, MR-19 |
 //! | [`bulk`] | whether a source carries bulk TCP, which slows itself down | |
 //! | [`settling`] | when a takeover is over, and how long softirqs are kept short | MR-10 |
@@ -50,6 +51,7 @@ pub mod overflow;
 pub mod poller;
 pub mod refusals;
 pub mod rotation;
+pub mod seats;
 pub mod settling;
 pub mod switch;
 pub mod turns;

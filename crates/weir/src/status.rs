@@ -70,6 +70,14 @@ pub struct Status {
     pub status_lines_dropped: u64,
     /// Lines on standard error that nobody took, since the guard started.
     pub log_lines_dropped: u64,
+    /// Times a full socket got no place among the consumers, since the guard started; it asks again once a second.
+    pub consumers_refused: u64,
+    /// Times a consumer made room for another one, since the guard started.
+    pub consumers_evicted: u64,
+    /// Losses of untracked sockets that the guard could not hear of, because too many lost at once.
+    pub consumers_untold: u64,
+    /// Datagrams that full sockets refused and no guarded interface had carried, since the guard started: evidence of nothing.
+    pub losses_foreign: u64,
 }
 
 /// One change of mode.

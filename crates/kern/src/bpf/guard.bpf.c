@@ -26,7 +26,15 @@ struct sk_buff {
 	struct net_device *dev;
 	unsigned int napi_id;
 	__u16 queue_mapping;
+	int skb_iif;
+	__u8 pkt_type : 3;
 } __attribute__((preserve_access_index));
+
+/* The kernel's number is put in by the loader. */
+enum skb_drop_reason { SKB_DROP_REASON_SOCKET_RCVBUFF = 6 };
+
+/* A packet that this host sent to a group and hears itself: its interface is that which it left by. */
+#define PACKET_LOOPBACK 5
 
 struct inode {
 	unsigned long i_ino;
@@ -47,6 +55,10 @@ struct sock_common {
 	atomic64_t skc_cookie;
 } __attribute__((preserve_access_index));
 
+typedef struct {
+	__u32 val;
+} kuid_t;
+
 struct sk_buff_head {
 	__u32 qlen;
 } __attribute__((preserve_access_index));
@@ -60,6 +72,7 @@ struct sock {
 	int sk_rcvbuf;
 	__u16 sk_protocol;
 	struct socket *sk_socket;
+	kuid_t sk_uid;
 } __attribute__((preserve_access_index));
 
 struct netlink_sock {
@@ -81,6 +94,8 @@ const volatile __u32 netns_inode = 0;
 /* PID namespace in which the pollers' thread ids are numbers; inode 0: the initial one. */
 const volatile __u32 pidns_inode = 0;
 const volatile __u32 pidns_dev = 0;
+/* 1: weir_dropped says by which interface the packet came that a socket refused. */
+const volatile __u32 told_by_drop = 0;
 
 struct { /* events for the control loop */
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
@@ -112,6 +127,33 @@ struct { /* interface index -> its sources whose ids are to be learnt */
 	__type(key, __u32);
 	__type(value, struct weir_learn);
 } learn_slots SEC(".maps");
+
+struct { /* indices of guarded interfaces, and of those that stand on them */
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, WEIR_GUARDED);
+	__type(key, __u32);
+	__type(value, __u8);
+} guarded_interfaces SEC(".maps");
+
+struct asked {
+	__u64 since_ns; /* when the control loop was told last */
+	__u64 lost; /* since then */
+};
+
+struct { /* sockets that the control loop was told of and did not track, by address: the oldest make room */
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 4 * WEIR_CONSUMERS);
+	__type(key, __u64);
+	__type(value, struct asked);
+} asked SEC(".maps");
+
+struct { /* resized to the number of CPUs */
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct weir_overflow_stat);
+} overflow_stats SEC(".maps");
 
 struct { /* CPU -> 1 + poller that sleeps there */
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -340,15 +382,75 @@ static __always_inline __u64 inode_of(struct sock *sk)
 	return number;
 }
 
-SEC("tp_btf/udp_fail_queue_rcv_skb")
-int BPF_PROG(weir_udp_full, int rc, struct sock *sk)
+/* Whether a guarded interface has carried this packet. Its device is not known any more: UDP keeps its own notes in
+ * skb->dev. What is left is the index of the last interface, which is one that stands on the guarded one (VLAN, bond, bridge,
+ * VRF) or itself, and the id of its NAPI, which neither RPS nor such an interface takes away; a local sender can set neither. */
+static __always_inline _Bool by_guarded(struct sk_buff *skb)
 {
-	__u32 cpu = bpf_get_smp_processor_id(), pending = WEIR_CONSUMERS, *slot;
+	__u32 key = skb->skb_iif;
+
+	if (BPF_CORE_READ_BITFIELD(skb, pkt_type) == PACKET_LOOPBACK)
+		return 0;
+	if (bpf_map_lookup_elem(&guarded_interfaces, &key))
+		return 1;
+	key = skb->napi_id;
+	return key && bpf_map_lookup_elem(&napi_slots, &key);
+}
+
+/* Tells the control loop of a socket that it does not track, once a second at most; false if it was not told now. */
+static __always_inline _Bool tell(struct sock *sk, struct weir_event *event, struct weir_overflow_stat *here)
+{
+	__u64 key = (__u64)sk;
+	struct asked *known = bpf_map_lookup_elem(&asked, &key), fresh = {};
+
+	event->time_ns = bpf_ktime_get_ns();
+	event->lost = 1;
+	if (known) {
+		__u64 since = event->time_ns - known->since_ns;
+
+		__sync_fetch_and_add(&known->lost, 1);
+		if (since < WEIR_ASK_NS)
+			return 0;
+		/* What it lost long ago says nothing about what it loses now. */
+		if (since < 4 * WEIR_ASK_NS)
+			event->lost = known->lost;
+	}
+	if (event->time_ns - here->window_ns >= WEIR_TELL_WINDOW_NS) {
+		here->window_ns = event->time_ns;
+		here->told = 0;
+	}
+	if (here->told >= WEIR_TELL_MOST) {
+		here->untold++;
+		return 0;
+	}
+	event->sk = key;
+	event->cookie = bpf_get_socket_cookie((void *)sk);
+	bpf_core_read(&event->uid, sizeof(event->uid), &sk->sk_uid.val);
+	if (bpf_ringbuf_output(&events, event, sizeof(*event), BPF_RB_FORCE_WAKEUP)) {
+		here->untold++;
+		return 0;
+	}
+	here->told++;
+	if (known) {
+		known->since_ns = event->time_ns;
+		known->lost = 0;
+	} else {
+		fresh.since_ns = event->time_ns;
+		bpf_map_update_elem(&asked, &key, &fresh, BPF_ANY);
+	}
+	return 1;
+}
+
+/* A socket has refused a datagram. It is evidence only if a guarded interface has carried it: what a local program sends to
+ * itself makes no interface's packets too many. */
+static __always_inline int refuses(struct sock *sk, struct weir_overflow_stat *drops, __u32 cpu, _Bool guarded)
+{
 	struct weir_event event = { .kind = WEIR_EVENT_CONSUMER, .cpu = cpu };
 	struct weir_guard_ctl *guard = the_guard();
 	struct weir_consumer_stat *stat;
 	struct weir_cpu_stat *here;
 	__u64 key = (__u64)sk;
+	__u32 *slot;
 
 	if (!guard)
 		return 0;
@@ -362,17 +464,20 @@ int BPF_PROG(weir_udp_full, int rc, struct sock *sk)
 	slot = bpf_map_lookup_elem(&consumer_slots, &key);
 	if (slot) {
 		stat = bpf_map_lookup_elem(&consumer_stats, slot);
-		if (stat)
+		if (stat && guarded)
 			stat->overflows++;
-	} else if (!bpf_map_update_elem(&consumer_slots, &key, &pending, BPF_NOEXIST)) {
-		/* A full table degrades to "not tracked": no feedback for this socket. */
-		event.cookie = bpf_get_socket_cookie((void *)sk);
-		event.time_ns = bpf_ktime_get_ns();
-		event.sk = key;
+		else if (stat)
+			stat->foreign++;
+	}
+	if (!guarded) {
+		drops->foreign++;
+		return 0;
+	}
+	if (!slot) {
 		event.port = sk->__sk_common.skc_num;
 		event.inode = inode_of(sk);
 		event.family = sk->__sk_common.skc_family;
-		bpf_ringbuf_output(&events, &event, sizeof(event), BPF_RB_FORCE_WAKEUP);
+		tell(sk, &event, drops);
 	}
 
 	here = bpf_map_lookup_elem(&cpu_stats, &cpu);
@@ -388,6 +493,50 @@ int BPF_PROG(weir_udp_full, int rc, struct sock *sk)
 	here->reported_ns = event.time_ns;
 	event.kind = WEIR_EVENT_OVERFLOW;
 	bpf_ringbuf_output(&events, &event, sizeof(event), BPF_RB_FORCE_WAKEUP);
+	return 0;
+}
+
+/* Since 6.10 the tracepoint has the packet. */
+SEC("tp_btf/udp_fail_queue_rcv_skb")
+int BPF_PROG(weir_udp_full, int rc, struct sock *sk, struct sk_buff *skb)
+{
+	__u32 cpu = bpf_get_smp_processor_id();
+	struct weir_overflow_stat *drops = bpf_map_lookup_elem(&overflow_stats, &cpu);
+
+	return drops ? refuses(sk, drops, cpu, by_guarded(skb)) : 0;
+}
+
+/* Before, it comes right after the packet was freed, on the same CPU, with softirqs held off: weir_dropped has seen it, or
+ * where the kernel gives no reasons (before 5.17) nobody has, and each counts. */
+SEC("tp_btf/udp_fail_queue_rcv_skb")
+int BPF_PROG(weir_udp_full_old, int rc, struct sock *sk)
+{
+	__u32 cpu = bpf_get_smp_processor_id();
+	struct weir_overflow_stat *drops = bpf_map_lookup_elem(&overflow_stats, &cpu);
+	_Bool guarded = 1;
+
+	if (!drops)
+		return 0;
+	if (told_by_drop) {
+		guarded = drops->dropped == WEIR_DROPPED_GUARDED;
+		drops->dropped = WEIR_DROPPED_NONE;
+	}
+	return refuses(sk, drops, cpu, guarded);
+}
+
+/* Runs for each packet that the kernel drops anywhere: one comparison for those that no full socket has refused. */
+SEC("tp_btf/kfree_skb")
+int BPF_PROG(weir_dropped, struct sk_buff *skb, void *location, enum skb_drop_reason reason)
+{
+	struct weir_overflow_stat *drops;
+	__u32 cpu;
+
+	if (reason != bpf_core_enum_value(enum skb_drop_reason, SKB_DROP_REASON_SOCKET_RCVBUFF))
+		return 0;
+	cpu = bpf_get_smp_processor_id();
+	drops = bpf_map_lookup_elem(&overflow_stats, &cpu);
+	if (drops)
+		drops->dropped = by_guarded(skb) ? WEIR_DROPPED_GUARDED : WEIR_DROPPED_FOREIGN;
 	return 0;
 }
 
@@ -443,21 +592,19 @@ int BPF_PROG(weir_recv, struct sock *sk, int ret, int flags)
 SEC("tp_btf/sock_recv_length")
 int BPF_PROG(weir_find_filter, struct sock *sk, int ret, int flags)
 {
-	struct weir_event event = { .kind = WEIR_EVENT_FILTER };
-	__u32 pending = WEIR_CONSUMERS;
+	struct weir_event event = { .kind = WEIR_EVENT_FILTER, .family = AF_NETLINK };
+	__u32 cpu = bpf_get_smp_processor_id();
+	struct weir_overflow_stat *here;
 	__u64 key = (__u64)sk;
 
 	if (sk->__sk_common.skc_family != AF_NETLINK || sk->sk_protocol != NETLINK_NETFILTER ||
 	    sk->__sk_common.skc_net.net->ns.inum != netns_inode)
 		return 0;
-	if (bpf_map_update_elem(&consumer_slots, &key, &pending, BPF_NOEXIST))
+	here = bpf_map_lookup_elem(&overflow_stats, &cpu);
+	if (!here || bpf_map_lookup_elem(&consumer_slots, &key))
 		return 0;
 	bpf_core_read(&event.slot, sizeof(event.slot), &((struct netlink_sock *)sk)->portid);
-	event.cookie = bpf_get_socket_cookie((void *)sk);
-	event.time_ns = bpf_ktime_get_ns();
-	event.sk = key;
-	event.family = AF_NETLINK;
-	bpf_ringbuf_output(&events, &event, sizeof(event), BPF_RB_FORCE_WAKEUP);
+	tell(sk, &event, here);
 	return 0;
 }
 

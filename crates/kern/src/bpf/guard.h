@@ -12,11 +12,19 @@
 /* In the place of a port's consumer: several sockets share the port, the kernel tells which gets a datagram. */
 #define WEIR_PORT_SHARED 255
 #define WEIR_POLLERS 64
+/* Guarded interfaces, and those that stand on them. */
+#define WEIR_GUARDED 256
 /* Credit that protected frames may save up, ns, and what one ICMP packet costs: 1000 of them per second. */
 #define WEIR_BURST_NS 100000000ULL
 #define WEIR_ICMP_NS 1000000ULL
 /* The control loop hears of one source or consumer at most this often. */
 #define WEIR_EVENT_EVERY_NS 1000000ULL
+
+/* A socket that is not tracked is told to the control loop this often, with what it has lost since the last time. */
+#define WEIR_ASK_NS 1000000000ULL
+/* Of one CPU the control loop hears of so many sockets per window at most. */
+#define WEIR_TELL_WINDOW_NS 50000000ULL
+#define WEIR_TELL_MOST 16
 
 enum weir_mode { WEIR_MODE_NONE = 0, WEIR_MODE_INTERRUPT = 1, WEIR_MODE_POLL = 2, WEIR_MODE_THREAD = 3,
 		 WEIR_MODE_SHED = 4 };
@@ -85,7 +93,7 @@ struct weir_consumer_ctl {
 };
 
 struct weir_consumer_stat {
-	__u64 overflows;	/* datagrams the socket refused */
+	__u64 overflows;	/* datagrams the socket refused, of those that guarded interfaces carried */
 	__u64 recvs;		/* reads that ended an inhibit */
 	__u32 level;		/* permille of the socket's receive buffer */
 	__u32 rcvbuf;		/* bytes */
@@ -94,7 +102,8 @@ struct weir_consumer_stat {
 	__u64 shed;
 	__u32 full;		/* in WEIR_MODE_SHED: above `high`, and not at `low` since */
 	__u32 pad32;
-	__u64 pad[2];
+	__u64 foreign;		/* datagrams the socket refused, of others */
+	__u64 pad;
 };
 
 struct weir_poller_ctl {
@@ -123,6 +132,18 @@ struct weir_cpu_stat {
 	__u32 weight;		/* runs that the one under way stands for */
 };
 
+/* Packets that sockets of this namespace refused, of one CPU. */
+struct weir_overflow_stat {
+	__u64 foreign;		/* came in by no guarded interface: no evidence of anything */
+	__u64 untold;		/* of sockets that the control loop did not hear of: too many at once */
+	__u64 window_ns;	/* begin of the present window */
+	__u32 told;		/* sockets told in it */
+	__u32 dropped;		/* enum weir_dropped: of the packet that was freed last; read once */
+	__u64 pad[4];
+};
+
+enum weir_dropped { WEIR_DROPPED_NONE = 0, WEIR_DROPPED_FOREIGN = 1, WEIR_DROPPED_GUARDED = 2 };
+
 struct weir_guard_ctl {
 	__u32 consumers;	/* slots in use: 0..consumers */
 	__u32 inhibited;	/* how many consumers are inhibited */
@@ -147,6 +168,8 @@ struct weir_event {
 	__u16 port;		/* local port, host order */
 	__u16 family;
 	__u32 cpu;
+	__u32 uid;		/* of the socket, in the initial user namespace */
+	__u32 lost;		/* packets that it refused since it was told last, or ever */
 };
 
 /* A handle that waits for a datagram of its interface; written by user space, but for the three that say so. */
@@ -175,7 +198,8 @@ _Static_assert(sizeof(struct weir_poller_ctl) == 64, "one line");
 _Static_assert(sizeof(struct weir_cpu_stat) == 64, "one line");
 _Static_assert(sizeof(struct weir_guard_ctl) == 64, "one line");
 _Static_assert(WEIR_CONSUMERS < WEIR_PORT_SHARED, "no consumer's number");
+_Static_assert(sizeof(struct weir_overflow_stat) == 64, "one line");
 _Static_assert(sizeof(struct weir_steer) == 64, "one line");
-_Static_assert(sizeof(struct weir_event) == 48, "no holes");
+_Static_assert(sizeof(struct weir_event) == 56, "no holes");
 
 #endif

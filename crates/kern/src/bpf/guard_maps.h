@@ -36,7 +36,7 @@ struct {
 	__type(value, struct weir_bound);
 } bounds SEC(".maps");
 
-struct { /* socket address -> slot; WEIR_CONSUMERS means: reported, not yet given a slot */
+struct { /* socket address -> slot, of tracked ones; user space alone writes it */
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, WEIR_CONSUMERS);
 	__type(key, __u64);

@@ -173,7 +173,7 @@ shared!(
 shared!(
     /// Level and losses of one consumer.
     ConsumerStat {
-        /// Datagrams the socket refused.
+        /// Datagrams the socket refused, of those that guarded interfaces carried.
         overflows: AtomicU64,
         /// Reads that ended an inhibit.
         recvs: AtomicU64,
@@ -187,6 +187,10 @@ shared!(
         cpu: AtomicU32,
         /// Frames shed for it.
         shed: AtomicU64,
+        /// Not 0: in mode shed it is above high water, and was not at low water since.
+        full: AtomicU32,
+        /// Datagrams the socket refused, of others than guarded interfaces carried.
+        foreign: AtomicU64,
     }
 );
 
@@ -223,6 +227,22 @@ shared!(
         metered: AtomicU32,
         /// Runs that the one under way stands for.
         weight: AtomicU32,
+    }
+);
+
+shared!(
+    /// Packets that sockets of the guard's namespace refused on one CPU.
+    OverflowStat {
+        /// Of these, those that came in by no guarded interface: no evidence.
+        foreign: AtomicU64,
+        /// Of sockets that the control loop did not hear of: too many at once.
+        untold: AtomicU64,
+        /// Begin of the present window, ns.
+        window_ns: AtomicU64,
+        /// Sockets told in it.
+        told: AtomicU32,
+        /// How the packet that was freed last had come in, where that is told apart from its socket.
+        dropped: AtomicU32,
     }
 );
 
@@ -265,8 +285,10 @@ struct RawEvent {
     port: u16,
     family: u16,
     cpu: u32,
+    uid: u32,
+    lost: u32,
 }
-const _: () = assert!(size_of::<RawEvent>() == 48);
+const _: () = assert!(size_of::<RawEvent>() == 56);
 
 /// Something the control loop must decide about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -280,7 +302,7 @@ pub enum Event {
         /// CPU of the poll.
         cpu: u32,
     },
-    /// A UDP socket without a slot overflowed.
+    /// A UDP socket without a slot overflowed by packets that a guarded interface carried. Told once a second of one socket.
     NewConsumer {
         /// Kernel address.
         sk: u64,
@@ -290,6 +312,10 @@ pub enum Event {
         inode: u64,
         /// Local port.
         port: u16,
+        /// Its user, as the initial user namespace numbers it.
+        uid: u32,
+        /// Such packets that it refused since it was told last.
+        lost: u32,
         /// CLOCK_MONOTONIC ns.
         time_ns: u64,
     },
@@ -336,6 +362,8 @@ impl Event {
                 cookie: raw.cookie,
                 inode: raw.inode,
                 port: raw.port,
+                uid: raw.uid,
+                lost: raw.lost,
                 time_ns: raw.time_ns,
             }),
             3 => Some(Self::Overflow { cpu: raw.cpu, time_ns: raw.time_ns }),

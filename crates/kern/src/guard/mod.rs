@@ -4,6 +4,8 @@
 //! XDP program of one interface, which [`Rx`] attaches. All links die with the process.
 
 mod abi;
+#[cfg(not(no_bpf))]
+mod evidence;
 mod handle;
 pub(crate) mod ring;
 #[cfg(not(no_bpf))]
@@ -16,9 +18,11 @@ mod steer;
 mod when;
 
 pub use abi::{
-    CONSUMERS, ConsumerCtl, ConsumerStat, CpuStat, Event, GuardCtl, POLLERS, PollerCtl, RxStat, SOURCES,
-    SourceCtl, SourceStat, Steer, Taker, mode, wake,
+    CONSUMERS, ConsumerCtl, ConsumerStat, CpuStat, Event, GuardCtl, OverflowStat, POLLERS, PollerCtl, RxStat,
+    SOURCES, SourceCtl, SourceStat, Steer, Taker, mode, wake,
 };
+#[cfg(not(no_bpf))]
+pub use evidence::Told;
 pub use handle::{Handle, Reach, TurnEnd};
 pub use shared::Shared;
 #[cfg(not(no_bpf))]
@@ -79,13 +83,14 @@ mod load {
     use std::sync::Arc;
     use std::sync::atomic::Ordering::Relaxed;
 
+    use libbpf_rs::btf::Btf;
     use libbpf_rs::{
         Link, MapCore, MapFlags, MapHandle, MapType, Object, ObjectBuilder, OpenMapMut, OpenObject,
         libbpf_sys,
     };
 
     use super::abi::*;
-    use super::{Bell, Error, EventSource, Rx, Shared};
+    use super::{Bell, Error, EventSource, Rx, Shared, Told};
 
     #[repr(C, align(8))]
     pub(crate) struct Aligned<const N: usize>(pub(crate) [u8; N]);
@@ -101,9 +106,9 @@ mod load {
 
     /// Gauges that are of no use on a kernel without their tracepoint; loading one would fail them all.
     fn without_tracepoint(open: &mut OpenObject, refused: &mut Vec<String>) {
-        use libbpf_rs::btf::{Btf, types::Typedef};
+        use libbpf_rs::btf::types::Typedef;
         let Ok(btf) = Btf::from_vmlinux() else { return };
-        for mut program in open.progs_mut() {
+        for mut program in open.progs_mut().filter(|p| p.autoload()) {
             let section = program.section().to_string_lossy().into_owned();
             let Some(tracepoint) = section.strip_prefix("tp_btf/") else { continue };
             if btf.type_by_name::<Typedef<'_>>(&format!("btf_trace_{tracepoint}")).is_none() {
@@ -144,6 +149,8 @@ mod load {
         pub napi_poll: bool,
         /// `udp:udp_fail_queue_rcv_skb`: feedback.
         pub udp_full: bool,
+        /// What tells which interface's packets a full socket has refused.
+        pub told: Told,
         /// `sock:sock_recv_length` (since 6.3): wake at low water while other programs compete for the CPU.
         pub recv: bool,
         /// `sched:sched_switch`: the reserve is lent as soon as the CPU is idle.
@@ -172,6 +179,8 @@ mod load {
         pub poller_ctls: Shared<PollerCtl>,
         /// Per CPU, softirq time.
         pub cpu_stats: Shared<CpuStat>,
+        /// Per CPU, packets that sockets refused.
+        pub overflow_stats: Shared<OverflowStat>,
     }
 
     /// The loaded gauges. Dropping detaches everything.
@@ -244,23 +253,35 @@ mod load {
         /// [`Error::Bpf`] if maps or programs are refused: most often missing CAP_BPF and CAP_PERFMON, or a
         /// kernel without BTF.
         pub fn load(cpus: usize, netns_inode: u32) -> Result<Self, Error> {
+            let told = Btf::from_vmlinux().map_or(Told::Nothing, |btf| Told::here(&btf));
+            Self::load_told(cpus, netns_inode, told)
+        }
+
+        /// The same as on a kernel that tells no more than `told` about overflows; this one must tell as much.
+        ///
+        /// # Errors
+        /// As [`Self::load`].
+        pub fn load_told(cpus: usize, netns_inode: u32, told: Told) -> Result<Self, Error> {
             libbpf_rs::set_print(None);
             let mut open = open(&GUARD.0, "weir_guard")?;
             let inner = wake_ring()?;
             for mut map in open.maps_mut() {
                 if map.name().to_string_lossy().ends_with(".rodata") {
                     let (pidns_inode, pidns_dev) = pid_namespace();
-                    write_rodata(&mut map, &[netns_inode, pidns_inode, pidns_dev])?;
+                    let by_drop = u32::from(told == Told::ByDrop);
+                    write_rodata(&mut map, &[netns_inode, pidns_inode, pidns_dev, by_drop])?;
                     continue;
                 }
                 let result = match map.name().to_str() {
-                    Some("cpu_stats" | "cpu_pollers") => map.set_max_entries(cpus as u32),
+                    Some("cpu_stats" | "overflow_stats" | "cpu_pollers") => map.set_max_entries(cpus as u32),
                     Some("wakes") => map.set_inner_map_fd(inner.as_fd()),
                     _ => Ok(()),
                 };
                 result.map_err(failed("map size"))?;
             }
-            let mut probes = Probes::default();
+            told.choose(&mut open);
+            let mut probes = Probes { told, ..Probes::default() };
+            probes.refused.extend(told.missing().map(str::to_owned));
             without_tracepoint(&mut open, &mut probes.refused);
             let object = open.load().map_err(failed("BPF programs"))?;
             let mut links = Vec::new();
@@ -281,7 +302,7 @@ mod load {
                         }
                         match name.as_str() {
                             "weir_napi_poll" => probes.napi_poll = true,
-                            "weir_udp_full" => probes.udp_full = true,
+                            "weir_udp_full" | "weir_udp_full_old" => probes.udp_full = true,
                             "weir_softirq_exit" => probes.softirq = true,
                             _ => {}
                         }
@@ -314,6 +335,8 @@ mod load {
                         .map_err(failed_io("poller_ctls"))?,
                     cpu_stats: Shared::map(map("cpu_stats")?.as_fd(), cpus)
                         .map_err(failed_io("cpu_stats"))?,
+                    overflow_stats: Shared::map(map("overflow_stats")?.as_fd(), cpus)
+                        .map_err(failed_io("overflow_stats"))?,
                 };
                 Ok(Self {
                     views: Arc::new(views),
@@ -345,6 +368,7 @@ mod load {
                     consumer_stats: Shared::unwatched(CONSUMERS)?,
                     poller_ctls: Shared::unwatched(POLLERS)?,
                     cpu_stats: Shared::unwatched(cpus)?,
+                    overflow_stats: Shared::unwatched(cpus)?,
                 }
             };
             let (probes, _links) = (Probes::default(), Vec::new());
@@ -431,12 +455,28 @@ mod load {
             }
         }
 
+        /// Overflows are evidence only by packets of these interfaces from here on, besides those of watched NAPIs; `old` are
+        /// those said before. Those that the table has no room for are the last ones.
+        ///
+        /// # Errors
+        /// The table is full; the rest is as before.
+        pub fn set_guarded(&self, old: &BTreeSet<u32>, new: &BTreeSet<u32>) -> Result<(), Error> {
+            if self.is_blind() {
+                return Ok(());
+            }
+            for index in old.difference(new) {
+                self.delete("guarded_interfaces", &index.to_ne_bytes());
+            }
+            new.difference(old)
+                .try_for_each(|index| self.update("guarded_interfaces", &index.to_ne_bytes(), &[1]))
+        }
+
         /// Tracks the socket `sk` in consumer slot `slot`.
         pub fn track_consumer(&self, sk: u64, slot: usize) -> Result<(), Error> {
             self.update("consumer_slots", &sk.to_ne_bytes(), &(slot as u32).to_ne_bytes())
         }
 
-        /// Forgets the socket; its next overflow reports it anew.
+        /// Forgets the socket; a later overflow reports it anew.
         pub fn untrack_consumer(&self, sk: u64) {
             self.delete("consumer_slots", &sk.to_ne_bytes());
         }
@@ -462,6 +502,12 @@ mod load {
             self.update("class_rules", &next.to_ne_bytes(), table.as_bytes())?;
             current.store(next, Relaxed);
             Ok(())
+        }
+
+        /// Runs and times of each program, as the kernel counts them while [`crate::probes::count_costs`] is held.
+        pub fn costs(&self) -> Vec<crate::probes::Cost> {
+            let programs = self.object.iter().flat_map(|o| o.progs_mut()).filter(|p| p.autoload());
+            programs.map(|p| crate::probes::cost(&p.name().to_string_lossy(), p.as_fd())).collect()
         }
 
         /// The ring of events; the thread that reads them opens it.

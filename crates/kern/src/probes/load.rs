@@ -7,7 +7,7 @@ use libbpf_rs::btf::Btf;
 use libbpf_rs::btf::types::{Enum, FuncProto, Typedef};
 use libbpf_rs::{Link, MapCore, Object, OpenObject, libbpf_sys};
 use std::collections::{BTreeMap, BTreeSet};
-use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
@@ -202,16 +202,18 @@ impl Probes {
     /// Runs and times of each probe, as the kernel counts them while [`count_costs`] is held.
     #[must_use]
     pub fn costs(&self) -> Vec<Cost> {
-        let one = |(name, fd): &(String, OwnedFd)| {
-            let info = info(fd);
-            Cost { name: name.clone(), runs: info.run_cnt, ns: info.run_time_ns }
-        };
-        self.programs.iter().map(one).collect()
+        self.programs.iter().map(|(name, fd)| cost(name, fd.as_fd())).collect()
     }
 }
 
+/// Runs and time of a program, as the kernel counts them while [`count_costs`] is held.
+pub(crate) fn cost(name: &str, program: BorrowedFd<'_>) -> Cost {
+    let info = info(&program);
+    Cost { name: name.to_owned(), runs: info.run_cnt, ns: info.run_time_ns }
+}
+
 /// What the kernel says about a program; zeros if it does not.
-fn info(program: &OwnedFd) -> libbpf_sys::bpf_prog_info {
+fn info(program: &impl AsRawFd) -> libbpf_sys::bpf_prog_info {
     let mut info = libbpf_sys::bpf_prog_info::default();
     let mut size = size_of::<libbpf_sys::bpf_prog_info>() as u32;
     // SAFETY: the kernel writes at most `size` bytes to `info`, whose pointers are null: nothing is written through them.
@@ -242,7 +244,7 @@ fn refused(error: guard::Error) -> Error {
 }
 
 /// Arguments of a tracepoint; 0: there is no such tracepoint.
-fn arguments(btf: &Btf<'_>, tracepoint: &str) -> u32 {
+pub(crate) fn arguments(btf: &Btf<'_>, tracepoint: &str) -> u32 {
     let defined = btf.type_by_name::<Typedef<'_>>(&format!("btf_trace_{tracepoint}"));
     let function = defined.and_then(|t| t.next_type()).and_then(|pointer| pointer.next_type());
     let function = function.and_then(|t| FuncProto::try_from(t).ok());

@@ -12,6 +12,8 @@ mod load;
 pub use abi::{BUCKETS, REASONS, SOCKETS, WAITS, Wait, middle_ns};
 #[cfg(not(no_bpf))]
 pub use load::{Probes, count_costs};
+#[cfg(not(no_bpf))]
+pub(crate) use load::{arguments, cost};
 
 use std::collections::BTreeMap;
 

@@ -1,13 +1,15 @@
 //! The table of consumers: UDP sockets that overflowed at least once, found by BPF, named and retired here; and the
 //! sockets of packet filters, which `filters` finds.
 //!
-//! A socket that never overflows costs nothing and is never tracked. At most [`CONSUMERS`] are tracked; one more is
-//! not, and has no feedback.
+//! A socket that never overflows costs nothing and is never tracked. At most [`CONSUMERS`] are tracked; `policy::seats`
+//! says which, by what they lose and by user. The others have no feedback; they ask again once a second.
 
+use std::fmt;
 use std::sync::atomic::Ordering::Relaxed;
 
 use kern::guard::{CONSUMERS, Gauges, Taker};
 use policy::Nanos;
+use policy::seats::{self, Refused, Seat};
 
 use super::dispatch::NewConsumer;
 use super::names::Names;
@@ -19,6 +21,10 @@ const QUIET: Nanos = 60_000_000_000;
 #[derive(Clone, Debug)]
 pub struct Consumer {
     sk: u64,
+    cookie: u64,
+    uid: u32,
+    /// Packets lost or shed lately: of the last second, and half as many of each second before.
+    lost: u64,
     /// Local UDP port.
     pub port: u16,
     /// Program, once found.
@@ -43,12 +49,50 @@ pub struct Consumers {
     high: u32,
     low: u32,
     names: Names,
+    /// Times a socket got no place, since the start.
+    pub refused: u64,
+    /// Times one made room for another, since the start.
+    pub evicted: u64,
+}
+
+/// Nobody holds input back for this slot any more; its pollers hear of it by [`super::poller::Command::Forget`].
+fn lift(gauges: &Gauges, slot: usize) {
+    let held = gauges.views.consumer_ctls[slot].inhibited.swap(0, Relaxed);
+    gauges.views.guard[0].inhibited.fetch_sub(held.count_ones(), Relaxed);
+}
+
+/// A place in the table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Placed {
+    /// Which.
+    pub slot: usize,
+    /// Another consumer had it until now.
+    pub evicted: bool,
+}
+
+/// Why a socket is not tracked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Untracked {
+    /// The table has no place for it.
+    Refused(Refused),
+    /// BPF's tables have none.
+    Full,
+}
+
+impl fmt::Display for Untracked {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Untracked::Refused(why) => why.fmt(f),
+            Untracked::Full => f.write_str("a table of BPF is full"),
+        }
+    }
 }
 
 impl Consumers {
     /// An empty table; water marks in permille.
     pub fn new(high: u32, low: u32) -> Self {
-        Self { slots: (0..CONSUMERS).map(|_| None).collect(), high, low, names: Names::default() }
+        let slots = (0..CONSUMERS).map(|_| None).collect();
+        Self { slots, high, low, names: Names::default(), refused: 0, evicted: 0 }
     }
 
     /// New water marks for all, permille.
@@ -65,11 +109,38 @@ impl Consumers {
         self.slots.iter().enumerate().filter_map(|(i, c)| c.as_ref().map(|c| (i, c)))
     }
 
-    /// A free slot, cleared for the socket `cookie`; nothing looks at it before its address is set.
-    fn free(&self, gauges: &Gauges, cookie: u64) -> Option<usize> {
-        let slot = self.slots.iter().position(Option::is_none)?;
+    /// A place for a socket of `uid` that lost `lost` packets lately, cleared for the socket `cookie`; nothing looks at it before
+    /// its address is set.
+    fn place(
+        &mut self,
+        gauges: &Gauges,
+        (sk, cookie): (u64, u64),
+        uid: u32,
+        lost: u64,
+    ) -> Result<Placed, Untracked> {
+        // The memory of a socket that is gone may be another one's by now; a socket that asked twice has its place.
+        let same = self.iter().find(|(_, c)| c.sk == sk).map(|(slot, c)| (slot, c.cookie));
+        match same {
+            Some((slot, known)) if known == cookie => return Ok(Placed { slot, evicted: false }),
+            Some((slot, _)) => self.leave(gauges, slot),
+            None => {}
+        }
+        let seats = self.slots.iter().zip(gauges.views.consumer_ctls.iter()).map(|(consumer, ctl)| {
+            let consumer = consumer.as_ref()?;
+            let (fixed, busy) = (consumer.filter.is_some(), ctl.inhibited.load(Relaxed) != 0);
+            Some(Seat { uid: consumer.uid, lost: consumer.lost, fixed, busy })
+        });
+        let slot = seats::admit(&seats.collect::<Vec<_>>(), uid, lost).map_err(|why| {
+            self.refused += 1;
+            Untracked::Refused(why)
+        })?;
+        let evicted = self.slots[slot].is_some();
+        if evicted {
+            self.evicted += 1;
+            self.leave(gauges, slot);
+        }
         let stat = &gauges.views.consumer_stats[slot];
-        for counter in [&stat.overflows, &stat.recvs, &stat.shed] {
+        for counter in [&stat.overflows, &stat.recvs, &stat.shed, &stat.foreign] {
             counter.store(0, Relaxed);
         }
         stat.level.store(0, Relaxed);
@@ -78,27 +149,40 @@ impl Consumers {
         ctl.cookie.store(cookie, Relaxed);
         ctl.low.store(self.low, Relaxed);
         ctl.high.store(self.high, Relaxed);
-        ctl.inhibited.store(0, Relaxed);
-        Some(slot)
+        lift(gauges, slot);
+        Ok(Placed { slot, evicted })
     }
 
-    /// Tracks a socket that overflowed; its slot, or `None` if the table is full.
-    pub fn add(&mut self, gauges: &Gauges, found: &NewConsumer, now: Nanos) -> Option<usize> {
-        let NewConsumer { sk, cookie, port, inode, .. } = *found;
-        let slot = self.free(gauges, cookie)?;
+    /// Tracks a socket that overflowed.
+    ///
+    /// # Errors
+    /// Why it is not tracked.
+    pub fn add(&mut self, gauges: &Gauges, found: &NewConsumer, now: Nanos) -> Result<Placed, Untracked> {
+        let NewConsumer { sk, cookie, port, inode, uid, lost, .. } = *found;
+        let placed = self.place(gauges, (sk, cookie), uid, u64::from(lost))?;
+        let slot = placed.slot;
+        if self.slots[slot].is_some() {
+            return Ok(placed);
+        }
         let alone = kern::proc::udp_sockets(Some(port)).is_ok_and(|sockets| sockets.len() == 1);
         let ctl = &gauges.views.consumer_ctls[slot];
         ctl.shed.store(1, Relaxed);
         // The address makes the slot live.
         ctl.sk.store(sk, Relaxed);
-        if gauges.track_consumer(sk, slot).is_err() {
-            return None;
-        }
+        let tracked = gauges.track_consumer(sk, slot);
         // A full socket beside others on its port must not stop theirs.
-        gauges.set_port(port, if alone { Taker::Only(slot) } else { Taker::Shared }).ok()?;
+        let taker = if alone { Taker::Only(slot) } else { Taker::Shared };
+        tracked.and_then(|()| gauges.set_port(port, taker)).map_err(|_| {
+            ctl.sk.store(0, Relaxed);
+            gauges.untrack_consumer(sk);
+            Untracked::Full
+        })?;
         gauges.views.guard[0].consumers.fetch_max(slot as u32 + 1, Relaxed);
         self.slots[slot] = Some(Consumer {
             sk,
+            cookie,
+            uid,
+            lost: u64::from(lost),
             port,
             process: String::new(),
             pid: 0,
@@ -110,11 +194,13 @@ impl Consumers {
             seen_overflows: 0,
         });
         self.name_the_only(gauges);
-        Some(slot)
+        Ok(placed)
     }
 
-    /// Tracks the socket of a packet filter whose queue holds at most `maxlen` packets; its slot, or `None` if the table
-    /// is full.
+    /// Tracks the socket of a packet filter whose queue holds at most `maxlen` packets. It stays until it is closed.
+    ///
+    /// # Errors
+    /// Why it is not tracked.
     pub fn add_filter(
         &mut self,
         gauges: &Gauges,
@@ -122,17 +208,27 @@ impl Consumers {
         (queue, port): (u16, u32),
         maxlen: u32,
         now: Nanos,
-    ) -> Option<usize> {
-        let slot = self.free(gauges, cookie)?;
+    ) -> Result<Placed, Untracked> {
+        let placed = self.place(gauges, (sk, cookie), 0, u64::MAX)?;
+        let slot = placed.slot;
+        if self.slots[slot].is_some() {
+            return Ok(placed);
+        }
         let ctl = &gauges.views.consumer_ctls[slot];
         // XDP does not know which frames the rules ask about.
         ctl.shed.store(0, Relaxed);
         ctl.maxlen.store(maxlen, Relaxed);
         ctl.sk.store(sk, Relaxed);
-        gauges.track_consumer(sk, slot).ok()?;
+        gauges.track_consumer(sk, slot).map_err(|_| {
+            ctl.sk.store(0, Relaxed);
+            Untracked::Full
+        })?;
         gauges.views.guard[0].consumers.fetch_max(slot as u32 + 1, Relaxed);
         self.slots[slot] = Some(Consumer {
             sk,
+            cookie,
+            uid: 0,
+            lost: 0,
             port: 0,
             // A netlink port is the id of the process that opened it first; a program with several has others.
             process: kern::proc::name(port).unwrap_or_default(),
@@ -145,7 +241,7 @@ impl Consumers {
             seen_overflows: 0,
         });
         self.name_the_only(gauges);
-        Some(slot)
+        Ok(placed)
     }
 
     /// Looks for the programs behind sockets that have none yet; the answer is taken at a later call.
@@ -166,7 +262,8 @@ impl Consumers {
         self.names.search(held.map(|c| c.inode).collect(), wanted);
     }
 
-    /// Retires closed and quiet consumers; the slots that became free. Looks at every slot once.
+    /// Retires closed and quiet consumers; the slots that became free. Looks at every slot once, and is to be called once a
+    /// second.
     pub fn retire(&mut self, gauges: &Gauges, now: Nanos) -> Vec<usize> {
         let (mut freed, mut ports) = (Vec::new(), Vec::new());
         let filters: Vec<u32> = match self.slots.iter().flatten().any(|c| c.filter.is_some()) {
@@ -179,8 +276,9 @@ impl Consumers {
             let ctl = &gauges.views.consumer_ctls[slot];
             // Whose surplus is shed need not overflow.
             let overflows = stat.overflows.load(Relaxed).wrapping_add(stat.shed.load(Relaxed));
-            if overflows != consumer.seen_overflows || ctl.inhibited.load(Relaxed) != 0 {
-                consumer.seen_overflows = overflows;
+            let more = overflows.wrapping_sub(std::mem::replace(&mut consumer.seen_overflows, overflows));
+            consumer.lost = consumer.lost / 2 + more;
+            if more != 0 || ctl.inhibited.load(Relaxed) != 0 {
                 consumer.last_overflow = now;
             }
             let gone = stat.gone.load(Relaxed) != 0;
@@ -198,31 +296,43 @@ impl Consumers {
             };
             // A filter is found by its queue, not by an overflow, so quiet says nothing about it.
             if gone || closed || quiet && consumer.filter.is_none() {
-                ctl.sk.store(0, Relaxed);
-                stat.level.store(0, Relaxed);
-                gauges.untrack_consumer(consumer.sk);
-                ctl.maxlen.store(0, Relaxed);
-                if consumer.filter.is_none() {
-                    ports.push(consumer.port);
-                }
-                *entry = None;
                 freed.push(slot);
             }
         }
         for port in ports {
-            // A port left behind would shed for the next socket on it, unless that one is tracked already.
-            let heir = self.iter().find(|(_, c)| c.filter.is_none() && c.port == port);
-            let taker = match heir {
-                Some((slot, consumer)) if consumer.alone => Taker::Only(slot),
-                Some(_) => Taker::Shared,
-                None => Taker::Untracked,
-            };
-            let _ = gauges.set_port(port, taker);
+            self.tell_port(gauges, port);
         }
-        if !freed.is_empty() {
-            self.name_the_only(gauges);
+        for slot in &freed {
+            self.leave(gauges, *slot);
         }
         freed
+    }
+
+    /// The consumer is not tracked any more; its place is free.
+    fn leave(&mut self, gauges: &Gauges, slot: usize) {
+        let Some(consumer) = self.slots[slot].take() else { return };
+        let ctl = &gauges.views.consumer_ctls[slot];
+        ctl.sk.store(0, Relaxed);
+        lift(gauges, slot);
+        gauges.views.consumer_stats[slot].level.store(0, Relaxed);
+        gauges.untrack_consumer(consumer.sk);
+        ctl.maxlen.store(0, Relaxed);
+        if consumer.filter.is_none() {
+            self.tell_port(gauges, consumer.port);
+        }
+        self.name_the_only(gauges);
+    }
+
+    /// Tells BPF who gets the datagrams for a port now. One left behind would shed for the next socket on it, unless that one is
+    /// tracked already.
+    fn tell_port(&self, gauges: &Gauges, port: u16) {
+        let heir = self.iter().find(|(_, c)| c.filter.is_none() && c.port == port);
+        let taker = match heir {
+            Some((slot, consumer)) if consumer.alone => Taker::Only(slot),
+            Some(_) => Taker::Shared,
+            None => Taker::Untracked,
+        };
+        let _ = gauges.set_port(port, taker);
     }
 
     /// With one consumer the program that runs at each read compares an address instead of searching a table.

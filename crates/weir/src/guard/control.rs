@@ -1,5 +1,6 @@
 //! The control loop.
 
+use std::collections::BTreeSet;
 use std::os::fd::AsFd;
 use std::path::Path;
 use std::process::ExitCode;
@@ -108,6 +109,8 @@ pub struct Control {
     thorough_at: Nanos,
     near: Near,
     sessions: Sessions,
+    /// Interfaces whose packets are evidence when a socket refuses them, as BPF knows them.
+    evident: BTreeSet<u32>,
     reports: (Sender<Report>, Receiver<Report>),
     new_consumers: (Sender<NewConsumer>, Receiver<NewConsumer>),
     notify: Arc<EventFd>,
@@ -126,7 +129,7 @@ pub fn run(opts: GuardOptions) -> anyhow::Result<ExitCode> {
     let urgent = sched::Urgent::begin();
     let claims = cpuclaim::claim(&opts.control_dir, &cpus)?;
     let signals = Signals::install()?;
-    let possible = kern::cpus::online()?.iter().max().unwrap_or(0) + 1;
+    let possible = kern::cpus::possible()?.iter().max().unwrap_or(0) + 1;
     let inode = kern::netns::current_inode()? as u32;
     let (gauges, blind) = load(&opts, possible, inode)?;
     let host = kern::tier::host(&mut access);
@@ -167,6 +170,7 @@ pub fn run(opts: GuardOptions) -> anyhow::Result<ExitCode> {
         thorough_at: 0,
         near: Near::new(possible),
         sessions: Sessions::default(),
+        evident: BTreeSet::new(),
         reports: mpsc::channel(),
         new_consumers: mpsc::channel(),
         notify: Arc::new(EventFd::from_value_and_flags(0, EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC)?),
@@ -283,6 +287,7 @@ impl Control {
                 self.log.line("warning", name, &why);
             }
         }
+        self.look_at_evidence();
         let config = self.config();
         for worker in &self.workers {
             let _ = worker.commands.send(Command::Configure(config));
@@ -584,11 +589,13 @@ impl Control {
     fn look_around(&mut self, now: Nanos) {
         let thorough = now >= self.thorough_at;
         self.watch_idle(now);
+        self.look_at_cpus();
         if let Ok(mut dispatch) = self.dispatch.lock() {
             dispatch.tick(&self.gauges.views);
         }
         if thorough {
             self.thorough_at = now + THOROUGH;
+            self.look_at_evidence();
             if self.contention.tries_without(now) {
                 self.watch_reads(false);
             }

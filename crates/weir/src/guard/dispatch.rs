@@ -40,6 +40,10 @@ pub struct NewConsumer {
     pub port: u16,
     /// Netlink port of a packet filter; else 0.
     pub netlink: u32,
+    /// User of a UDP socket, as the initial user namespace numbers it.
+    pub uid: u32,
+    /// Packets by guarded interfaces that it refused since it was told last.
+    pub lost: u32,
 }
 
 /// See the module.
@@ -77,6 +81,11 @@ impl Dispatch {
     /// A poller on `cpu` takes sources.
     pub fn add_poller(&mut self, cpu: usize) {
         self.policy.add_poller(cpu);
+    }
+
+    /// A poller, by the order in which it was added, is not on its CPU, or is there again.
+    pub fn set_away(&mut self, poller: usize, away: bool) {
+        self.policy.set_away(poller, away);
     }
 
     /// The source may be taken over from here on.
@@ -165,11 +174,12 @@ impl Dispatch {
             Event::Saturated { source, time_ns, cpu } => {
                 orders.extend(self.policy.full(now, time_ns, source, cpu as usize));
             }
-            Event::NewConsumer { sk, cookie, inode, port, .. } => {
-                let _ = new.send(NewConsumer { sk, cookie, inode, port, netlink: 0 });
+            Event::NewConsumer { sk, cookie, inode, port, uid, lost, .. } => {
+                let _ = new.send(NewConsumer { sk, cookie, inode, port, netlink: 0, uid, lost });
             }
             Event::NewFilter { sk, cookie, port } => {
-                let _ = new.send(NewConsumer { sk, cookie, inode: 0, port: 0, netlink: port });
+                let _ =
+                    new.send(NewConsumer { sk, cookie, inode: 0, port: 0, netlink: port, uid: 0, lost: 0 });
             }
             Event::Overflow { cpu, time_ns } => {
                 if self.policy.overflow(now, time_ns, cpu, counts, |order| orders.push(order)) {

@@ -13,7 +13,7 @@ use kern::guard::Gauges;
 use kern::proc::FilterQueue;
 use policy::Nanos;
 
-use super::consumers::Consumers;
+use super::consumers::{Consumers, Placed, Untracked};
 use super::dispatch::NewConsumer;
 
 /// Length of a queue that its program did not set (NFQNL_QMAX_DEFAULT).
@@ -76,21 +76,30 @@ impl Filters {
         !queues.is_empty()
     }
 
-    /// A socket that read from netfilter: tracked if it reads a queue. False if the table is full.
-    pub fn found(&self, gauges: &Gauges, consumers: &mut Consumers, new: &NewConsumer, now: Nanos) -> bool {
+    /// A socket that read from netfilter: tracked if it reads a queue, and then its place.
+    ///
+    /// # Errors
+    /// Why it is not tracked although it reads one.
+    pub fn found(
+        &self,
+        gauges: &Gauges,
+        consumers: &mut Consumers,
+        new: &NewConsumer,
+        now: Nanos,
+    ) -> Result<Option<Placed>, Untracked> {
         let queues = kern::proc::filter_queues();
         let mut own = queues.iter().filter(|q| q.port == new.netlink);
         // One socket may read several queues; then one full queue says nothing about the others.
-        let (Some(queue), None) = (own.next(), own.next()) else { return true };
+        let (Some(queue), None) = (own.next(), own.next()) else { return Ok(None) };
         let maxlen = self.maxlen.get(&queue.port).copied().unwrap_or(MAXLEN);
         let socket = (new.sk, new.cookie);
-        let slot = consumers.add_filter(gauges, socket, (queue.queue, queue.port), maxlen, now);
-        if let (Some(slot), 1) = (slot, queues.len()) {
+        let placed = consumers.add_filter(gauges, socket, (queue.queue, queue.port), maxlen, now)?;
+        if queues.len() == 1 {
             // Until the next look tells its share, the only filter counts as what all frames in transit end in: it is
             // full in the first milliseconds of a flood.
-            gauges.views.guard[0].transit.store(slot as u32 + 1, Relaxed);
+            gauges.views.guard[0].transit.store(placed.slot as u32 + 1, Relaxed);
         }
-        slot.is_some()
+        Ok(Some(placed))
     }
 }
 

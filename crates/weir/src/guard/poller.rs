@@ -44,6 +44,10 @@ pub enum Command {
     Drop(usize),
     /// The host has protected connections, which may use this source.
     Expect(usize),
+    /// Its CPU is offline: give everything back, and take nothing.
+    Leave,
+    /// Its CPU is there again.
+    Return,
     /// Say that this thread still runs, by this number.
     Beat(u64),
     /// Release everything and end.
@@ -58,6 +62,8 @@ pub enum Report {
     Refused { source: Arc<Source>, why: String, fallback: Option<Fallback> },
     /// In interrupt mode since `time`.
     Released { source: Arc<Source>, time: Nanos, why: Release },
+    /// A poller is not on its CPU any more, or is there again.
+    Moved { cpu: usize, away: bool },
     /// Something is not as it should be, and goes on.
     Warning { source: Arc<Source>, text: String },
     /// Programs wait for input while the CPU is not idle: others compete for it, so that the low water must wake.
@@ -83,6 +89,8 @@ pub struct Gauge {
     pub beat: AtomicU64,
     /// When it means to run again at the latest, ns; 0 while it polls nothing.
     pub next: AtomicU64,
+    /// It is not on its CPU.
+    pub away: AtomicBool,
 }
 
 /// The way to the control loop.
@@ -202,6 +210,11 @@ impl Loop {
     fn run(&mut self) {
         while !self.stop {
             self.take_commands();
+            // The kernel moves the thread of a CPU that goes offline, and says so to nobody.
+            if sched::here() != self.p.cpu && !self.is_away() {
+                self.leave();
+                self.come_back();
+            }
             let now = clock::now();
             self.shows(now);
             self.give_back_revoked();
@@ -263,8 +276,41 @@ impl Loop {
             }
             Command::Drop(source) => self.release(source, Release::Gone),
             Command::Expect(slot) => self.policy.expect(clock::now(), slot),
+            Command::Leave => self.leave(),
+            Command::Return => self.come_back(),
             Command::Beat(number) => self.p.gauge.beat.store(number, Relaxed),
             Command::Stop => self.stop = true,
+        }
+    }
+
+    fn is_away(&self) -> bool {
+        self.p.gauge.away.load(Relaxed)
+    }
+
+    fn set_away(&self, away: bool) {
+        self.p.gauge.away.store(away, Relaxed);
+        if let Ok(mut dispatch) = self.p.dispatch.lock() {
+            dispatch.set_away(self.p.index, away);
+        }
+        self.p.reports.send(Report::Moved { cpu: self.p.cpu, away });
+    }
+
+    /// Gives everything back, and takes nothing until it is on its CPU again: elsewhere it would have a budget beside that of
+    /// another poller.
+    fn leave(&mut self) {
+        if self.is_away() {
+            return;
+        }
+        self.set_away(true);
+        for source in 0..self.polled.len() {
+            self.release(source, Release::Moved);
+        }
+    }
+
+    /// Goes back to its CPU, if that is there.
+    fn come_back(&mut self) {
+        if self.is_away() && sched::pin(self.p.cpu).is_ok() {
+            self.set_away(false);
         }
     }
 
@@ -275,6 +321,11 @@ impl Loop {
 
     /// Polls a source from now on, if a turn polls it; else the hands have it back.
     fn adopt(&mut self, mut adopted: Adopted) {
+        if self.is_away() {
+            adopted.switch.released(clock::now());
+            self.order(Order::GiveBack { adopted, why: End::Released(Release::Moved) });
+            return;
+        }
         self.p.prod.need(self.settling.begins(clock::now()));
         let slot = adopted.source.slot;
         if !self.proves(&mut adopted) {

@@ -82,9 +82,9 @@ impl Drop for Prod {
     }
 }
 
-fn run(shared: &Shared, cpu: usize) {
+fn run(shared: &Shared, home: usize) {
     // Elsewhere it would keep nothing short, and harm nobody.
-    let _ = sched::pin(cpu);
+    let _ = sched::pin(home);
     // Where it is refused the poller is no SCHED_FIFO thread either, and others want its CPU anyway.
     sched::go_above_fifo();
     let mut used = clock::thread_cpu();
@@ -94,6 +94,8 @@ fn run(shared: &Shared, cpu: usize) {
         let until = shared.until.load(Relaxed);
         if until == 0 {
             std::thread::park();
+            // Its CPU may have been offline since.
+            let _ = sched::pin(home);
         } else if clock::now() >= until {
             let _ = shared.until.compare_exchange(until, 0, Relaxed, Relaxed);
         } else {

@@ -153,6 +153,10 @@ impl Maker {
             interval_s: if first { 0.0 } else { interval as f64 / 1e9 },
             mode_switches: control.mode_switches,
             log_lines_dropped: crate::out::dropped(),
+            consumers_refused: control.consumers.refused,
+            consumers_evicted: control.consumers.evicted,
+            consumers_untold: views.overflow_stats.iter().map(|s| s.untold.load(Relaxed)).sum(),
+            losses_foreign: views.overflow_stats.iter().map(|s| s.foreign.load(Relaxed)).sum(),
             missing: control
                 .missing()
                 .into_iter()
@@ -244,7 +248,8 @@ impl Maker {
         }
         for (slot, consumer) in control.consumers.iter() {
             let (stat, ctl) = (&views.consumer_stats[slot], &views.consumer_ctls[slot]);
-            let now = [stat.overflows.load(Relaxed), stat.shed.load(Relaxed)];
+            let lost = stat.overflows.load(Relaxed).wrapping_add(stat.foreign.load(Relaxed));
+            let now = [lost, stat.shed.load(Relaxed)];
             let before = self.last.overflows.insert(slot, now).unwrap_or_default();
             status.consumers.push(Consumer {
                 process: if consumer.process.is_empty() { "?".to_owned() } else { consumer.process.clone() },

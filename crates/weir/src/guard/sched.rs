@@ -133,6 +133,12 @@ pub fn pin(cpu: usize) -> io::Result<()> {
     }
 }
 
+/// The CPU that the calling thread runs on just now; `usize::MAX` if the kernel does not say. No system call.
+pub fn here() -> usize {
+    // SAFETY: it reads the thread's own area, or asks the vdso.
+    usize::try_from(unsafe { libc::sched_getcpu() }).unwrap_or(usize::MAX)
+}
+
 /// Thread id of the caller, as its own PID namespace numbers it.
 pub fn tid() -> u32 {
     // SAFETY: plain system call without arguments.

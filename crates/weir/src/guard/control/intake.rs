@@ -1,8 +1,10 @@
 //! What pollers, the watch thread and BPF tell the control loop.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
+use kern::cpus::CpuSet;
 use kern::guard::When;
 use policy::causes::{Fallback, Release};
 use policy::{MILLISECOND, Nanos};
@@ -11,8 +13,23 @@ use super::super::clock;
 use super::super::interface::Interface;
 use super::super::poller::{Command, Report};
 use super::super::source::Source;
-use super::{Control, RX_IDLE, Worker};
+use super::{Control, RX_IDLE, State, Worker};
 use crate::parse::{Ablate, Mode};
+
+/// Interfaces that stand on one guarded interface, and it, whose packets count as its own.
+const STACK_MAX: usize = 32;
+
+/// CPUs that are online now. In a build with debug assertions `WEIR_TEST_ONLINE` names a file that says so instead: a test
+/// cannot take a CPU from the machine.
+fn online() -> kern::error::Result<CpuSet> {
+    #[cfg(debug_assertions)]
+    if let Some(file) = std::env::var_os("WEIR_TEST_ONLINE")
+        && let Ok(text) = std::fs::read_to_string(file)
+    {
+        return text.parse();
+    }
+    kern::cpus::online()
+}
 
 impl Control {
     /// Takes in what was told, reports one by one: acting on one may take milliseconds, and sockets that overflow are not to
@@ -28,12 +45,21 @@ impl Control {
     fn find_consumers(&mut self) {
         while let Ok(found) = self.new_consumers.1.try_recv() {
             let now = clock::now();
-            let tracked = match found.netlink {
-                0 => self.consumers.add(&self.gauges, &found, now).is_some(),
+            let placed = match found.netlink {
+                0 => self.consumers.add(&self.gauges, &found, now).map(Some),
                 _ => self.filters.found(&self.gauges, &mut self.consumers, &found, now),
             };
-            if !tracked {
-                self.log.line("warning", "consumers", "table is full: no feedback for one more socket");
+            match placed {
+                Ok(Some(placed)) if placed.evicted => {
+                    for worker in &self.workers {
+                        let _ = worker.commands.send(Command::Forget(placed.slot));
+                    }
+                }
+                Ok(_) => {}
+                Err(why) => {
+                    let text = format!("no feedback for one more socket: {why}");
+                    self.log.line("warning", "consumers", &text);
+                }
             }
         }
     }
@@ -93,6 +119,14 @@ impl Control {
                 }
             }
             Report::Warning { source, text } => self.log.line("warning", &source.name, &text),
+            Report::Moved { cpu, away } => {
+                let text = if away {
+                    "offline, or its poller was moved away: nothing is polled there"
+                } else {
+                    "its poller is there again"
+                };
+                self.log.line("cpu", &format!("CPU {cpu}"), text);
+            }
             Report::Contended { cpu } => {
                 if !self.level_wakes.load(Relaxed) {
                     self.watch_reads(true);
@@ -109,6 +143,36 @@ impl Control {
             Report::Failed { cpu, why } => {
                 self.log.line("warning", &format!("CPU {cpu}"), &format!("its poller ended: {why}"));
             }
+        }
+    }
+
+    /// Tells pollers whose CPU went offline or came back: one that sleeps does not notice.
+    pub(super) fn look_at_cpus(&self) {
+        let Ok(online) = online() else { return };
+        for worker in &self.workers {
+            let command = match (online.contains(worker.cpu), worker.gauge.away.load(Relaxed)) {
+                (false, false) => Command::Leave,
+                (true, true) => Command::Return,
+                _ => continue,
+            };
+            // A poller that does not listen any more is ending with the guard.
+            let _ = worker.commands.send(command);
+        }
+    }
+
+    /// Tells BPF which interfaces' packets are evidence: the guarded ones and what stands on them now.
+    pub(super) fn look_at_evidence(&mut self) {
+        let sysfs = self.access.sysfs();
+        let guarded = self.interfaces.iter().filter(|i| i.state == State::Guarded);
+        let now: BTreeSet<u32> =
+            guarded.flat_map(|i| kern::sysfs::stack(sysfs, i.ifindex, STACK_MAX)).collect();
+        if now != self.evident {
+            if let Err(e) = self.gauges.set_guarded(&self.evident, &now) {
+                let why =
+                    format!("losses that came by some interfaces are not seen: {}", kern::guard::short(&e));
+                self.log.line("warning", "consumers", &why);
+            }
+            self.evident = now;
         }
     }
 
