@@ -151,14 +151,18 @@ pub struct Interface {
     pub sources: Vec<Source>,
 }
 
+/// True if this host forwards packets of some family.
+pub fn forwards() -> bool {
+    ["ipv4", "ipv6"].iter().any(|family| {
+        let path = format!("/proc/sys/net/{family}/conf/all/forwarding");
+        std::fs::read_to_string(path).is_ok_and(|value| value.trim() == "1")
+    })
+}
+
 /// Why packets may end in another network namespace than this one, if that is so: it forwards, and has a
 /// bridge.
 pub fn hands_on() -> Option<String> {
-    let forwards = |family: &str| {
-        let path = format!("/proc/sys/net/{family}/conf/all/forwarding");
-        std::fs::read_to_string(path).is_ok_and(|value| value.trim() == "1")
-    };
-    if !forwards("ipv4") && !forwards("ipv6") {
+    if !forwards() {
         return None;
     }
     let names: Vec<String> = netns::interfaces().ok()?.into_iter().map(|(name, _)| name).collect();
@@ -323,6 +327,23 @@ pub fn resolve(access: &mut Access, name: &str) -> std::result::Result<Vec<Inter
         level = next;
     }
     if found.is_empty() { Err(none) } else { Ok(found) }
+}
+
+/// Indices under which the stack sees what `ifindex` receives: its own, and those of the interfaces that stand on it (bond,
+/// bridge, VRF, VLAN), which take its packets over. At most `most`, itself first.
+pub fn seen_as(access: &Access, ifindex: u32, most: usize) -> Vec<u32> {
+    let mut seen = vec![ifindex];
+    let mut next = 0;
+    while next < seen.len() && seen.len() < most {
+        let above = access.sysfs().device(seen[next]).and_then(|d| d.upper()).unwrap_or_default();
+        for index in above.iter().filter_map(|name| netns::index_of(name).ok()) {
+            if !seen.contains(&index) && seen.len() < most {
+                seen.push(index);
+            }
+        }
+        next += 1;
+    }
+    seen
 }
 
 /// Names of interfaces of this namespace that could be guarded, at most eight, in kernel order.

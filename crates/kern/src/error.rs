@@ -45,6 +45,12 @@ pub enum Error {
         /// The value found afterwards.
         found: String,
     },
+    /// The keeper has not answered in time, or has ended: end it and start another one.
+    #[error("keeper: {what}")]
+    Lost {
+        /// What was seen of it.
+        what: String,
+    },
     /// Bytes from outside (a file, a kernel reply) are not what they must be.
     #[error("{what}: {why}")]
     Invalid {
@@ -80,6 +86,11 @@ impl Error {
             Error::Io { source, .. } => source.raw_os_error(),
             _ => None,
         }
+    }
+
+    /// True if the keeper cannot be relied on any more.
+    pub fn is_lost(&self) -> bool {
+        matches!(self, Error::Lost { .. })
     }
 
     /// True if the thing asked for does not exist any more.

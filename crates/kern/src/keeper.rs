@@ -4,13 +4,18 @@
 //! and passes a duplicate of each handle socket. When its end closes without a dismissal, by a crash or by
 //! SIGKILL, the keeper restores the journals, makes one turn on each handle (without it a queue stays dead until
 //! its old flush timer fires), removes the journals and exits. Until then it sleeps in one system call.
+//!
+//! While the guard polls it beats ([`Pulse`]). One that stops beating but lives (stopped, frozen, hung) polls nothing any
+//! more, so the keeper restores as well, but keeps the journals and goes on watching.
+//!
+//! Requests and answers are a tag, a number and contents: an answer that comes too late belongs to no later request.
 
 use crate::{
-    cpus,
     error::{Error, Result},
-    journal::{Journal, Lock, Outcome, Owner},
+    journal::{Fate, Journal, Lock, Outcome, Owner},
     settings::Access,
 };
+use apart::{isolate, leave_cgroup};
 use nix::{
     errno::Errno,
     sys::socket::{
@@ -28,8 +33,17 @@ use std::{
     },
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
+    sync::atomic::{AtomicU32, Ordering::Relaxed},
     time::{Duration, Instant},
 };
+
+mod apart;
+mod peer;
+mod pulse;
+
+use peer::Leader;
+use pulse::{Next, Watch};
+pub use pulse::{PULSE_PATIENCE, Pulse};
 
 /// Most handles one keeper holds.
 pub const MAX_HANDLES: usize = 512;
@@ -38,14 +52,17 @@ pub const MAX_JOURNALS: usize = 64;
 
 /// Longest message: a tag and a path.
 const MAX_MESSAGE: usize = 1024;
-/// How long the guard waits for an answer of its keeper.
-const PATIENCE: Duration = Duration::from_secs(2);
+/// How long the guard waits for a keeper to get ready, and to exit.
+const START_PATIENCE: Duration = Duration::from_secs(2);
+/// How long the guard waits for an answer of a keeper that is ready.
+pub const PATIENCE: Duration = Duration::from_millis(200);
 /// Attempts to restore what could not be restored at first, 10 ms apart.
 const ATTEMPTS: u32 = 5;
 /// Most datagrams that are taken out of a handle before its last turn.
 const MAX_STRAY: usize = 256;
 
 mod tag {
+    pub const HELLO: u8 = b'A';
     pub const JOURNAL: u8 = b'J';
     pub const HANDLE: u8 = b'H';
     pub const DROP_HANDLE: u8 = b'h';
@@ -59,17 +76,35 @@ mod tag {
 pub struct Keeper {
     sock: OwnedFd,
     child: Child,
+    pulse: Pulse,
+    /// Number of the last request: an answer to an earlier one, which came too late, is dropped.
+    asked: AtomicU32,
 }
 
 impl Keeper {
     /// Starts `exe keeper --fd N` in a session of its own and waits until it is ready (at most 2 s). It works
     /// in the calling thread's network namespace and keeps the caller's standard error for its report.
+    ///
+    /// # Errors
+    /// [`Error::Lost`] if it does not get ready, else what the system or the keeper says.
     pub fn spawn(exe: &Path) -> Result<Keeper> {
+        Self::spawn_with(exe, &Pulse::new()?)
+    }
+
+    /// As [`Keeper::spawn`], in place of a keeper that is lost: it watches the same pulse.
+    ///
+    /// # Errors
+    /// As [`Keeper::spawn`].
+    pub fn spawn_with(exe: &Path, pulse: &Pulse) -> Result<Keeper> {
         let what = || format!("keeper ({})", exe.display());
         let (ours, theirs) =
             socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC)
                 .map_err(|e| Error::io("socketpair", e.into()))?;
         let fd = theirs.as_raw_fd();
+        // Waits in the socket for the keeper: who its guard is, also if that one is dead by then.
+        let me = Owner::me()?;
+        let hello = [&[tag::HELLO][..], &0u32.to_le_bytes(), &me.pid.to_le_bytes(), &me.start.to_le_bytes()];
+        transmit(&ours, &hello.concat(), &pulse.hand_over())?;
         let mut command = Command::new(exe);
         command.args(["keeper", "--fd"]).arg(fd.to_string()).stdin(Stdio::null()).stdout(Stdio::null());
         // SAFETY: between fork and exec only two async-signal-safe system calls are made.
@@ -83,11 +118,8 @@ impl Keeper {
         }
         let child = command.spawn().map_err(|e| Error::io(what(), e))?;
         drop(theirs);
-        let mut keeper = Keeper { sock: ours, child };
-        let patience = nix::sys::time::TimeVal::new(PATIENCE.as_secs() as _, 0);
-        nix::sys::socket::setsockopt(&keeper.sock, nix::sys::socket::sockopt::ReceiveTimeout, &patience)
-            .map_err(|e| Error::io("SO_RCVTIMEO", e.into()))?;
-        match keeper.answer() {
+        let mut keeper = Keeper { sock: ours, child, pulse: pulse.clone(), asked: AtomicU32::new(0) };
+        match keeper.answer(0, START_PATIENCE) {
             Ok(()) => Ok(keeper),
             Err(e) => {
                 keeper.abandon();
@@ -97,27 +129,61 @@ impl Keeper {
     }
 
     /// Puts a journal into its care. Do this before the first change.
+    ///
+    /// # Errors
+    /// [`Error::Lost`] if it does not answer within [`PATIENCE`], as for every request; else why it refuses.
     pub fn journal(&self, journal: &Journal) -> Result<()> {
         let path = std::path::absolute(journal.path())
             .map_err(|e| Error::io(journal.path().display().to_string(), e))?;
-        self.ask(&[&[tag::JOURNAL], path.as_os_str().as_bytes()].concat(), None)
+        self.ask(tag::JOURNAL, path.as_os_str().as_bytes(), None)
     }
 
     /// Gives it a duplicate of the handle socket of a NAPI, in place of an earlier one for the same id.
+    ///
+    /// # Errors
+    /// As [`Keeper::journal`].
     pub fn handle(&self, napi_id: u32, handle: BorrowedFd<'_>) -> Result<()> {
-        self.ask(&[&[tag::HANDLE][..], &napi_id.to_le_bytes()].concat(), Some(handle.as_raw_fd()))
+        self.ask(tag::HANDLE, &napi_id.to_le_bytes(), Some(handle))
     }
 
     /// Makes it close the handle of a NAPI, if it has one: a stale id, or a source that is no longer guarded.
+    ///
+    /// # Errors
+    /// As [`Keeper::journal`].
     pub fn drop_handle(&self, napi_id: u32) -> Result<()> {
-        self.ask(&[&[tag::DROP_HANDLE][..], &napi_id.to_le_bytes()].concat(), None)
+        self.ask(tag::DROP_HANDLE, &napi_id.to_le_bytes(), None)
+    }
+
+    /// What the guard beats while it polls.
+    pub fn pulse(&self) -> Pulse {
+        self.pulse.clone()
+    }
+
+    /// False if it can be frozen together with the guard: the control group that the guard was started in would not let it
+    /// go.
+    pub fn left_cgroup(&self) -> bool {
+        self.pulse.apart()
     }
 
     /// Ends it: everything is restored already. Waits at most 2 s for its exit.
+    ///
+    /// # Errors
+    /// As [`Keeper::journal`].
     pub fn dismiss(mut self) -> Result<()> {
-        let sent = self.ask(&[tag::DISMISS], None);
+        let sent = self.ask(tag::DISMISS, &[], None);
         self.abandon();
         sent
+    }
+
+    /// Ends one that is lost, by SIGKILL: it puts nothing back. Another is to be started at once.
+    pub fn kill(mut self) {
+        // Fails only if it has exited already.
+        _ = self.child.kill();
+        let until = Instant::now() + PATIENCE;
+        // One that hangs in the kernel dies when it comes out; init reaps it when the guard is gone too.
+        while self.alive() && Instant::now() < until {
+            std::thread::sleep(Duration::from_millis(1));
+        }
     }
 
     /// Its process id.
@@ -130,36 +196,55 @@ impl Keeper {
         matches!(self.child.try_wait(), Ok(None))
     }
 
-    fn ask(&self, message: &[u8], fd: Option<RawFd>) -> Result<()> {
+    fn ask(&self, tag: u8, content: &[u8], fd: Option<BorrowedFd<'_>>) -> Result<()> {
+        let number = self.asked.fetch_add(1, Relaxed).wrapping_add(1);
+        let message = [&[tag][..], &number.to_le_bytes(), content].concat();
         if message.len() > MAX_MESSAGE {
             return Err(Error::Invalid { what: "message to the keeper".into(), why: "too long".into() });
         }
-        let fds = fd.map(|f| [f]);
-        let rights: Vec<ControlMessage<'_>> = fds.iter().map(|f| ControlMessage::ScmRights(f)).collect();
-        let flags = MsgFlags::MSG_NOSIGNAL | MsgFlags::MSG_DONTWAIT;
-        sendmsg::<()>(self.sock.as_raw_fd(), &[IoSlice::new(message)], &rights, flags, None)
-            .map_err(|e| Error::io("keeper", e.into()))?;
-        self.answer()
+        transmit(&self.sock, &message, fd.as_slice())?;
+        self.answer(number, PATIENCE)
     }
 
-    fn answer(&self) -> Result<()> {
+    /// Waits for the answer to request `number`.
+    fn answer(&self, number: u32, patience: Duration) -> Result<()> {
+        use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
         let mut buf = [0u8; MAX_MESSAGE];
-        let refused = |why: String| Err(Error::Invalid { what: "keeper".into(), why });
+        let lost = |what: String| Err(Error::Lost { what });
+        let until = Instant::now() + patience;
         loop {
-            return match recv(self.sock.as_raw_fd(), &mut buf, MsgFlags::empty()) {
+            let left = until.saturating_duration_since(Instant::now());
+            // Rounded up: a wait of less than a millisecond would be none.
+            let left = PollTimeout::try_from(left.as_micros().div_ceil(1000)).unwrap_or(PollTimeout::ZERO);
+            match poll(&mut [PollFd::new(self.sock.as_fd(), PollFlags::POLLIN)], left) {
                 Err(Errno::EINTR) => continue,
-                Err(Errno::EAGAIN) => refused(format!("no answer for {} s", PATIENCE.as_secs())),
-                Err(e) => Err(Error::io("keeper", e.into())),
-                Ok(0) => refused("it has exited".into()),
-                Ok(n) if buf[0] == tag::ERROR => refused(String::from_utf8_lossy(&buf[1..n]).into_owned()),
-                Ok(_) => Ok(()),
+                Err(e) => return Err(Error::io("keeper", e.into())),
+                Ok(0) => return lost(format!("no answer for {} ms", patience.as_millis())),
+                Ok(_) => {}
+            }
+            let n = match recv(self.sock.as_raw_fd(), &mut buf, MsgFlags::MSG_DONTWAIT) {
+                Err(Errno::EINTR | Errno::EAGAIN) => continue,
+                Err(Errno::ECONNRESET) | Ok(0) => return lost("it has exited".into()),
+                Err(e) => return Err(Error::io("keeper", e.into())),
+                Ok(n) => n,
+            };
+            let Some((tag, answers, text)) = split(&buf[..n]) else { return lost("no answer".into()) };
+            if answers != number {
+                continue;
+            }
+            return match tag {
+                tag::OK => Ok(()),
+                _ => Err(Error::Invalid {
+                    what: "keeper".into(),
+                    why: String::from_utf8_lossy(text).into_owned(),
+                }),
             };
         }
     }
 
     /// Waits for its exit and reaps it; kills it after 2 s, so that it never stays as a zombie.
     fn abandon(&mut self) {
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + START_PATIENCE;
         while self.alive() {
             if Instant::now() >= until {
                 // Both fail only if it has exited meanwhile.
@@ -179,6 +264,27 @@ impl AsFd for Keeper {
     }
 }
 
+/// Sends without waiting: a keeper that reads nothing is lost.
+fn transmit(sock: &OwnedFd, message: &[u8], fds: &[BorrowedFd<'_>]) -> Result<()> {
+    let fds: Vec<RawFd> = fds.iter().map(AsRawFd::as_raw_fd).collect();
+    let rights = [ControlMessage::ScmRights(&fds)];
+    let rights = if fds.is_empty() { &[][..] } else { &rights[..] };
+    let flags = MsgFlags::MSG_NOSIGNAL | MsgFlags::MSG_DONTWAIT;
+    match sendmsg::<()>(sock.as_raw_fd(), &[IoSlice::new(message)], rights, flags, None) {
+        Ok(_) => Ok(()),
+        Err(Errno::EAGAIN) => Err(Error::Lost { what: "it reads nothing".into() }),
+        Err(Errno::EPIPE | Errno::ECONNRESET) => Err(Error::Lost { what: "it has exited".into() }),
+        Err(e) => Err(Error::io("keeper", e.into())),
+    }
+}
+
+/// Tag, number and contents of a message.
+fn split(message: &[u8]) -> Option<(u8, u32, &[u8])> {
+    let (&tag, rest) = message.split_first()?;
+    let (number, content) = rest.split_first_chunk::<4>()?;
+    Some((tag, u32::from_le_bytes(*number), content))
+}
+
 /// What the keeper is responsible for.
 struct Care {
     access: Access,
@@ -191,116 +297,125 @@ struct Care {
 pub fn main(fd: RawFd) -> Result<()> {
     let sock = adopt(fd)?;
     isolate(fd);
+    let apart = leave_cgroup();
+    let Some((says, mut watch)) = greeted(&sock)? else { return Ok(()) };
+    watch.set_apart(apart);
     let mut care = match Access::for_current_netns() {
         Ok(access) => Care { access, journals: BTreeMap::new(), handles: BTreeMap::new() },
         Err(e) => {
-            reply(&sock, Err(e));
+            reply(&sock, 0, Err(e));
             return Ok(());
         }
     };
-    reply(&sock, Ok(()));
-    let guard = Leader::parent();
-    let mut dies = false;
+    let mut guard = Leader::peer(&sock, says);
+    reply(&sock, 0, Ok(()));
     loop {
-        if !dies && guard.dies_before(&sock) {
-            dies = true;
-            guard.hurry();
-        }
-        match receive(&sock) {
-            Ok(Some((message, _))) if message.first() == Some(&tag::DISMISS) => {
-                reply(&sock, Ok(()));
-                return Ok(());
-            }
-            Ok(Some((message, passed))) => {
-                let result = care.take(&message, passed);
-                reply(&sock, result);
-            }
-            // A broken socket is a lost guard as well.
-            Ok(None) | Err(_) => {
-                // A thread that has closed the socket has other files to close before it is gone.
-                guard.hurry();
-                let report = care.restore();
+        match event(&sock, &watch, guard.as_ref()) {
+            Event::Rung => watch.silence(),
+            Event::Frozen => {
+                watch.give_up();
+                let report = care.revoke();
+                watch.count();
                 say(&report);
-                return Ok(());
             }
+            Event::Dies => guard.iter_mut().for_each(Leader::hurry),
+            Event::Said => match receive(&sock) {
+                Ok(Some((message, mut passed))) => match split(&message) {
+                    Some((tag::DISMISS, number, _)) => {
+                        reply(&sock, number, Ok(()));
+                        return Ok(());
+                    }
+                    Some((tag, number, content)) => {
+                        let result = care.take(tag, content, passed.pop());
+                        reply(&sock, number, result);
+                        care.warm(tag, content);
+                    }
+                    None => reply(&sock, 0, bad("too short")),
+                },
+                // A broken socket is a lost guard as well.
+                Ok(None) | Err(_) => {
+                    // A thread that has closed the socket has other files to close before it is gone.
+                    guard.iter_mut().for_each(Leader::hurry);
+                    let report = care.restore();
+                    say(&report);
+                    return Ok(());
+                }
+            },
         }
     }
 }
 
-/// First thread of the guard. The guard's end of the socket closes when its last thread lets go of it, and a thread that
-/// is SCHED_IDLE, as a poller without competitors is, may take long to die on a busy CPU.
-struct Leader {
-    tid: i32,
-    /// Keeps the number from meaning somebody else.
-    itself: Option<OwnedFd>,
-    /// `itself` becomes readable when the thread has ended, though others of the process have not; from Linux 6.9.
-    tells: bool,
+/// What the guard said before this process was there; `None` without a word, when it is gone.
+fn greeted(sock: &OwnedFd) -> Result<Option<(Owner, Watch)>> {
+    let hello = receive(sock).map_err(|e| Error::io("keeper", e.into()))?;
+    let Some((message, mut passed)) = hello else { return Ok(None) };
+    let content = split(&message).filter(|(tag, ..)| *tag == tag::HELLO).map(|(_, _, content)| content);
+    let owner = content.and_then(|c| {
+        let (pid, start) = c.split_first_chunk::<4>()?;
+        let start = u64::from_le_bytes(start.try_into().ok()?);
+        Some(Owner { pid: u32::from_le_bytes(*pid), start })
+    });
+    match (owner, passed.pop(), passed.pop()) {
+        (Some(owner), Some(bell), Some(memory)) => Ok(Some((owner, Watch::new(&memory, bell)?))),
+        _ => bad("no greeting").map(|()| None),
+    }
 }
 
-impl Leader {
-    /// How often the thread is looked at where the kernel does not tell.
-    const LOOK_MS: u16 = 100;
+enum Event {
+    /// The socket has a message, or its other end is closed.
+    Said,
+    /// The bell of the pulse.
+    Rung,
+    /// The guard has not beaten for too long.
+    Frozen,
+    /// The guard's first thread is dead, others may not be.
+    Dies,
+}
 
-    fn parent() -> Leader {
-        const PIDFD_THREAD: libc::c_int = libc::O_EXCL;
-        let tid = nix::unistd::getppid().as_raw();
-        let open = |flags: libc::c_int| {
-            // SAFETY: plain numbers; the result is checked.
-            let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, tid, flags) };
-            // SAFETY: the descriptor is new and nobody else's.
-            (fd >= 0).then(|| unsafe { OwnedFd::from_raw_fd(fd as RawFd) })
+/// Waits for the next thing to do: in one system call, as long as nothing is polled.
+fn event(sock: &OwnedFd, watch: &Watch, guard: Option<&Leader>) -> Event {
+    use nix::poll::{PollFd, PollFlags, poll};
+    loop {
+        let look = match watch.next() {
+            Next::Missed => return Event::Frozen,
+            Next::Look(left) => Some(left),
+            Next::Sleep => None,
         };
-        let thread = open(PIDFD_THREAD);
-        Leader { tid, tells: thread.is_some(), itself: thread.or_else(|| open(0)) }
-    }
-
-    /// Waits until the thread has ended (true) or the socket has something to say.
-    fn dies_before(&self, sock: &OwnedFd) -> bool {
-        use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+        let asked = guard.filter(|g| g.must_be_asked());
+        let timeout = timeout(look, asked.is_some());
         let mut fds = vec![PollFd::new(sock.as_fd(), PollFlags::POLLIN)];
-        let end = self.itself.iter().filter(|_| self.tells);
-        fds.extend(end.map(|fd| PollFd::new(fd.as_fd(), PollFlags::POLLIN)));
-        let timeout = if self.tells { PollTimeout::NONE } else { PollTimeout::from(Self::LOOK_MS) };
-        loop {
-            let woken = poll(&mut fds, timeout);
-            let said = |fd: Option<&PollFd<'_>>| fd.and_then(PollFd::any).unwrap_or(false);
-            match woken {
-                Err(Errno::EINTR) => {}
-                Ok(0) if !self.is_dead() => {}
-                Ok(0) => return true,
-                _ => return !said(fds.first()) && said(fds.get(1)),
-            }
+        fds.push(PollFd::new(watch.bell(), PollFlags::POLLIN));
+        fds.extend(guard.and_then(Leader::end).map(|fd| PollFd::new(fd, PollFlags::POLLIN)));
+        let woken = poll(&mut fds, timeout);
+        let said = |index: usize| fds.get(index).and_then(PollFd::any).unwrap_or(false);
+        match woken {
+            Err(Errno::EINTR) => {}
+            // The socket says what is wrong with it.
+            Err(_) => return Event::Said,
+            Ok(0) if asked.is_some_and(Leader::is_dead) => return Event::Dies,
+            Ok(0) => {}
+            // The beat is judged before what else there is: a guard that asks and asks may hang all the same.
+            Ok(_) if said(0) => return Event::Said,
+            Ok(_) if said(1) => return Event::Rung,
+            Ok(_) => return Event::Dies,
         }
     }
+}
 
-    fn is_dead(&self) -> bool {
-        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.tid));
-        stat.map_or(true, |s| s.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with(['Z', 'X'])))
+fn timeout(look: Option<Duration>, asks: bool) -> nix::poll::PollTimeout {
+    use nix::poll::PollTimeout;
+    // Rounded up, so that the beat is too old by then.
+    let look = look.map(|d| d.as_micros().div_ceil(1000) as u16);
+    match (look, asks) {
+        (Some(look), true) => look.min(Leader::LOOK_MS).into(),
+        (Some(look), false) => look.into(),
+        (None, true) => Leader::LOOK_MS.into(),
+        (None, false) => PollTimeout::NONE,
     }
+}
 
-    /// False once it is reaped, and its number free for another process.
-    fn is_there(&self) -> bool {
-        self.itself.as_ref().is_some_and(|fd| {
-            let none = std::ptr::null::<libc::siginfo_t>();
-            // SAFETY: signal 0 only asks; no information goes with it.
-            unsafe { libc::syscall(libc::SYS_pidfd_send_signal, fd.as_raw_fd(), 0, none, 0) == 0 }
-        })
-    }
-
-    /// Lets the threads that are left die before everything else.
-    fn hurry(&self) {
-        if !self.is_there() {
-            return;
-        }
-        let fifo = libc::sched_param { sched_priority: 1 };
-        for task in std::fs::read_dir(format!("/proc/{}/task", self.tid)).into_iter().flatten().flatten() {
-            let Some(tid) = task.file_name().to_str().and_then(|name| name.parse::<i32>().ok()) else {
-                continue;
-            };
-            // SAFETY: `fifo` lives through the call; a thread that is gone is an error that changes nothing.
-            unsafe { libc::sched_setscheduler(tid, libc::SCHED_FIFO, &raw const fifo) };
-        }
-    }
+fn bad(why: &str) -> Result<()> {
+    Err(Error::Invalid { what: "message".into(), why: why.into() })
 }
 
 /// Takes over the inherited descriptor, after checking that it is what a guard hands over.
@@ -323,53 +438,13 @@ fn adopt(fd: RawFd) -> Result<OwnedFd> {
     }
 }
 
-/// Makes the process independent of what it was started from. Each step is tried: a keeper without it is
-/// better than none.
-fn isolate(fd: RawFd) {
-    use Signal::*;
-    use nix::sys::signal::{SigHandler, Signal, signal};
-    for s in [SIGINT, SIGHUP, SIGTERM, SIGQUIT, SIGPIPE, SIGUSR1, SIGUSR2, SIGTSTP, SIGTTIN, SIGTTOU] {
-        // SAFETY: ignoring a signal installs no handler code.
-        _ = unsafe { signal(s, SigHandler::SigIgn) };
-    }
-    // An open or current directory would keep its file system from being unmounted.
-    _ = std::env::set_current_dir("/");
-    let close = |first: RawFd, last: libc::c_uint| {
-        if first >= 0 && (first as libc::c_uint) <= last {
-            // SAFETY: no object of this process owns a descriptor above 2 besides the adopted one, which is
-            // outside the range.
-            unsafe { libc::syscall(libc::SYS_close_range, first as libc::c_uint, last, 0) };
-        }
-    };
-    close(3, fd as libc::c_uint - 1);
-    close(fd + 1, libc::c_uint::MAX);
-    // The guard's thread may have been bound to one CPU; the keeper must run wherever there is time.
-    _ = cpus::online().and_then(|all| cpus::set_affinity(0, &all));
-    // Under a flood a thread of the normal class can wait for seconds.
-    let fifo = libc::sched_param { sched_priority: 1 };
-    // SAFETY: `fifo` lives through the call; 0 is the calling thread.
-    if unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK, &raw const fifo) }
-        < 0
-    {
-        // SAFETY: plain numbers; 0 is the calling thread.
-        unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, -20) };
-    }
-    _ = std::fs::write("/proc/self/oom_score_adj", "-1000");
-    // Only what is touched stays in memory; receiving a journal walks through all of it once.
-    // SAFETY: plain flags.
-    unsafe { libc::mlockall(libc::MCL_CURRENT | libc::MCL_FUTURE | libc::MCL_ONFAULT) };
-    if let Ok((_, hard)) = nix::sys::resource::getrlimit(nix::sys::resource::Resource::RLIMIT_NOFILE) {
-        _ = nix::sys::resource::setrlimit(nix::sys::resource::Resource::RLIMIT_NOFILE, hard, hard);
-    }
-}
-
-/// A message, and the descriptor that came along.
-type Message = (Vec<u8>, Option<OwnedFd>);
+/// A message, and the descriptors that came along.
+type Message = (Vec<u8>, Vec<OwnedFd>);
 
 /// The next message; `None` when the guard's end is closed.
 fn receive(sock: &OwnedFd) -> std::result::Result<Option<Message>, Errno> {
     let mut buf = [0u8; MAX_MESSAGE];
-    let mut space = nix::cmsg_space!([RawFd; 1]);
+    let mut space = nix::cmsg_space!([RawFd; 2]);
     let (len, passed) = loop {
         let mut parts = [IoSliceMut::new(&mut buf)];
         let flags = MsgFlags::MSG_CMSG_CLOEXEC;
@@ -377,12 +452,12 @@ fn receive(sock: &OwnedFd) -> std::result::Result<Option<Message>, Errno> {
             Err(Errno::EINTR) => continue,
             m => m?,
         };
-        let mut passed = None;
+        let mut passed = Vec::new();
         for c in message.cmsgs()? {
             if let ControlMessageOwned::ScmRights(fds) = c {
                 for fd in fds {
                     // SAFETY: the kernel has just installed this descriptor for this message.
-                    passed = Some(unsafe { OwnedFd::from_raw_fd(fd) });
+                    passed.push(unsafe { OwnedFd::from_raw_fd(fd) });
                 }
             }
         }
@@ -391,23 +466,20 @@ fn receive(sock: &OwnedFd) -> std::result::Result<Option<Message>, Errno> {
     Ok((len > 0).then(|| (buf[..len].to_vec(), passed)))
 }
 
-fn reply(sock: &OwnedFd, result: Result<()>) {
-    let message = match result {
-        Ok(()) => vec![tag::OK],
-        Err(e) => {
-            let mut m = vec![tag::ERROR];
-            m.extend(e.to_string().bytes().take(MAX_MESSAGE - 1));
-            m
-        }
+fn reply(sock: &OwnedFd, number: u32, result: Result<()>) {
+    let (tag, text) = match result {
+        Ok(()) => (tag::OK, String::new()),
+        Err(e) => (tag::ERROR, e.to_string()),
     };
+    let mut message = vec![tag];
+    message.extend(number.to_le_bytes());
+    message.extend(text.bytes().take(MAX_MESSAGE - message.len()));
     // A guard that has died meanwhile is noticed at the next receive.
     _ = send(sock.as_raw_fd(), &message, MsgFlags::MSG_NOSIGNAL | MsgFlags::MSG_DONTWAIT);
 }
 
 impl Care {
-    fn take(&mut self, message: &[u8], passed: Option<OwnedFd>) -> Result<()> {
-        let bad = |why: &str| Err(Error::Invalid { what: "message".into(), why: why.into() });
-        let Some((&tag, rest)) = message.split_first() else { return bad("empty") };
+    fn take(&mut self, tag: u8, rest: &[u8], passed: Option<OwnedFd>) -> Result<()> {
         let napi_id = || <[u8; 4]>::try_from(rest).map(u32::from_le_bytes);
         match (tag, passed) {
             (tag::JOURNAL, _) => {
@@ -419,8 +491,6 @@ impl Care {
                 if !journal.is_here() {
                     return bad("the journal belongs to another network namespace");
                 }
-                // Reads every setting, so that nothing has to be loaded when it counts.
-                journal.dry_run(&mut self.access);
                 self.journals.insert(path, journal.owner());
                 Ok(())
             }
@@ -441,6 +511,54 @@ impl Care {
             },
             _ => bad("unknown"),
         }
+    }
+
+    /// Reads every setting of a new journal, so that nothing has to be loaded when it counts. The guard does not wait for
+    /// it.
+    fn warm(&mut self, tag: u8, content: &[u8]) {
+        let path = Path::new(OsStr::from_bytes(content));
+        if tag == tag::JOURNAL
+            && self.journals.contains_key(path)
+            && let Ok(journal) = Journal::load(path)
+        {
+            journal.dry_run(&mut self.access);
+        }
+    }
+
+    /// Puts everything back under a guard that does not move but lives: its journals stay, and so does this process.
+    /// Nobody else restores the journal of a live guard, so no lock is waited for; the guard may hold it.
+    fn revoke(&mut self) -> Vec<String> {
+        let mut lines = Vec::new();
+        let mut done = Vec::new();
+        for (path, owner) in &self.journals {
+            let Ok(journal) = Journal::load(path) else { continue };
+            if journal.owner() != *owner || !journal.is_here() {
+                continue;
+            }
+            let mut outcomes = journal.restore_present(&mut self.access);
+            for _ in 1..ATTEMPTS {
+                if !outcomes.iter().any(|o| matches!(o.fate, Fate::Failed { .. })) {
+                    break;
+                }
+                std::thread::sleep(Duration::from_millis(2));
+                outcomes = journal.restore_present(&mut self.access);
+            }
+            done.push((journal, outcomes));
+        }
+        for handle in self.handles.values() {
+            turn(handle.as_fd());
+        }
+        for (journal, outcomes) in &done {
+            let open = outcomes.iter().filter(|o| !o.settled()).count();
+            let rest = if open == 0 { String::new() } else { format!(", {open} not") };
+            lines.push(format!(
+                "weir keeper: guard pid {} does not move; {}: {} settings as before{rest}",
+                journal.owner().pid,
+                journal.name(),
+                outcomes.len() - open
+            ));
+        }
+        lines
     }
 
     /// Puts everything back; answers one line per interface for the user.

@@ -175,8 +175,17 @@ impl Device {
 
     /// Names of the interfaces that this one stands on (bond, bridge, VLAN), and for a bond or bridge its ports.
     pub fn lower(&self) -> Result<Vec<String>> {
+        self.neighbours("lower_")
+    }
+
+    /// Names of the interfaces that stand on this one: its bond, bridge, VRF and VLANs.
+    pub fn upper(&self) -> Result<Vec<String>> {
+        self.neighbours("upper_")
+    }
+
+    fn neighbours(&self, prefix: &str) -> Result<Vec<String>> {
         let mut names: Vec<String> =
-            self.list(".")?.iter().filter_map(|n| n.strip_prefix("lower_").map(String::from)).collect();
+            self.list(".")?.iter().filter_map(|n| n.strip_prefix(prefix).map(String::from)).collect();
         names.sort();
         Ok(names)
     }

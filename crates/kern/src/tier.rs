@@ -100,6 +100,8 @@ pub struct Probes {
     pub levels: Here,
     /// SCHED_FIFO.
     pub fifo: Here,
+    /// A handle is marked by a datagram of a flow that any firewall lets through.
+    pub steering: Here,
     /// Asked by root. Otherwise missing privileges do not count against the host.
     pub root: bool,
     /// CAP_NET_ADMIN.
@@ -222,6 +224,15 @@ pub fn host(access: &mut Access) -> Host {
             ["real-time class (FIFO)", "config", "pollers and keeper before hogs", "nice -20 instead"],
         ),
         (
+            probe_steering(bpf),
+            [
+                "handle past firewalls",
+                "5.17",
+                "takeover of UDP behind any firewall",
+                "mode thread where a firewall drops",
+            ],
+        ),
+        (
             capabilities(net_admin, bpf, perfmon),
             ["privileges", "root", "everything that weir changes", "guard cannot run"],
         ),
@@ -242,6 +253,7 @@ pub fn host(access: &mut Access) -> Host {
             tracepoints: here[5],
             levels: here[6],
             fifo: here[7],
+            steering: here[8],
             root: nix::unistd::geteuid().is_root(),
             net_admin,
             bpf,
@@ -332,6 +344,24 @@ fn probe_fifo() -> Seen {
         }
         _ => seen(Here::NotKnown, "no thread could be made"),
     }
+}
+
+/// Whether the program loads that marks a handle; it is attached to nothing.
+#[cfg(not(no_bpf))]
+fn probe_steering(bpf: bool) -> Seen {
+    match crate::guard::Steering::load() {
+        Ok(_) => seen(
+            Here::Yes,
+            "sk_lookup; TCP and forwarded frames: only if the firewall accepts UDP to the interface's address",
+        ),
+        Err(_) if !bpf => hidden("loading it needs CAP_BPF"),
+        Err(e) => seen(Here::No, format!("sk_lookup: {}", crate::guard::short(&e))),
+    }
+}
+
+#[cfg(no_bpf)]
+fn probe_steering(_bpf: bool) -> Seen {
+    seen(Here::NotKnown, "this weir was built without BPF programs; install clang and build again")
 }
 
 fn capabilities(net_admin: bool, bpf: bool, perfmon: bool) -> Seen {

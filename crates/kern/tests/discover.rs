@@ -59,6 +59,26 @@ fn a_veth_and_its_sources_root() {
 }
 
 #[test]
+fn packets_are_seen_as_those_of_what_stands_on_their_interface_root() {
+    if !root_or_skip("packets_are_seen_as_those_of_what_stands_on_their_interface_root") {
+        return;
+    }
+    let ns = NetNs::new("seen");
+    for command in
+        ["link add a0 type veth peer name a1", "link add br0 type bridge", "link set a0 master br0"]
+    {
+        ip(&ns, command);
+    }
+    ns.run(|| {
+        let access = Access::for_current_netns().unwrap();
+        let index = |name| netns::index_of(name).unwrap();
+        assert_eq!(discover::seen_as(&access, index("a0"), 16), [index("a0"), index("br0")]);
+        assert_eq!(discover::seen_as(&access, index("a1"), 16), [index("a1")]);
+        assert_eq!(discover::seen_as(&access, index("a0"), 1), [index("a0")], "a limit");
+    });
+}
+
+#[test]
 fn stacked_interfaces_resolve_root() {
     if !root_or_skip("stacked_interfaces_resolve_root") {
         return;

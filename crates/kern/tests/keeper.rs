@@ -79,13 +79,24 @@ fn guard(dir: &Path) {
     let mut keeper = Keeper::spawn(&dir.join("keeper")).unwrap();
     keeper.journal(&journal).unwrap();
     keeper.handle(napi_id, handle.as_fd()).unwrap();
+    let pulse = keeper.pulse();
+    if std::env::var("GUARD_BEATS").is_ok() {
+        pulse.arm();
+        let beat = pulse.clone();
+        std::thread::spawn(move || {
+            loop {
+                beat.tick();
+                std::thread::sleep(Duration::from_millis(10));
+            }
+        });
+    }
     for p in &planned {
         access.write(&p.setting, &p.new).unwrap();
     }
     let turn = || _ = handle.recv(&mut [0; 16]);
     turn();
     assert!(keeper.alive());
-    println!("polling {}", keeper.pid());
+    println!("polling {} {}", keeper.pid(), keeper.left_cgroup());
     if std::env::var("GUARD_ENDS").is_ok() {
         let mut line = String::new();
         std::io::stdin().read_line(&mut line).unwrap();
@@ -96,7 +107,19 @@ fn guard(dir: &Path) {
         keeper.dismiss().unwrap();
         return;
     }
-    std::thread::sleep(Duration::from_secs(60));
+    let until = Instant::now() + Duration::from_secs(60);
+    let mut seen = pulse.revoked();
+    while Instant::now() < until {
+        if pulse.revoked() != seen {
+            seen = pulse.revoked();
+            // As a guard does that has noticed: the source is taken over anew.
+            for p in &planned {
+                access.write(&p.setting, &p.new).unwrap();
+            }
+            println!("revoked {seen}");
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
 }
 
 /// A guard under test: a pair of namespaces, the guard inside one, the sender in the other.
@@ -110,6 +133,7 @@ struct Guard {
     child: Child,
     out: BufReader<ChildStdout>,
     keeper: u32,
+    apart: bool,
 }
 
 impl Drop for Guard {
@@ -150,19 +174,23 @@ impl Scene {
     }
 
     fn guard(&self, ends: bool) -> Guard {
+        self.start(if ends { "GUARD_ENDS" } else { "GUARD_STAYS" })
+    }
+
+    fn start(&self, how: &str) -> Guard {
         let mut command = Command::new(std::env::current_exe().unwrap());
         command.args(["--exact", "part_guard", "--nocapture", "--test-threads=1"]);
-        command.env("GUARD_DIR", self.dir.path()).stdin(Stdio::piped()).stdout(Stdio::piped());
-        if ends {
-            command.env("GUARD_ENDS", "1");
-        }
+        command.env("GUARD_DIR", self.dir.path()).env(how, "1");
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
         // A child is born in the namespace of the thread that starts it.
         let mut child = self.host.run(|| command.spawn().unwrap());
         let out = BufReader::new(child.stdout.take().unwrap());
-        let mut guard = Guard { child, out, keeper: 0 };
+        let mut guard = Guard { child, out, keeper: 0, apart: false };
         guard.line("bound");
         self.send(7000, 1);
-        guard.keeper = guard.line("polling ").parse().unwrap();
+        let polling = guard.line("polling ");
+        let (pid, apart) = polling.split_once(' ').unwrap();
+        (guard.keeper, guard.apart) = (pid.parse().unwrap(), apart == "true");
         guard
     }
 
@@ -276,8 +304,8 @@ fn the_keeper_stands_apart_root() {
         .filter_map(|e| fs::read_link(e.unwrap().path()).ok())
         .map(|l| l.to_string_lossy().into_owned())
         .collect();
-    // Standard streams, the guard's socket, the handle, netlink, and its own sysfs.
-    assert!(fds.len() <= 3 + 5, "{fds:?}");
+    // Standard streams, the guard's socket, its first thread, the bell, the handle, netlink, and its own sysfs.
+    assert!(fds.len() <= 3 + 6, "{fds:?}");
     assert!(!fds.iter().any(|f| f.contains("run") || f.contains(".json")), "{fds:?}");
     let used = || -> u64 {
         // All threads: here the keeper runs in a thread of the test program.
@@ -385,4 +413,163 @@ fn spawn_tells_why_it_fails_root() {
     let mut said = String::new();
     child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
     assert!(!child.wait().unwrap().success() && said.contains("started by `weir guard` only"), "{said}");
+}
+
+const OLD: (Option<u32>, Option<u64>) = (Some(0), Some(0));
+const POLLED: (Option<u32>, Option<u64>) = (Some(8), Some(FLUSH_NS));
+
+fn signal(pid: u32, signal: i32) {
+    // SAFETY: a plain system call on a process that this test has started.
+    assert_eq!(unsafe { libc::kill(pid as i32, signal) }, 0);
+}
+
+/// A stopped guard is restored under within its time, is told so when it goes on, and is watched again. The time is
+/// measured from the signal; its bound is the promise plus what a busy machine may be late, so the median is printed.
+#[test]
+fn a_guard_that_does_not_move_is_restored_under_root() {
+    if !root_or_skip("a_guard_that_does_not_move_is_restored_under_root") {
+        return;
+    }
+    let scene = Scene::new("stop");
+    let mut guard = scene.start("GUARD_BEATS");
+    // Several patiences: a guard that beats is left alone.
+    std::thread::sleep(4 * keeper::PULSE_PATIENCE);
+    assert_eq!(scene.values(), POLLED);
+    let mut times = Vec::new();
+    for round in 1..=5 {
+        let begin = Instant::now();
+        signal(guard.child.id(), libc::SIGSTOP);
+        wait_until("settings", DEADLINE, || scene.values() == OLD);
+        times.push(begin.elapsed());
+        assert_eq!(scene.journals(), 1, "it lives, and so does its journal");
+        assert!(Owner { pid: guard.keeper, start: proc::start_time(guard.keeper).unwrap() }.alive());
+        signal(guard.child.id(), libc::SIGCONT);
+        assert_eq!(guard.line("revoked "), round.to_string());
+        assert_eq!(scene.values(), POLLED, "it has taken over anew, and is watched anew");
+    }
+    times.sort();
+    println!("restored {times:?} after the stop");
+    // The keeper it has is still the one that restores after a death.
+    guard.child.kill().unwrap();
+    wait_until("settings", DEADLINE, || scene.values() == OLD);
+    wait_until("journal", DEADLINE, || scene.journals() == 0);
+}
+
+/// A group of this test in a hierarchy, removed at the end.
+struct Group(PathBuf);
+
+impl Group {
+    fn new(root: &str) -> Option<Group> {
+        let path = Path::new(root).join(format!("weir-test-{}", std::process::id()));
+        fs::create_dir(&path).is_ok().then_some(Group(path))
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        wait_until("empty group", DEADLINE, || fs::remove_dir(&self.0).is_ok());
+    }
+}
+
+/// Guard and whoever shares its control group are frozen; the keeper is not.
+#[test]
+fn a_freezer_does_not_stop_the_keeper_root() {
+    if !root_or_skip("a_freezer_does_not_stop_the_keeper_root") {
+        return;
+    }
+    let roots = ["/sys/fs/cgroup/unified", "/sys/fs/cgroup"];
+    let Some(root) = roots.into_iter().find(|r| Path::new(r).join("cgroup.controllers").exists()) else {
+        eprintln!("skipped: no control groups of version 2");
+        return;
+    };
+    let Some(group) = Group::new(root) else {
+        eprintln!("skipped: no control group can be made");
+        return;
+    };
+    let scene = Scene::new("freeze");
+    // The guard's child is in its group from the start: a shell puts itself there before it becomes the keeper.
+    let script = scene.dir.path().join("keeper");
+    let text = fs::read_to_string(&script).unwrap();
+    let enter = format!("echo 0 > '{}/cgroup.procs'\n", group.0.display());
+    fs::write(&script, text.replacen('\n', &format!("\n{enter}"), 1)).unwrap();
+    let guard = scene.start("GUARD_BEATS");
+    fs::write(group.0.join("cgroup.procs"), guard.child.id().to_string()).unwrap();
+    let of_keeper = fs::read_to_string(format!("/proc/{}/cgroup", guard.keeper)).unwrap();
+    assert!(of_keeper.lines().any(|l| l == "0::/"), "{of_keeper}");
+    assert!(guard.apart, "and the guard can say so");
+    let begin = Instant::now();
+    fs::write(group.0.join("cgroup.freeze"), "1").unwrap();
+    wait_until("settings", DEADLINE, || scene.values() == OLD);
+    println!("restored {:?} after the freeze", begin.elapsed());
+    fs::write(group.0.join("cgroup.freeze"), "0").unwrap();
+    drop(guard);
+    wait_until("journal", DEADLINE, || scene.journals() == 0);
+}
+
+/// An answer that comes after the guard has given it up is never taken for that to the next request.
+#[test]
+fn a_late_answer_is_nobodys_root() {
+    if !root_or_skip("a_late_answer_is_nobodys_root") {
+        return;
+    }
+    let scene = Scene::new("late");
+    let mut keeper = scene.host.run(|| Keeper::spawn(&scene.dir.path().join("keeper")).unwrap());
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let pid = keeper.pid();
+    for round in 1..=5 {
+        signal(pid, libc::SIGSTOP);
+        let begin = Instant::now();
+        // It would be refused: no descriptor is a handle of this request.
+        let late = keeper.drop_handle(1).unwrap_err();
+        assert!(late.is_lost() && begin.elapsed() < 2 * keeper::PATIENCE, "{late}");
+        signal(pid, libc::SIGCONT);
+        keeper.handle(round, socket.as_fd()).unwrap();
+        assert!(keeper.alive());
+    }
+    signal(pid, libc::SIGSTOP);
+    keeper.kill();
+    assert_eq!(proc::start_time(pid), None, "ended and reaped, though it was stopped");
+}
+
+fn policy(pid: i32) -> i32 {
+    // SAFETY: a plain system call.
+    unsafe { libc::sched_getscheduler(pid) }
+}
+
+/// The guard dies while its keeper is being started: whoever is the parent by then is none of the keeper's business.
+#[test]
+fn a_keeper_without_a_guard_hurries_nobody_root() {
+    if !root_or_skip("a_keeper_without_a_guard_hurries_nobody_root") {
+        return;
+    }
+    let scene = Scene::new("orphan");
+    let script = scene.dir.path().join("keeper");
+    let text = fs::read_to_string(&script).unwrap();
+    let (ready, go) = (scene.dir.path().join("ready"), scene.dir.path().join("go"));
+    // The keeper's program begins when its parent is dead, and says when it has ended.
+    let wait = format!(
+        "echo $$ > '{0}.tmp'; mv '{0}.tmp' '{0}'\nwhile [ ! -e '{1}' ]; do sleep 0.01; done\n",
+        ready.display(),
+        go.display()
+    );
+    fs::write(&script, text.replacen('\n', &format!("\n{wait}"), 1)).unwrap();
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["--exact", "part_guard", "--nocapture", "--test-threads=1"]);
+    command.env("GUARD_DIR", scene.dir.path()).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut child = scene.host.run(|| command.spawn().unwrap());
+    let out = BufReader::new(child.stdout.take().unwrap());
+    let mut guard = Guard { child, out, keeper: 0, apart: false };
+    guard.line("bound");
+    scene.send(7000, 1);
+    wait_until("keeper", DEADLINE, || ready.exists());
+    let keeper: u32 = fs::read_to_string(&ready).unwrap().trim().parse().unwrap();
+    guard.child.kill().unwrap();
+    guard.child.wait().unwrap();
+    let stat = fs::read_to_string(format!("/proc/{keeper}/stat")).unwrap();
+    let parent: i32 = stat.rsplit_once(") ").unwrap().1.split(' ').nth(1).unwrap().parse().unwrap();
+    let before = (policy(1), policy(parent));
+    fs::write(&go, "").unwrap();
+    wait_until("keeper's exit", DEADLINE, || proc::start_time(keeper).is_none());
+    assert_eq!((policy(1), policy(parent)), before);
+    assert_eq!(scene.values(), OLD, "the guard had changed nothing");
 }

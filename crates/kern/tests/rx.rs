@@ -21,6 +21,7 @@ fn polled(table: &Table, full: bool) -> (Gauges, Rx) {
     gauges.set_rules(table).unwrap();
     let views = &gauges.views;
     views.source_ctls[0].mode.store(mode::POLL, Relaxed);
+    views.source_ctls[0].lease.store(u64::MAX, Relaxed);
     if full {
         views.consumer_ctls[0].inhibited.store(1, Relaxed);
         views.consumer_ctls[0].shed.store(1, Relaxed);
@@ -139,6 +140,33 @@ fn a_flood_dressed_as_protected_keeps_to_its_bound_root() {
     assert!(passed <= 500.0 * (elapsed + 0.1) + 2.0, "{passed}");
     assert!(passed >= 450.0 * elapsed, "{passed}");
     assert_eq!(lost, 0, "another rule's frame was shed");
+}
+
+/// A guard that has stopped renews nothing: what it held back is let through, by the clock of the last tick.
+#[test]
+fn a_lease_that_is_over_holds_nothing_back_root() {
+    if !testkit::root_or_skip("a_lease_that_is_over_holds_nothing_back_root") {
+        return;
+    }
+    let (gauges, rx) = polled(&table(&[]), true);
+    let address = |port| std::net::SocketAddrV4::new(std::net::Ipv4Addr::new(198, 18, 0, 1), port);
+    let flood = testkit::packet::Udp::new(address(10_000), address(PORT)).frame();
+    let ctl = &gauges.views.source_ctls[0];
+    let clock = || {
+        let now = nix::time::clock_gettime(nix::time::ClockId::CLOCK_MONOTONIC_COARSE).unwrap();
+        Duration::from(now).as_nanos() as u64
+    };
+    assert_eq!(rx.run(&flood, 1).unwrap().0, XDP_DROP);
+    ctl.lease.store(clock() - 1, Relaxed);
+    ctl.mark_port.store(PORT, Relaxed);
+    ctl.marks.store(1, Relaxed);
+    assert_eq!(rx.run(&flood, 1).unwrap().0, XDP_PASS);
+    let marked = || gauges.views.rx_stats[0].marked.load(Relaxed);
+    assert_eq!((counts(&gauges)[4], marked()), (1, 0), "neither shed nor rewritten");
+    ctl.lease.store(clock() + 60_000_000_000, Relaxed);
+    assert_eq!(rx.run(&flood, 1).unwrap().0, XDP_PASS);
+    assert_eq!(marked(), 1, "rewritten");
+    assert_eq!(rx.run(&flood, 1).unwrap().0, XDP_DROP);
 }
 
 #[test]

@@ -12,10 +12,21 @@
 //! | [`budget`] | when packet work has had its share of the CPU | M&R 7, MR-27 |
 //! | [`rotation`] | whose turn is next | M&R 6.4, MR-16 |
 //! | [`blame`] | which sources of an overloaded CPU are taken over | M&R 5.2, MR-10, MR-16 |
+//! | [`dispatch`] | which source is taken over, when, for what, by which poller | M&R 5.2, MR-10, MR-16 |
+//! | [`refusals`] | when a refused takeover is tried again, when it is given up | |
+//! | [`causes`] | nothing: the reasons as types, and their sentences | |
 //! | [`overflow`] | when sockets that lose packets are evidence of overload | M&R 5.2, MR-10, MR-19 |
 //! | [`switch`] | when polling replaces interrupts, and back | M&R 5.2, MR-10, MR-19 |
+//! | [`bulk`] | whether a source carries bulk TCP, which slows itself down | |
+//! | [`settling`] | when a takeover is over, and how long softirqs are kept short | MR-10 |
+//! | [`near`] | when softirq is held against the budget | M&R 7, MR-27 |
 //! | [`netset`] | how many CPUs do networking only | ES-17, ES-18 |
 //! | [`holding`] | whether a driver keeps its interrupts off | M&R 6.4, X-02 |
+//! | [`lease`] | until when something is held back for a poller that may have stopped | |
+//! | [`turns`] | how many polls a turn makes, when a handle is stale | |
+//! | [`lending`] | when the poller runs behind its programs | M&R 7 |
+//! | [`contention`] | whether other programs compete, so that reads are watched | M&R 6.6.1 |
+//! | [`host`] | the options for one host, all defaults | |
 //! | [`poller`] | the next action of one CPU's poller, out of the first four | M&R 6.4, MR-15 |
 //! | [`accept`] | whose accept queue takes a connection, who steals, which flow groups move | Beihang 4, BH-17, BH-20 |
 //! | [`watchdog`] | when the supervisor may hear that the guard is alive | |
@@ -24,14 +35,24 @@ pub mod accept;
 pub mod blame;
 pub mod budget;
 pub mod bulk;
+pub mod causes;
 pub mod classes;
+pub mod contention;
+pub mod dispatch;
 pub mod holding;
+pub mod host;
+pub mod lease;
+pub mod lending;
 pub mod look;
+pub mod near;
 pub mod netset;
 pub mod overflow;
 pub mod poller;
+pub mod refusals;
 pub mod rotation;
+pub mod settling;
 pub mod switch;
+pub mod turns;
 pub mod watchdog;
 pub mod watermark;
 

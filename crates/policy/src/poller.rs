@@ -62,7 +62,7 @@ const FULL_LATELY: Nanos = 1000 * MILLISECOND;
 /// A turn with fewer frames than this tells little: it is averaged in.
 const LOOK_FRAMES_MIN: u32 = 8;
 
-/// Options of a poller; all can change while it runs.
+/// Options of a poller; all can change while it runs. [`Config::for_host`] has the defaults.
 #[derive(Clone, Copy, Debug)]
 pub struct Config {
     /// Most packets of one turn; even, at least 2.
@@ -87,24 +87,6 @@ pub struct Config {
     pub first_look: Nanos,
     /// When to take over and release.
     pub timing: Timing,
-}
-
-impl Default for Config {
-    fn default() -> Self {
-        Self {
-            quota: 32,
-            // Two of the kernel's own polls.
-            lent_quota: 128,
-            nap: 50_000,
-            flush_timeout: 5 * MILLISECOND,
-            marks: Marks::new(750, 250, 10 * MILLISECOND),
-            budget: 800,
-            period: 10 * MILLISECOND,
-            ring: 256,
-            first_look: 0,
-            timing: Timing::default(),
-        }
-    }
 }
 
 /// Events that end a sleep early.

@@ -2,6 +2,11 @@ use super::*;
 use crate::switch::Evidence;
 use proptest::prelude::*;
 
+/// The defaults, with the longest period that is chosen.
+fn usual() -> Config {
+    Config { period: crate::host::PERIOD.1, ..Config::for_host(&crate::host::DEFAULTS) }
+}
+
 fn polling(config: Config, sources: usize) -> Poller {
     let mut p = Poller::new(config, 0);
     for i in 0..sources {
@@ -18,9 +23,9 @@ fn full(spent: Nanos) -> Turned {
 
 #[test]
 fn parks_without_sources_and_after_release() {
-    let mut p = Poller::new(Config::default(), 0);
+    let mut p = Poller::new(usual(), 0);
     assert_eq!(p.next(0), Action::Park);
-    let mut p2 = polling(Config::default(), 1);
+    let mut p2 = polling(usual(), 1);
     assert!(matches!(p2.next(0), Action::Turn { source: 0, packets: 32 }));
     assert!(p2.released(5, 0).is_some_and(|s| s.mode() == Mode::Interrupt));
     assert_eq!(p2.next(6), Action::Park);
@@ -29,7 +34,7 @@ fn parks_without_sources_and_after_release() {
 /// MR-16: two sources that both have packets alternate.
 #[test]
 fn alternates_between_sources() {
-    let mut p = polling(Config::default(), 2);
+    let mut p = polling(usual(), 2);
     let mut now = 0;
     let mut order = vec![];
     for _ in 0..6 {
@@ -44,7 +49,7 @@ fn alternates_between_sources() {
 /// MR-19, MR-22: a ring that drains because a full socket drops cheaply is no calm; a source beside it keeps its own.
 #[test]
 fn a_source_that_fills_its_consumer_is_not_released() {
-    let mut p = polling(Config::default(), 2);
+    let mut p = polling(usual(), 2);
     let (flood, light) = (0, 1);
     let mut now = 0;
     for round in 0..100 {
@@ -66,7 +71,7 @@ fn a_source_that_fills_its_consumer_is_not_released() {
 /// MR-22: a full consumer pauses its source; the low mark ends the pause.
 #[test]
 fn pauses_for_a_full_consumer_and_resumes_at_low_water() {
-    let mut p = polling(Config::default(), 1);
+    let mut p = polling(usual(), 1);
     assert!(p.level(0, 3, 800));
     assert!(p.is_inhibited(3));
     // The first turn finds out that all of it is for the full consumer.
@@ -86,7 +91,7 @@ fn pauses_for_a_full_consumer_and_resumes_at_low_water() {
 /// MR-23: one slow consumer does not stop another one on the same source.
 #[test]
 fn mixed_traffic_is_not_paused() {
-    let mut p = polling(Config::default(), 1);
+    let mut p = polling(usual(), 1);
     p.level(0, 0, 1000);
     p.turned(10, 0, Turned { packets: 8, frames: 16, to_full: 8, spent: 10, ..Turned::default() });
     assert!(matches!(p.next(10), Action::Turn { .. }));
@@ -95,7 +100,7 @@ fn mixed_traffic_is_not_paused() {
 /// MR-27: a spent budget sleeps to the end of the period, an idle CPU ends that.
 #[test]
 fn budget_sleeps_and_idle_lends() {
-    let mut p = polling(Config { period: 1000, budget: 500, flush_timeout: 100_000, ..Config::default() }, 1);
+    let mut p = polling(Config { period: 1000, budget: 500, flush_timeout: 100_000, ..usual() }, 1);
     p.turned(500, 0, full(500));
     assert_eq!(p.next(500), Action::Sleep { until: 1000, wake: WakeOn { idle: true, ..WakeOn::default() } });
     p.cpu_idle(600);
@@ -105,7 +110,7 @@ fn budget_sleeps_and_idle_lends() {
 
 #[test]
 fn drained_rings_nap_and_then_release() {
-    let config = Config::default();
+    let config = usual();
     let mut p = polling(config, 1);
     let mut now = 0;
     loop {
@@ -143,7 +148,7 @@ fn nap(p: &mut Poller, now: Nanos, frames: u32) -> (Nanos, Nanos) {
 
 #[test]
 fn a_busy_cpu_lengthens_naps_and_an_idle_one_ends_them() {
-    let config = Config::default();
+    let config = usual();
     let mut p = polling(config, 1);
     let mut longest = 0;
     for turn in 1..60 {
@@ -168,7 +173,7 @@ fn a_busy_cpu_lengthens_naps_and_an_idle_one_ends_them() {
 
 #[test]
 fn a_source_that_has_just_come_is_looked_at() {
-    let mut p = polling(Config { first_look: crate::look::FIRST, ..Config::default() }, 1);
+    let mut p = polling(Config { first_look: crate::look::FIRST, ..usual() }, 1);
     assert!(!p.looks(MILLISECOND));
     p.turned(MILLISECOND, 0, Turned { packets: 8, frames: 8, ..Turned::default() });
     assert!(p.looks(MILLISECOND) && !p.protects(MILLISECOND));
@@ -179,7 +184,7 @@ fn a_source_that_has_just_come_is_looked_at() {
 
 #[test]
 fn a_full_consumer_is_remembered_for_a_second() {
-    let mut p = polling(Config::default(), 1);
+    let mut p = polling(usual(), 1);
     assert!(!p.was_full(MILLISECOND));
     p.level(MILLISECOND, 0, 800);
     p.level(2 * MILLISECOND, 0, 100);
@@ -188,7 +193,7 @@ fn a_full_consumer_is_remembered_for_a_second() {
 
 #[test]
 fn pause_is_held_by_heartbeats() {
-    let config = Config { period: 40 * MILLISECOND, budget: 100, ..Config::default() };
+    let config = Config { period: 40 * MILLISECOND, budget: 100, ..usual() };
     let mut p = polling(config, 2);
     p.turned(0, 0, full(8 * MILLISECOND));
     let mut now = 0;
@@ -232,7 +237,7 @@ proptest! {
     ) {
         const RING: u32 = 256;
         const QUEUE: u32 = 64;
-        let mut config = Config { budget, ..Config::default() };
+        let mut config = Config { budget, ..usual() };
         if !feedback { config.marks = None; }
         let mut p = polling(config, 4);
         let mut m = Toy::default();
@@ -315,7 +320,7 @@ fn paused(config: Config) -> Poller {
 
 #[test]
 fn a_pause_without_protected_packets_has_heartbeats_only() {
-    let mut p = paused(Config::default());
+    let mut p = paused(usual());
     let (mut now, mut turns) = (1001, 0);
     while now < 9 * MILLISECOND {
         match p.next(now) {
@@ -334,7 +339,7 @@ fn a_pause_without_protected_packets_has_heartbeats_only() {
 #[test]
 fn a_protected_packet_starts_the_look_and_its_end_is_the_end_of_the_look() {
     // The consumer never reads, and its inhibit does not end within the test.
-    let mut p = paused(Config { marks: Marks::new(750, 250, 10_000 * MILLISECOND), ..Config::default() });
+    let mut p = paused(Config { marks: Marks::new(750, 250, 10_000 * MILLISECOND), ..usual() });
     let one =
         Turned { packets: 1, frames: 32, to_full: 31, protected: 1, spent: 5000, drained: true, refused: 0 };
     p.turned(10_000, 0, one);
@@ -362,7 +367,7 @@ fn a_protected_packet_starts_the_look_and_its_end_is_the_end_of_the_look() {
 /// What overflows the ring has no class: while protected packets come the ring does not wait for programs.
 #[test]
 fn protected_packets_are_told_for_as_long_as_the_look_lasts() {
-    let mut p = polling(Config::default(), 2);
+    let mut p = polling(usual(), 2);
     p.turned(10, 0, Turned { packets: 32, frames: 32, spent: 10, ..Turned::default() });
     assert!(!p.protects(10), "there were none");
     p.turned(20, 1, Turned { packets: 1, frames: 1, protected: 1, spent: 10, ..Turned::default() });
@@ -382,7 +387,7 @@ fn protected_packets_are_told_for_as_long_as_the_look_lasts() {
 fn the_first_look_finds_protected_packets() {
     let first = crate::look::FIRST;
     let marks = Marks::new(750, 250, 10_000 * MILLISECOND);
-    let mut p = polling(Config { marks, first_look: first, ..Config::default() }, 1);
+    let mut p = polling(Config { marks, first_look: first, ..usual() }, 1);
     p.level(0, 0, 900);
     let none = Turned { frames: 100, to_full: 100, spent: 10_000, drained: true, ..Turned::default() };
     p.turned(1000, 0, none);
@@ -405,7 +410,7 @@ fn the_first_look_finds_protected_packets() {
 
 #[test]
 fn protected_frames_do_not_end_a_pause() {
-    let mut p = paused(Config::default());
+    let mut p = paused(usual());
     let half = Turned {
         packets: 16,
         frames: 32,
@@ -424,7 +429,7 @@ fn protected_frames_do_not_end_a_pause() {
 /// While programs run before it a poller's turns are larger, as far as its consumer has room; else of the quota.
 #[test]
 fn lent_turns_are_larger_and_fit() {
-    let mut p = polling(Config::default(), 1);
+    let mut p = polling(usual(), 1);
     let packets = |p: &mut Poller, now| match p.next(now) {
         Action::Turn { packets, .. } => packets,
         other => panic!("{other:?}"),
@@ -455,7 +460,7 @@ fn lent_turns_are_larger_and_fit() {
 /// A container's socket is full: turns in vain are followed by a nap, and one that was not goes on at once.
 #[test]
 fn turns_in_vain_pause_the_source() {
-    let mut p = polling(Config::default(), 1);
+    let mut p = polling(usual(), 1);
     let now = 1_000_000;
     let turn = Turned { packets: 32, frames: 32, spent: 10, ..Turned::default() };
     p.turned(now, 0, Turned { refused: 20, ..turn });
@@ -470,7 +475,7 @@ fn turns_in_vain_pause_the_source() {
 /// Sleeps in 100 ms of so many sources that get 20 k/s and a bit, each another bit, and whether each is served.
 fn sleeps(sources: usize, protected: bool) -> u32 {
     let timing = Timing { hold_min: 1000 * MILLISECOND, ..Timing::default() };
-    let config = Config { first_look: 20 * MILLISECOND, timing, ..Config::default() };
+    let config = Config { first_look: 20 * MILLISECOND, timing, ..usual() };
     let mut p = polling(config, 1);
     let (mut now, mut sleeps, mut known) = (0, 0, 1);
     let mut arrived = vec![0; sources];
@@ -527,7 +532,7 @@ fn sources_nap_together() {
 
 /// CPU time that turns take in 100 ms, ms, of so many flooded sources; of ten packets full queues refuse so many.
 fn in_vain(sources: usize, refused: u32) -> Nanos {
-    let mut p = polling(Config { budget: 1000, ..Config::default() }, sources);
+    let mut p = polling(Config { budget: 1000, ..usual() }, sources);
     let (mut now, mut busy) = (0, 0);
     for step in 0.. {
         assert!(step < 100_000, "no progress at {now}");

@@ -13,6 +13,7 @@ mod install;
 mod lab;
 mod options;
 mod out;
+mod outbox;
 mod parse;
 mod predict;
 mod sim;
@@ -28,6 +29,12 @@ use std::ffi::OsString;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
+    let code = lead();
+    out::drain();
+    code
+}
+
+fn lead() -> ExitCode {
     match run(std::env::args_os().collect()) {
         Ok(code) => code,
         Err(err) => {
@@ -73,6 +80,7 @@ fn command(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Man { dir } => install::man(&dir),
         Command::Undo(args) => undo::run(&args, paint),
         Command::Keeper { fd } => {
+            guard::last_words::aborts("the keeper");
             kern::keeper::main(fd).map_err(error::usage)?;
             Ok(ExitCode::SUCCESS)
         }
@@ -88,6 +96,10 @@ fn guard(args: cli::GuardArgs) -> anyhow::Result<ExitCode> {
     if !opts.dry_run {
         let mut access = kern::settings::Access::for_current_netns()?;
         kern::tier::require_privileges(&kern::tier::host(&mut access))?;
+    }
+    guard::last_words::aborts("the guard");
+    if !opts.dry_run {
+        out::never_wait();
     }
     guard::run(opts)
 }

@@ -9,6 +9,7 @@ use kern::cpus::CpuSet;
 use kern::discover::{self, DiscoverError};
 use kern::settings::Access;
 use policy::classes::{RULES_MAX, Rule, Table};
+use policy::host::DEFAULTS;
 use std::cell::RefCell;
 use std::ops::Range;
 use std::path::PathBuf;
@@ -99,17 +100,17 @@ pub struct GuardOptions {
 }
 
 /// Default of `--reserve`, percent.
-pub const RESERVE: u8 = 20;
+pub const RESERVE: u8 = (DEFAULTS.reserve / 10) as u8;
 /// Packets of a turn while the poller lends its priority, unless a quota was given.
-pub const LENT_QUOTA: u16 = 128;
+pub const LENT_QUOTA: u16 = DEFAULTS.lent_quota as u16;
 /// Default of `--quota`, packets.
-pub const QUOTA: u16 = 32;
+pub const QUOTA: u16 = DEFAULTS.quota as u16;
 /// Default of `--high`, percent.
-pub const HIGH: u8 = 75;
+pub const HIGH: u8 = (DEFAULTS.high / 10) as u8;
 /// Default of `--low`, percent.
-pub const LOW: u8 = 25;
+pub const LOW: u8 = (DEFAULTS.low / 10) as u8;
 /// Default of `--timeout`.
-pub const TIMEOUT: Duration = Duration::from_millis(10);
+pub const TIMEOUT: Duration = Duration::from_nanos(DEFAULTS.timeout);
 /// Default of `--journal-dir` and `--control-dir`.
 pub const RUN_DIR: &str = "/run/weir";
 

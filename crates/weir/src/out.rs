@@ -1,6 +1,41 @@
 //! Where text goes: data on standard output, talk on standard error.
 
 use std::io::{IsTerminal, Write};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+
+use crate::outbox::{Outbox, Standard};
+
+/// Lines of talk that wait for a reader at most.
+const TALK_MAX: usize = 256;
+/// How long the end of a program waits for readers of its last lines.
+const LAST: Duration = Duration::from_millis(200);
+/// Where talk goes once it must not wait.
+static TALK: OnceLock<Outbox> = OnceLock::new();
+/// Dropped lines of talk that were told.
+static TOLD: AtomicU64 = AtomicU64::new(0);
+
+/// From here on talk waits for nobody: what nobody takes is dropped, counted, and told in the next line that is taken.
+pub fn never_wait() {
+    // Without a thread it is written as before.
+    if let Ok(outbox) = Outbox::new("weir-talk", TALK_MAX, Standard::Error) {
+        let _ = TALK.set(outbox);
+    }
+}
+
+/// Gives the last lines of talk a moment to be taken.
+pub fn drain() {
+    if let Some(talk) = TALK.get() {
+        talk.drain(LAST);
+    }
+}
+
+/// Lines of talk that were dropped, because nobody took them.
+#[cfg_attr(no_bpf, allow(dead_code, reason = "the status of the guard has it"))]
+pub fn dropped() -> u64 {
+    TALK.get().map_or(0, Outbox::dropped)
+}
 
 /// Writes data to standard output. A reader that closed the pipe ends the command as a success.
 pub fn data(text: &str) -> anyhow::Result<()> {
@@ -28,10 +63,27 @@ pub fn talk(line: &str) {
 
 /// The same with its weight, which the journal is told: there each line has a priority, elsewhere the words say it.
 pub fn tell(weight: Weight, line: &str) {
-    static JOURNAL: std::sync::OnceLock<bool> = std::sync::OnceLock::new();
+    static JOURNAL: OnceLock<bool> = OnceLock::new();
     let journal = *JOURNAL.get_or_init(kern::proc::stderr_is_journal);
-    // In one call: lines of two processes that share the stream must not mix.
-    let _ = std::io::stderr().lock().write_all(framed(weight, line, journal).as_bytes());
+    let Some(talk) = TALK.get() else {
+        // In one call: lines of two processes that share the stream must not mix.
+        let _ = std::io::stderr().lock().write_all(framed(weight, line, journal).as_bytes());
+        return;
+    };
+    let dropped = talk.dropped();
+    let before = TOLD.load(Relaxed);
+    let mut text = String::new();
+    if dropped > before {
+        text = framed(Weight::Warning, &lost(dropped - before), journal);
+    }
+    text += &framed(weight, line, journal);
+    if talk.send(text.into_bytes()) {
+        TOLD.store(dropped, Relaxed);
+    }
+}
+
+fn lost(lines: u64) -> String {
+    format!("weir: {} dropped: nobody took them", count(usize::try_from(lines).unwrap_or(usize::MAX), "line"))
 }
 
 fn framed(weight: Weight, text: &str, journal: bool) -> String {

@@ -46,16 +46,10 @@ pub fn level(text: &str) -> Result<u8, String> {
 /// Span over which the budget holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Period {
-    /// From the depth of the ring, at most [`Period::AUTO_MAX`].
+    /// From the depth of the ring, [`policy::host::PERIOD`].
     Auto,
     /// 1 ms to 100 ms.
     Fixed(Duration),
-}
-
-impl Period {
-    /// The longest period that `auto` chooses.
-    #[cfg_attr(no_bpf, allow(dead_code, reason = "there is no guard in this build"))]
-    pub const AUTO_MAX: Duration = Duration::from_millis(10);
 }
 
 /// `auto`, or 1 ms to 100 ms.

@@ -66,6 +66,10 @@ pub struct Status {
     pub events: Vec<String>,
     /// What this guard has to do without, and why, one line each.
     pub missing: Vec<String>,
+    /// Lines of `--status` that nobody took, since the guard started; in the lines of `--status` only.
+    pub status_lines_dropped: u64,
+    /// Lines on standard error that nobody took, since the guard started.
+    pub log_lines_dropped: u64,
 }
 
 /// One change of mode.

@@ -41,7 +41,8 @@ struct weir_source_ctl {
 	__u16 mark_v6[8];
 	__u32 poller;		/* its index: whose bound for protected frames counts */
 	__u32 spare;		/* `spared` up to which a frame that somebody would miss is not rewritten */
-	__u32 pad[4];
+	__u64 lease;		/* until then frames may be shed or rewritten; coarse CLOCK_MONOTONIC, ns */
+	__u32 pad[2];
 };
 
 struct weir_source_stat {
@@ -148,6 +149,16 @@ struct weir_event {
 	__u32 cpu;
 };
 
+/* A handle that waits for a datagram of its interface; written by user space, but for the three that say so. */
+struct weir_steer {
+	__u64 lease;		/* until then one may be taken; coarse CLOCK_MONOTONIC, ns */
+	__u64 taken;		/* datagrams taken so far; written by BPF */
+	__u32 wanted;		/* BPF clears it */
+	__u32 spare;		/* datagrams that are let go before one is taken; counted down by BPF */
+	__u32 port;		/* of the handle, host order: rewritten frames are for it */
+	__u32 pad[9];
+};
+
 /* Sources of an interface whose ids are to be learnt: queue q is source first_source + q. */
 struct weir_learn {
 	__u32 first_source;
@@ -164,6 +175,7 @@ _Static_assert(sizeof(struct weir_poller_ctl) == 64, "one line");
 _Static_assert(sizeof(struct weir_cpu_stat) == 64, "one line");
 _Static_assert(sizeof(struct weir_guard_ctl) == 64, "one line");
 _Static_assert(WEIR_CONSUMERS < WEIR_PORT_SHARED, "no consumer's number");
+_Static_assert(sizeof(struct weir_steer) == 64, "one line");
 _Static_assert(sizeof(struct weir_event) == 48, "no holes");
 
 #endif

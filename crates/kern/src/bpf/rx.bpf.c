@@ -135,6 +135,12 @@ static __always_inline int bare_ack(void *data, void *end, const struct weir_vie
 	       bpf_ntohs(ip->tot_len) == sizeof(*ip) + 4 * tcp->doff;
 }
 
+/* What is held back ends by itself, should nobody renew it: by the clock of the last tick, which costs two reads. */
+static __always_inline int in_force(const struct weir_source_ctl *ctl)
+{
+	return ctl->lease >= bpf_ktime_get_coarse_ns();
+}
+
 /* True if this frame was made the handle's; one that somebody would miss only after `spare` others. */
 static __always_inline int marks(void *data, void *end, const struct weir_view *view,
 				 const struct weir_source_ctl *ctl, struct weir_rx_stat *stat)
@@ -145,7 +151,7 @@ static __always_inline int marks(void *data, void *end, const struct weir_view *
 		stat->spared++;
 		return 0;
 	}
-	if (!mark(data, end, view, ctl))
+	if (!in_force(ctl) || !mark(data, end, view, ctl))
 		return 0;
 	stat->marked++;
 	return 1;
@@ -391,7 +397,7 @@ int weir_rx(struct xdp_md *ctx)
 	if (!is_ours(ctx, data, end, &view, ctl))
 		return XDP_PASS;
 	stat->to_full++;
-	if (!consumer_ctl->shed)
+	if (!consumer_ctl->shed || !in_force(ctl))
 		return XDP_PASS;
 	stat->shed++;
 	stat->shed_class[class]++;

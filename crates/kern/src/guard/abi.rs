@@ -80,6 +80,24 @@ shared!(
         poller: AtomicU32,
         /// [`RxStat::spared`] up to which a frame that somebody would miss is not rewritten.
         spare: AtomicU32,
+        /// Until then frames may be shed or rewritten, CLOCK_MONOTONIC ns: what BPF holds back ends by itself.
+        lease: AtomicU64,
+    }
+);
+
+shared!(
+    /// A handle that waits for a datagram of its interface.
+    Steer {
+        /// Until then one may be taken, CLOCK_MONOTONIC ns.
+        lease: AtomicU64,
+        /// Datagrams taken so far.
+        taken: AtomicU64,
+        /// 1 while one is wanted; BPF clears it.
+        wanted: AtomicU32,
+        /// Datagrams that are let go before one is taken; BPF counts it down.
+        spare: AtomicU32,
+        /// Port of the handle, host order: rewritten frames are for it.
+        port: AtomicU32,
     }
 );
 

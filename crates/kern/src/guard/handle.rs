@@ -57,15 +57,28 @@ fn socket(family: i32) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-fn bind_any(fd: &OwnedFd, family: i32) -> io::Result<u16> {
+/// Where a handle may be reached before it is marked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reach {
+    /// By [`super::Steering`] only: it is bound to the loopback address, so that it is no open port.
+    Steered,
+    /// By frames that are rewritten to its port too: it is bound to all addresses.
+    Rewritten,
+}
+
+fn bind(fd: &OwnedFd, family: i32, reach: Reach) -> io::Result<u16> {
     // SAFETY: all-zero is a valid sockaddr_in6 and stands for "any address, any port".
     let mut addr: libc::sockaddr_in6 = unsafe { std::mem::zeroed() };
     addr.sin6_family = family as libc::sa_family_t;
-    let mut len = if family == libc::AF_INET6 {
-        size_of::<libc::sockaddr_in6>()
-    } else {
-        size_of::<libc::sockaddr_in>()
-    } as libc::socklen_t;
+    let mut len = size_of::<libc::sockaddr_in6>() as libc::socklen_t;
+    if family == libc::AF_INET {
+        len = size_of::<libc::sockaddr_in>() as libc::socklen_t;
+        // sin_addr lies where sin6_flowinfo does.
+        addr.sin6_flowinfo = if reach == Reach::Steered { u32::from_ne_bytes([127, 0, 0, 1]) } else { 0 };
+    } else if reach == Reach::Steered {
+        // IPv4's: a socket that is bound to an address of IPv6 takes no packet of IPv4.
+        addr.sin6_addr.s6_addr[10..].copy_from_slice(&[0xff, 0xff, 127, 0, 0, 1]);
+    }
     // SAFETY: `addr` is large enough for both families and `len` tells how much of it counts.
     let rc = unsafe { libc::bind(fd.as_raw_fd(), (&raw const addr).cast(), len) };
     if rc != 0 {
@@ -80,23 +93,70 @@ fn bind_any(fd: &OwnedFd, family: i32) -> io::Result<u16> {
     Ok(u16::from_be(addr.sin6_port))
 }
 
+/// A socket filter that lets through what comes from one of `interfaces` only, at most 128 of them.
+fn only_from(fd: &OwnedFd, interfaces: &[u32]) -> io::Result<()> {
+    const LOAD_ABSOLUTE: u16 = 0x20;
+    const JUMP_EQUAL: u16 = 0x15;
+    const RETURN: u16 = 0x06;
+    // SKF_AD_OFF + SKF_AD_IFINDEX.
+    const INTERFACE: u32 = (-0x1000i32 + 8) as u32;
+    let op = |code, jt, jf, k| libc::sock_filter { code, jt, jf, k };
+    let known = &interfaces[..interfaces.len().min(128)];
+    let mut code = vec![op(LOAD_ABSOLUTE, 0, 0, INTERFACE)];
+    code.extend(known.iter().enumerate().map(|(i, ifindex)| {
+        // To the last instruction, over those that are left and the one that rejects.
+        op(JUMP_EQUAL, (known.len() - i) as u8, 0, *ifindex)
+    }));
+    code.extend([op(RETURN, 0, 0, 0), op(RETURN, 0, 0, u32::MAX)]);
+    filter(fd, &code)
+}
+
+fn filter(fd: &OwnedFd, code: &[libc::sock_filter]) -> io::Result<()> {
+    let program = libc::sock_fprog { len: code.len() as u16, filter: code.as_ptr().cast_mut() };
+    // SAFETY: `program` points to `code`, which lives through the call; the kernel copies it.
+    let rc = unsafe {
+        libc::setsockopt(
+            fd.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_ATTACH_FILTER,
+            (&raw const program).cast(),
+            size_of::<libc::sock_fprog>() as libc::socklen_t,
+        )
+    };
+    if rc == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
 impl Handle {
-    /// A socket bound to a free port of all addresses (dual stack where IPv6 exists), not marked yet.
-    pub fn new() -> io::Result<Self> {
-        let dual = socket(libc::AF_INET6).and_then(|fd| {
-            set(&fd, libc::IPPROTO_IPV6, libc::IPV6_V6ONLY, 0)?;
-            let port = bind_any(&fd, libc::AF_INET6)?;
-            Ok((fd, port))
-        });
-        let (fd, port) = match dual {
-            Ok(both) => both,
-            Err(_) => {
-                let fd = socket(libc::AF_INET)?;
-                let port = bind_any(&fd, libc::AF_INET)?;
-                (fd, port)
+    /// A socket for both families where IPv6 exists, bound to a free port, not marked yet. It takes nothing but what
+    /// comes in by `interfaces`: the guarded one and those that stand on it.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn new(interfaces: &[u32], reach: Reach) -> io::Result<Self> {
+        const IP_FREEBIND: i32 = 15;
+        const IPV6_FREEBIND: i32 = 78;
+        let made = |family: i32| -> io::Result<Self> {
+            let fd = socket(family)?;
+            // Before it has a port: nothing may come in unfiltered.
+            only_from(&fd, interfaces)?;
+            // The loopback device may be down.
+            if family == libc::AF_INET6 {
+                set(&fd, libc::IPPROTO_IPV6, libc::IPV6_V6ONLY, 0)?;
+                let _ = set(&fd, libc::IPPROTO_IPV6, IPV6_FREEBIND, 1);
+            } else {
+                let _ = set(&fd, libc::IPPROTO_IP, IP_FREEBIND, 1);
             }
+            let port = bind(&fd, family, reach)?;
+            Ok(Self { fd, port, budget: 0 })
         };
-        Ok(Self { fd, port, budget: 0 })
+        made(libc::AF_INET6).or_else(|_| made(libc::AF_INET))
+    }
+
+    /// True if datagrams wait in it: a handle without an id that got one can never learn it.
+    pub fn got_something(&self) -> bool {
+        let mut poll = libc::pollfd { fd: self.fd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+        // SAFETY: one pollfd that lives through the call, which does not wait.
+        unsafe { libc::poll(&raw mut poll, 1, 0) > 0 && poll.revents & libc::POLLIN != 0 }
     }
 
     /// Local port, host order.
@@ -128,21 +188,7 @@ impl Handle {
     ///
     /// At most 64 datagrams are read; the kernel's own limit is the receive buffer.
     pub fn seal(&self) -> io::Result<()> {
-        let reject = libc::sock_filter { code: 0x06, jt: 0, jf: 0, k: 0 };
-        let program = libc::sock_fprog { len: 1, filter: (&raw const reject).cast_mut() };
-        // SAFETY: `program` points to one instruction that lives through the call; the kernel copies it.
-        let rc = unsafe {
-            libc::setsockopt(
-                self.fd.as_raw_fd(),
-                libc::SOL_SOCKET,
-                libc::SO_ATTACH_FILTER,
-                (&raw const program).cast(),
-                size_of::<libc::sock_fprog>() as libc::socklen_t,
-            )
-        };
-        if rc != 0 {
-            return Err(io::Error::last_os_error());
-        }
+        filter(&self.fd, &[libc::sock_filter { code: 0x06, jt: 0, jf: 0, k: 0 }])?;
         for _ in 0..64 {
             if self.recv() < 0 {
                 break;

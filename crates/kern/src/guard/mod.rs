@@ -10,16 +10,20 @@ mod rx;
 mod shared;
 #[cfg(not(no_bpf))]
 mod sleep;
+#[cfg(not(no_bpf))]
+mod steer;
 mod when;
 
 pub use abi::{
     CONSUMERS, ConsumerCtl, ConsumerStat, CpuStat, Event, GuardCtl, POLLERS, PollerCtl, RxStat, SOURCES,
-    SourceCtl, SourceStat, Taker, mode, wake,
+    SourceCtl, SourceStat, Steer, Taker, mode, wake,
 };
-pub use handle::{Handle, TurnEnd};
+pub use handle::{Handle, Reach, TurnEnd};
 pub use shared::Shared;
 #[cfg(not(no_bpf))]
 pub use sleep::{Bell, EventRing, EventSource, OpenBell};
+#[cfg(not(no_bpf))]
+pub use steer::{Steering, UPPERS};
 pub use when::When;
 
 /// Why the gauges cannot be had.

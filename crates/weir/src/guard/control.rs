@@ -10,23 +10,28 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use anyhow::Context;
-use kern::guard::{Gauges, SOURCES};
+use kern::guard::{Gauges, SOURCES, Steering};
 use kern::keeper::Keeper;
 use kern::link::{LinkEvent, LinkWatch};
 use kern::settings::Access;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::eventfd::{EfdFlags, EventFd};
+use policy::contention::Contention;
+use policy::dispatch::FULL_POLLS;
+use policy::host::{Host, QUOTA_OFF};
 use policy::poller::Config;
-use policy::watermark::Marks;
 use policy::{MILLISECOND, Nanos};
 
 use super::consumers::Consumers;
 use super::dispatch::{Dispatch, NewConsumer, Watch};
 use super::filters::Filters;
+use super::hands::{Hands, Order};
 use super::interface::{Interface, Setup, State, Threads};
 use super::lend::Lending;
 use super::near::Near;
-use super::poller::{Command, Gauge, Poller, Report};
+use super::poller::{Command, Gauge, Poller, Report, Reports};
+use super::prod::Prod;
+use super::pulse::Pulse;
 use super::report::{Log, Server, StatusWriter};
 use super::sessions::Sessions;
 use super::source::Source;
@@ -39,19 +44,10 @@ use crate::parse::{Ablate, Mode, Period, Sched};
 
 mod intake;
 
-/// Full polls in a row that are evidence: 512 packets without an end, more than a burst of one ring.
-const FULL_POLLS: u32 = 8;
-/// Rate at which a ring fills while the poller is away, for the period chosen from its depth, packets/s.
-const FILL_RATE: u64 = 1_000_000;
 /// Time between two looks at links and consumers.
 const TICK: Nanos = 200 * MILLISECOND;
-/// Between two looks whether handles are marked, while an XDP program is attached for nothing else. Where no packet
-/// comes it doubles at each look, up to [`TICK`]: 50 looks a second at 32 silent sources cost 1 % of a CPU.
-const MARKS: Nanos = 20 * MILLISECOND;
 /// Time between two looks that cost more: for closed consumers and for NAPI ids that changed.
 const THOROUGH: Nanos = 1000 * MILLISECOND;
-/// After this time it is tried again whether other programs still compete for the CPU.
-const CONTENDED: Nanos = 5000 * MILLISECOND;
 /// An XDP program that was attached at takeover stays for this long after the release: the next onset finds it.
 const RX_IDLE: Nanos = 2000 * MILLISECOND;
 /// Calm before release of a guard that never releases.
@@ -69,6 +65,7 @@ pub struct Worker {
     /// Figures.
     pub gauge: Arc<Gauge>,
     commands: Sender<Command>,
+    prod: Arc<Prod>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -91,15 +88,22 @@ pub struct Control {
     /// What happened.
     pub log: Log,
     access: Access,
-    keeper: Option<Keeper>,
+    /// Shared with the hands, who give it handles.
+    keeper: Arc<Mutex<Option<Keeper>>>,
+    /// What marks handles, if this kernel has it and sources are taken over.
+    steering: Option<Arc<Steering>>,
+    pulse: Arc<Pulse>,
+    /// To the hands.
+    orders: Sender<Order>,
+    hands: Option<JoinHandle<anyhow::Result<()>>>,
     dispatch: Arc<Mutex<Dispatch>>,
     level_wakes: Arc<AtomicBool>,
     /// Why no source at all can be polled, if that is so.
     no_poll: Option<String>,
     /// The number that the watch thread is asked for, and the one it answered.
     watch_beat: Arc<(AtomicU64, AtomicU64)>,
-    /// When other programs were found to compete, in the present overload.
-    contended: Option<Nanos>,
+    /// Whether reads are watched, because other programs compete.
+    contention: Contention,
     lending: Arc<Lending>,
     thorough_at: Nanos,
     near: Near,
@@ -134,6 +138,11 @@ pub fn run(opts: GuardOptions) -> anyhow::Result<ExitCode> {
     let acts = opts.mode.takes_over() && no_poll.is_none();
     gauges.views.guard[0].overflow_step.store(if acts { policy::overflow::STEP } else { 0 }, Relaxed);
     let (high, low) = (u32::from(opts.high) * 10, u32::from(opts.low) * 10);
+    // Refused: `check` says so, and handles are marked by frames that are rewritten.
+    let steering = if acts { Steering::load().ok().map(Arc::new) } else { None };
+    let beats = kern::keeper::Pulse::new()?;
+    let pulse = Pulse::start(Arc::clone(&gauges.views), steering.clone(), beats.clone())?;
+    let (orders, inbox) = mpsc::channel();
     let mut control = Control {
         consumers: Consumers::new(high, low),
         filters: Filters::default(),
@@ -144,15 +153,19 @@ pub fn run(opts: GuardOptions) -> anyhow::Result<ExitCode> {
         mode_switches: 0,
         log: Log::new(opts.quiet),
         access,
-        keeper: None,
-        dispatch: Arc::default(),
+        keeper: Arc::default(),
+        steering,
+        pulse,
+        dispatch: Arc::new(Mutex::new(Dispatch::new(possible, orders.clone()))),
+        orders,
+        hands: None,
         level_wakes: Arc::default(),
         no_poll,
         watch_beat: Arc::default(),
-        contended: None,
+        contention: Contention::default(),
         lending: Arc::new(Lending::new()?),
         thorough_at: 0,
-        near: Near::default(),
+        near: Near::new(possible),
         sessions: Sessions::default(),
         reports: mpsc::channel(),
         new_consumers: mpsc::channel(),
@@ -161,22 +174,24 @@ pub fn run(opts: GuardOptions) -> anyhow::Result<ExitCode> {
         _claims: claims,
         opts,
     };
-    for index in 0..control.interfaces.len() {
-        if let Err(e) = control.set_up(index) {
-            for interface in &mut control.interfaces {
-                let _ = interface.restore(&mut control.access, |_| ());
-            }
-            return Err(e);
-        }
-    }
-    control.look_for_filters();
-    control.start_keeper()?;
-    // Starting a thread under flood would take longer than the takeover itself.
+    // The keeper lives before the first change, and so does whoever makes changes. Starting a thread under flood would take
+    // longer than a takeover itself.
+    control.start_keeper(&beats)?;
     let polls = !control.gauges.is_blind() && control.opts.mode != Mode::Shed;
     let cpus = if polls { control.cpus.clone() } else { Vec::new() };
     for cpu in cpus {
         control.start_worker(cpu)?;
     }
+    control.start_hands(inbox)?;
+    for index in 0..control.interfaces.len() {
+        if let Err(e) = control.set_up(index) {
+            control.end_workers();
+            // What could not be put back is told by the keeper, which then is not dismissed.
+            let _ = control.restore();
+            return Err(e);
+        }
+    }
+    control.look_for_filters();
     let server = Server::bind(&control.opts.control_dir)?;
     let mut status = StatusWriter::open(control.opts.status.as_ref())?;
     sched::lock_memory();
@@ -216,6 +231,7 @@ impl Control {
                 taken.iter().all(|(start, len)| first + count <= *start || *first >= start + len)
             })
         };
+        let mut timing = self.host().timing();
         let own = self.interfaces[index].thread_because.clone();
         let threads = match self.opts.mode {
             Mode::Thread => Threads::All,
@@ -233,6 +249,8 @@ impl Control {
             sheds: self.opts.mode == Mode::Shed,
             threads,
             watch_irqs: self.opts.mode == Mode::Auto,
+            steers: self.steering.is_some(),
+            keeper: &self.keeper,
         };
         let interface = &mut self.interfaces[index];
         let result = interface.set_up(&mut setup, slots);
@@ -240,7 +258,6 @@ impl Control {
             interface.tear_down(&self.gauges, State::Gone);
             return result;
         }
-        let mut timing = policy::switch::Timing::scaled(self.opts.flush.as_nanos() as Nanos);
         if self.opts.ablate.contains(&Ablate::Release) {
             timing = policy::switch::Timing { hold_min: NEVER, hold_max: NEVER, ..timing };
         }
@@ -251,6 +268,12 @@ impl Control {
                 dispatch.add(source, timing);
             }
         }
+        if full_polls > 0 {
+            for source in interface.sources.iter().filter(|s| s.hands_off.is_none() && !s.threaded) {
+                let _ = self.orders.send(Order::Add(Arc::clone(source)));
+            }
+        }
+        self.pulse.wake();
         if (full_polls > 0 || self.opts.mode == Mode::Shed) && interface.is_learning() {
             let (ifindex, first, count) = (interface.ifindex, interface.first_slot, interface.sources.len());
             if let Err(e) = self.gauges.learn(ifindex, first, count) {
@@ -259,7 +282,6 @@ impl Control {
                 self.log.line("warning", name, &why);
             }
         }
-        self.keep(index);
         let config = self.config();
         for worker in &self.workers {
             let _ = worker.commands.send(Command::Configure(config));
@@ -267,31 +289,59 @@ impl Control {
         Ok(())
     }
 
-    /// Puts journal and handles of an interface into the keeper's care.
-    fn keep(&mut self, index: usize) {
-        let Some(keeper) = &self.keeper else { return };
-        let interface = &self.interfaces[index];
-        let mut result = interface.journal.as_ref().map_or(Ok(()), |j| keeper.journal(j));
-        for source in &interface.sources {
-            let id = source.napi_id.load(Relaxed);
-            if let (true, Ok(handle)) = (id != 0, source.handle.lock()) {
-                result = result.and_then(|()| keeper.handle(id, handle.as_fd()));
-            }
-        }
-        if let Err(e) = result {
-            self.log.line("keeper", &interface.name, &format!("{e}"));
-        }
-    }
-
-    fn start_keeper(&mut self) -> anyhow::Result<()> {
+    /// Starts a keeper that watches `beats`, and puts every journal and handle into its care.
+    fn start_keeper(&mut self, beats: &kern::keeper::Pulse) -> anyhow::Result<()> {
         let exe = std::env::current_exe().context("the path of weir itself")?;
         // After an upgrade the file that this process runs has no name any more.
         let itself = Path::new("/proc/self/exe");
-        self.keeper = Some(Keeper::spawn(if exe.exists() { &exe } else { itself })?);
-        for index in 0..self.interfaces.len() {
-            self.keep(index);
+        let keeper = Keeper::spawn_with(if exe.exists() { &exe } else { itself }, beats)?;
+        for interface in &self.interfaces {
+            if let Some(Err(e)) = interface.journal.as_ref().map(|j| keeper.journal(j)) {
+                self.log.line("keeper", &interface.name, &format!("{e}"));
+            }
         }
+        if let Ok(mut slot) = self.keeper.lock() {
+            *slot = Some(keeper);
+        }
+        let _ = self.orders.send(Order::NewKeeper);
         Ok(())
+    }
+
+    /// Starts another keeper for one that is lost, and ends that.
+    fn look_at_keeper(&mut self) {
+        let Some(beats) = self.keeper.lock().ok().and_then(|mut slot| {
+            let lost = slot.as_mut().is_some_and(|k| !k.alive());
+            lost.then(|| slot.take()).flatten().map(|keeper| {
+                let beats = keeper.pulse();
+                keeper.kill();
+                beats
+            })
+        }) else {
+            return;
+        };
+        self.log.line("warning", "keeper", "it ended; another one is started");
+        if let Err(e) = self.start_keeper(&beats) {
+            self.log.line("warning", "keeper", &format!("{e:#}"));
+        }
+    }
+
+    fn start_hands(&mut self, orders: Receiver<Order>) -> anyhow::Result<()> {
+        let hands = Hands {
+            orders,
+            pollers: self.workers.iter().map(|w| (w.commands.clone(), Arc::clone(&w.prod))).collect(),
+            reports: self.reports(),
+            views: Arc::clone(&self.gauges.views),
+            dispatch: Arc::clone(&self.dispatch),
+            steering: self.steering.clone(),
+            pulse: Arc::clone(&self.pulse),
+            keeper: Arc::clone(&self.keeper),
+        };
+        self.hands = Some(hands.start()?);
+        Ok(())
+    }
+
+    fn reports(&self) -> Reports {
+        Reports { to: self.reports.0.clone(), notify: self.notifier() }
     }
 
     fn watch_idle(&mut self, now: Nanos) {
@@ -300,35 +350,34 @@ impl Control {
         self.near.look(&mut self.gauges, now, self.opts.mode.takes_over(), polled, budget);
     }
 
-    /// The policy's options out of the user's.
-    fn config(&self) -> Config {
+    /// What the policy is to know of this host and of the user's options.
+    fn host(&self) -> Host {
         let off = |what: Ablate| self.opts.ablate.contains(&what);
-        let reserve = u64::from(self.opts.reserve);
         let ring = self.interfaces.iter().filter(|i| i.state == State::Guarded).map(|i| i.ring).min();
-        let period = match self.opts.period {
-            Period::Fixed(d) => d.as_nanos() as Nanos,
-            // The ring must hold what arrives while the poller is away: reserve x period x rate <= depth.
-            Period::Auto => (u64::from(ring.unwrap_or(256)) * 1_000_000_000 / FILL_RATE * 100
-                / reserve.max(1))
-            .clamp(MILLISECOND, Period::AUTO_MAX.as_nanos() as Nanos),
-        };
-        let marks = Marks::new(
-            u16::from(self.opts.high) * 10,
-            u16::from(self.opts.low) * 10,
-            self.opts.timeout.as_nanos() as Nanos,
-        );
-        Config {
-            // Without a quota a turn is as large as the kernel's own poll can make it.
-            quota: if off(Ablate::Quota) { 128 } else { u32::from(self.opts.quota) },
+        let usual = Host::default();
+        Host {
+            ring: ring.unwrap_or(usual.ring),
+            reserve: 10 * u16::from(self.opts.reserve),
+            quota: if off(Ablate::Quota) { QUOTA_OFF } else { u32::from(self.opts.quota) },
             lent_quota: u32::from(self.opts.lent_quota),
-            flush_timeout: self.opts.flush.as_nanos() as Nanos,
-            marks: marks.filter(|_| !off(Ablate::Feedback) && self.gauges.probes.udp_full),
-            budget: if off(Ablate::Budget) { 1000 } else { 1000 - 10 * u16::from(self.opts.reserve) },
-            period,
-            ring: ring.unwrap_or(256),
-            first_look: if self.opts.classes.is_empty() { 0 } else { policy::look::FIRST },
-            ..Config::default()
+            period: match self.opts.period {
+                Period::Fixed(d) => Some(d.as_nanos() as Nanos),
+                Period::Auto => None,
+            },
+            high: 10 * u16::from(self.opts.high),
+            low: 10 * u16::from(self.opts.low),
+            timeout: self.opts.timeout.as_nanos() as Nanos,
+            flush: self.opts.flush.as_nanos() as Nanos,
+            protects: !self.opts.classes.is_empty(),
+            feedback: !off(Ablate::Feedback) && self.gauges.probes.udp_full,
+            budget: !off(Ablate::Budget),
+            ..usual
         }
+    }
+
+    /// The policy's options.
+    fn config(&self) -> Config {
+        Config::for_host(&self.host())
     }
 
     fn announce(&mut self) {
@@ -403,14 +452,11 @@ impl Control {
         let mut links = LinkWatch::open()?;
         let mut tick = clock::now() + TICK;
         let mut line = clock::now() + 1000 * MILLISECOND;
-        let mut marks = MARKS;
         // Where programs starve they would starve the loop that finds their sockets.
         sched::strong();
         while !signals.stop.load(Relaxed) {
             let now = clock::now();
-            let marking = self.interfaces.iter().any(Interface::is_marking);
-            let look = if marking { now + marks } else { Nanos::MAX };
-            let wait = Duration::from_nanos(tick.min(line).min(look).saturating_sub(now));
+            let wait = Duration::from_nanos(tick.min(line).saturating_sub(now));
             {
                 let notify = Arc::clone(&self.notify);
                 let mut fds = [
@@ -430,9 +476,6 @@ impl Control {
             if self.dispatch.lock().is_ok_and(|mut d| d.take_near()) {
                 self.near.told(now);
                 self.watch_idle(now);
-            }
-            if marking {
-                marks = if self.look_at_marks(now) { MARKS } else { TICK.min(2 * marks) };
             }
             // Changes of links that are not guarded cost one look per interface at most every tick.
             let ours = |e: &LinkEvent| match e {
@@ -496,6 +539,8 @@ impl Control {
         let bell = self.gauges.bell(index, cpu)?;
         let (commands, inbox) = mpsc::channel();
         let gauge = Arc::new(Gauge::default());
+        self.pulse.add(Arc::clone(&gauge));
+        let prod = Arc::new(Prod::new(cpu)?);
         let poller = Poller {
             index,
             cpu,
@@ -504,24 +549,23 @@ impl Control {
             lending: Arc::clone(&self.lending),
             views: Arc::clone(&self.gauges.views),
             commands: inbox,
-            reports: self.reports.0.clone(),
-            notify: self.notifier(),
+            reports: self.reports(),
+            orders: self.orders.clone(),
             dispatch: Arc::clone(&self.dispatch),
+            prod: Arc::clone(&prod),
+            pulse: Arc::clone(&self.pulse),
             gauge: Arc::clone(&gauge),
         };
         let config = self.config();
-        let reports = self.reports.0.clone();
-        let notify = self.notifier();
+        let reports = self.reports();
         let builder = std::thread::Builder::new().name(format!("weir-poll-{cpu}")).stack_size(THREAD_STACK);
         let thread = builder.spawn(move || {
             if let Err(e) = poller.run(config, &bell) {
-                // The control loop that does not listen any more is ending this process.
-                let _ = reports.send(Report::Failed { cpu, why: format!("{e:#}") });
-                notify();
+                reports.send(Report::Failed { cpu, why: format!("{e:#}") });
             }
         })?;
         if let Ok(mut dispatch) = self.dispatch.lock() {
-            dispatch.add_poller(cpu, commands.clone());
+            dispatch.add_poller(cpu);
         }
         self.workers.push(Worker {
             cpu,
@@ -529,6 +573,7 @@ impl Control {
             refused: None,
             gauge,
             commands,
+            prod,
             thread: Some(thread),
         });
         Ok(())
@@ -543,7 +588,7 @@ impl Control {
         }
         if thorough {
             self.thorough_at = now + THOROUGH;
-            if self.contended.is_some_and(|since| now.saturating_sub(since) > CONTENDED) {
+            if self.contention.tries_without(now) {
                 self.watch_reads(false);
             }
             for slot in self.consumers.retire(&self.gauges, now) {
@@ -556,7 +601,7 @@ impl Control {
         if thorough || self.has_filters {
             self.look_for_filters();
         }
-        self.look_at_marks(now);
+        self.detach_idle(now);
         for index in 0..self.interfaces.len() {
             self.look_at(index, thorough);
             if self.interfaces[index].is_learning() {
@@ -564,12 +609,7 @@ impl Control {
             }
             self.share_device(index);
         }
-        if self.keeper.as_mut().is_some_and(|k| !k.alive()) {
-            self.log.line("warning", "keeper", "it ended; another one is started");
-            if let Err(e) = self.start_keeper() {
-                self.log.line("warning", "keeper", &format!("{e:#}"));
-            }
-        }
+        self.look_at_keeper();
     }
 
     fn look_at(&mut self, index: usize, thorough: bool) {
@@ -616,19 +656,18 @@ impl Control {
             }
             return;
         }
+        let timing = self.host().timing();
         let interface = &mut self.interfaces[index];
         match interface.learnt(&self.gauges, &mut self.access, self.opts.flush.as_nanos() as Nanos) {
             Ok(learnt) if !learnt.is_empty() => {
                 if let Ok(mut dispatch) = self.dispatch.lock() {
                     for source in &learnt {
-                        dispatch
-                            .add(source, policy::switch::Timing::scaled(self.opts.flush.as_nanos() as Nanos));
+                        dispatch.add(source, timing);
                     }
                 }
                 if !interface.is_learning() {
                     self.gauges.unlearn(interface.ifindex);
                 }
-                self.keep(index);
             }
             Ok(_) if self.opts.mode == Mode::Auto && interface.is_mute(&mut self.access) => {
                 let lro = kern::ethtool::lro(&interface.name).unwrap_or(false);
@@ -693,17 +732,10 @@ impl Control {
         let name = self.interfaces[index].name.clone();
         for source in self.interfaces[index].sources.clone() {
             source.lost.store(true, Relaxed);
-            source.release_rx(clock::now());
             if let Ok(mut dispatch) = self.dispatch.lock() {
                 dispatch.remove(source.slot);
             }
-            for worker in &self.workers {
-                let _ = worker.commands.send(Command::Drop(source.slot));
-            }
-            let id = source.napi_id.load(Relaxed);
-            if let (Some(keeper), true) = (&self.keeper, id != 0) {
-                let _ = keeper.drop_handle(id);
-            }
+            let _ = self.orders.send(Order::Remove(source.slot));
         }
         self.gauges.unlearn(self.interfaces[index].ifindex);
         self.interfaces[index].tear_down(&self.gauges, state);
@@ -755,7 +787,7 @@ impl Control {
         self.log.line("reload", "config", &format!("in force{rest}"));
     }
 
-    /// Ends the pollers; each releases its sources first.
+    /// Ends the pollers, each of which gives its sources back first; then the hands, who put the settings back.
     fn end_workers(&mut self) {
         for worker in &self.workers {
             let _ = worker.commands.send(Command::Stop);
@@ -763,6 +795,9 @@ impl Control {
         for thread in self.workers.iter_mut().filter_map(|w| w.thread.take()) {
             let _ = thread.join();
         }
+        let _ = self.orders.send(Order::Stop);
+        let _ = self.hands.take().map(JoinHandle::join);
+        self.pulse.stop();
     }
 
     /// Puts all settings back.
@@ -771,7 +806,7 @@ impl Control {
         for interface in &mut self.interfaces {
             complete &= interface.restore(&mut self.access, |outcome| self.log.outcome(outcome))?;
         }
-        if let Some(keeper) = self.keeper.take() {
+        if let Some(keeper) = self.keeper.lock().ok().and_then(|mut k| k.take()) {
             if complete {
                 keeper.dismiss()?;
             } else {

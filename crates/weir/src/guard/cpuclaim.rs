@@ -1,8 +1,8 @@
 //! One guard owns a CPU: two pollers on one CPU would each count the other's time as the programs'.
 
-use std::fs::{File, OpenOptions, create_dir_all};
+use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{Read, Seek, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
 use nix::fcntl::{Flock, FlockArg};
@@ -12,12 +12,35 @@ use crate::error::{failed, usage};
 /// CPUs claimed for this process, as locks that end with it.
 pub struct Claims(#[allow(dead_code, reason = "held for the locks")] Vec<Flock<File>>);
 
+/// Makes `dir` if it is not there, for its owner alone, and makes sure that nobody else could have put anything into it: a
+/// directory of another user, or one that others may write to, is refused.
+///
+/// # Errors
+/// Why it is not private, or the kernel's answer.
+fn private(dir: &Path) -> anyhow::Result<()> {
+    let said = |why: String| failed(format!("{}: {why}", dir.display()));
+    DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(|e| said(e.to_string()))?;
+    // Of the name itself: a link that leads to a private directory may lead elsewhere a moment later.
+    let meta = std::fs::symlink_metadata(dir).map_err(|e| said(e.to_string()))?;
+    let own = nix::unistd::geteuid().as_raw();
+    if !meta.is_dir() {
+        return Err(said("not a directory".to_owned()));
+    }
+    if meta.uid() != own {
+        return Err(said(format!("owned by uid {}, not {own}; remove it, or name another one", meta.uid())));
+    }
+    if meta.mode() & 0o022 != 0 {
+        return Err(said("others may write to it; chmod 0700 it, or name another one".to_owned()));
+    }
+    Ok(())
+}
+
 /// Claims each CPU.
 ///
 /// # Errors
-/// Usage error naming the guard that has one of them.
+/// Usage error naming the guard that has one of them. A failure if the directory is not private or a lock file is a link.
 pub fn claim(dir: &Path, cpus: &[usize]) -> anyhow::Result<Claims> {
-    create_dir_all(dir).map_err(|e| failed(format!("{}: {e}", dir.display())))?;
+    private(dir)?;
     let mut locks = Vec::new();
     for cpu in cpus {
         let path = dir.join(format!("cpu-{cpu}.lock"));
@@ -27,6 +50,7 @@ pub fn claim(dir: &Path, cpus: &[usize]) -> anyhow::Result<Claims> {
             .create(true)
             .truncate(false)
             .mode(0o600)
+            .custom_flags(libc::O_NOFOLLOW)
             .open(&path)
             .map_err(|e| failed(format!("{}: {e}", path.display())))?;
         let mut owner = String::new();
@@ -47,4 +71,52 @@ pub fn claim(dir: &Path, cpus: &[usize]) -> anyhow::Result<Claims> {
         }
     }
     Ok(Claims(locks))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::Permissions;
+    use std::os::unix::fs::{PermissionsExt, symlink};
+
+    use super::*;
+
+    fn text(result: anyhow::Result<Claims>) -> String {
+        format!("{:#}", result.err().expect("refused"))
+    }
+
+    #[test]
+    fn a_new_directory_and_its_locks_are_private() {
+        let top = tempfile::tempdir().unwrap();
+        let dir = top.path().join("run");
+        let held = claim(&dir, &[7]).unwrap();
+        let mode = |path: &Path| std::fs::metadata(path).unwrap().mode() & 0o7777;
+        assert_eq!((mode(&dir), mode(&dir.join("cpu-7.lock"))), (0o700, 0o600));
+        assert!(text(claim(&dir, &[7])).contains(&format!("pid {}", std::process::id())));
+        drop(held);
+        drop(claim(&dir, &[7]).unwrap());
+    }
+
+    #[test]
+    fn a_link_is_not_followed() {
+        let top = tempfile::tempdir().unwrap();
+        let (dir, victim) = (top.path().join("run"), top.path().join("victim"));
+        std::fs::write(&victim, "precious").unwrap();
+        private(&dir).unwrap();
+        symlink(&victim, dir.join("cpu-0.lock")).unwrap();
+        text(claim(&dir, &[0]));
+        assert_eq!(std::fs::read_to_string(&victim).unwrap(), "precious");
+        let link = top.path().join("link");
+        symlink(&dir, &link).unwrap();
+        assert!(text(claim(&link, &[1])).contains("not a directory"));
+    }
+
+    #[test]
+    fn a_directory_that_others_may_write_to_is_refused() {
+        let top = tempfile::tempdir().unwrap();
+        std::fs::set_permissions(top.path(), Permissions::from_mode(0o777)).unwrap();
+        assert!(text(claim(top.path(), &[0])).contains("others may write"));
+        // Readable for all is no way in.
+        std::fs::set_permissions(top.path(), Permissions::from_mode(0o755)).unwrap();
+        drop(claim(top.path(), &[0]).unwrap());
+    }
 }

@@ -7,15 +7,15 @@ use std::sync::{Arc, Mutex};
 
 use anyhow::Context;
 use kern::cpus::CpuSet;
-use kern::guard::{Gauges, Handle, Rx, SOURCES, When, mode};
+use kern::guard::{Gauges, Rx, SOURCES, When, mode};
 use kern::journal::{self, ClaimError, Journal, Outcome};
+use kern::keeper::Keeper;
 use kern::napi::{Napi, Threaded};
 use kern::netns;
 use kern::settings::{Access, Setting, Value};
-use policy::{MILLISECOND, Nanos};
+use policy::MILLISECOND;
 
 use super::source::{Hold, Planned, Source};
-use super::takeover;
 use crate::error::{failed, missing, usage};
 
 /// Timer expiries without a turn after which the kernel goes back to interrupts; each turn resets the count.
@@ -25,10 +25,6 @@ const DEFER: u64 = 8;
 const FIRST_FLUSH: u64 = 20 * policy::MILLISECOND;
 /// Packets in the ring of a device that does not tell: that of veth.
 const RING_GUESS: u32 = 256;
-/// Frames that somebody would miss and that are spared before one of them marks a handle.
-const SPARE: u32 = 64;
-/// Queues that get no packets must not keep the XDP program attached: they are marked at takeover.
-const MARKING_MAX: Nanos = 10_000 * MILLISECOND;
 /// Packets without a NAPI id after which no more are waited for.
 const MUTE_PACKETS: u64 = 32;
 
@@ -86,17 +82,6 @@ pub struct Interface {
     pub doubtful: bool,
     /// Packets that it had received when ids began to be learnt from them.
     learning_from: u64,
-    /// Handles are being marked. Where the XDP program is attached at takeover only, it is attached for this too.
-    marking: Option<Marking>,
-}
-
-/// See [`Interface::look_at_marks`].
-#[derive(Clone, Copy, Debug, Default)]
-struct Marking {
-    /// When the first handle was found marked.
-    first: Option<Nanos>,
-    /// It is a user of the XDP program.
-    holds: bool,
 }
 
 /// What setting an interface up needs from the guard.
@@ -119,6 +104,10 @@ pub struct Setup<'a> {
     pub threads: Threads,
     /// Watch whether interrupts stay off, and choose mode thread if they do not.
     pub watch_irqs: bool,
+    /// Handles can be marked at takeover without an XDP program.
+    pub steers: bool,
+    /// Who puts the settings back if this process cannot.
+    pub keeper: &'a Mutex<Option<Keeper>>,
 }
 
 /// Which sources get a kernel thread of their own.
@@ -151,7 +140,6 @@ impl Interface {
             thread_because: None,
             doubtful: false,
             learning_from: 0,
-            marking: None,
         }
     }
 
@@ -186,6 +174,11 @@ impl Interface {
                 ClaimError::Guarded { .. } => usage(e),
                 ClaimError::Other(e) => failed(e),
             })?;
+            if let Ok(keeper) = setup.keeper.lock()
+                && let Some(keeper) = keeper.as_ref()
+            {
+                keeper.journal(&journal)?;
+            }
             self.journal = Some(journal);
         }
         self.doubtful = false;
@@ -210,7 +203,6 @@ impl Interface {
         if let (true, Some(why)) = (setup.sheds, &self.no_rx) {
             return Err(missing(format!("{}: mode shed: no XDP program: {why}", self.name)));
         }
-        self.begin_marking(setup);
         self.fallback = match &setup.threads {
             Threads::Fallback(Some(why)) => Some(why.clone()),
             // Without the program no packet can tell a handle its source.
@@ -242,53 +234,9 @@ impl Interface {
         Ok(rx)
     }
 
-    /// Handles learn their ids before they are needed, so that a takeover need not wait for the XDP program.
-    fn begin_marking(&mut self, setup: &Setup<'_>) {
-        self.end_marking();
-        let Some(rx) = self.rx.as_ref().filter(|_| setup.full_polls > 0) else { return };
-        let holds = self.rx_when.0 == When::Takeover;
-        if let (true, Err(e)) = (holds, rx.hold()) {
-            self.no_rx = Some(e.to_string());
-            self.close_rx();
-            return;
-        }
-        self.marking = Some(Marking { first: None, holds });
-    }
-
-    fn end_marking(&mut self) {
-        if let (Some(Marking { holds: true, .. }), Some(rx)) = (self.marking.take(), &self.rx) {
-            rx.release(0);
-        }
-    }
-
-    /// The XDP program is attached for no more than that.
+    /// Its XDP program is attached for no more than marking handles.
     pub fn is_marking(&self) -> bool {
-        self.marking.is_some_and(|m| m.holds)
-    }
-
-    /// Notes at `now` which handles packets have marked; ends marking when all are, or when some have waited long
-    /// enough while others got packets. True if there is a new one.
-    pub fn look_at_marks(&mut self, gauges: &Gauges, now: Nanos) -> bool {
-        let Some(mut marking) = self.marking else { return false };
-        let (mut all, mut new) = (true, false);
-        for source in self.sources.iter().filter(|s| s.hands_off.is_none() && !s.threaded) {
-            let before = source.marked.load(Relaxed);
-            // A handle in use is being marked by its takeover.
-            let known = source.handle.try_lock().is_ok_and(|handle| {
-                // A wrong id is told when it stands in the way of a takeover.
-                takeover::marked(source, &gauges.views, &handle).unwrap_or(true)
-            });
-            all &= known;
-            new |= known && !before;
-            if known && marking.first.is_none() {
-                marking.first = Some(now);
-            }
-        }
-        self.marking = Some(marking);
-        if all || marking.first.is_some_and(|first| now.saturating_sub(first) > MARKING_MAX) {
-            self.end_marking();
-        }
-        new
+        self.rx_when.0 == When::Takeover && self.sources.iter().any(|s| s.is_marking.load(Relaxed))
     }
 
     /// Detaches the XDP program for good.
@@ -324,6 +272,11 @@ impl Interface {
         let hold = Arc::<Hold>::default();
         let asleep = napis.is_empty() && setup.access.netdev().is_some();
         let bypass = kern::ethtool::driver(&self.name).is_ok_and(|d| d == "veth");
+        let seen_as = kern::discover::seen_as(setup.access, self.ifindex, kern::guard::UPPERS);
+        // Frames in transit cannot be steered: a handle that is marked only when it is needed waits for the XDP program then.
+        // On a host that forwards nothing this would take packets that somebody misses, for nothing.
+        let in_peace =
+            setup.full_polls > 0 && self.rx.is_some() && (!setup.steers || kern::discover::forwards());
         let mut sources = Vec::new();
         let mut record = Vec::new();
         for queue in 0..queues {
@@ -366,7 +319,10 @@ impl Interface {
                 slot,
                 name: format!("{}/{queue}", self.name),
                 napi_id: AtomicU32::new(napi_id),
-                handle: Mutex::new(Handle::new().context("a handle socket")?),
+                first: self.first_slot,
+                seen_as: seen_as.clone(),
+                marks_in_peace: in_peace && hands_off.is_none() && thread.is_none(),
+                is_marking: AtomicBool::new(false),
                 marked: AtomicBool::new(false),
                 hold: Arc::clone(&hold),
                 held: AtomicBool::new(false),
@@ -400,10 +356,6 @@ impl Interface {
             }
             setup.gauges.views.source_stats[slot].napi_id.store(0, Relaxed);
             let ctl = &setup.gauges.views.source_ctls[slot];
-            let marked = self.marking.is_some() && source.hands_off.is_none() && !source.threaded;
-            if let (true, Ok(handle)) = (marked, source.handle.lock()) {
-                takeover::ask(&source, &setup.gauges.views, &handle, SPARE);
-            }
             ctl.full_polls.store(if source.threaded { 0 } else { setup.full_polls }, Relaxed);
             ctl.mode.store(if setup.sheds { mode::SHED } else { mode::INTERRUPT }, Relaxed);
             if setup.sheds {
@@ -547,7 +499,6 @@ impl Interface {
 
     /// Forgets the sources: the interface is down, gone, or about to be set up anew.
     pub fn tear_down(&mut self, gauges: &Gauges, state: State) {
-        self.end_marking();
         for source in self.sources.drain(..) {
             source.lost.store(true, Relaxed);
             gauges.views.source_ctls[source.slot].mode.store(mode::NONE, Relaxed);

@@ -3,25 +3,19 @@
 //! While the programs that read are the only ones on the CPU, a pause needs no sleep and no wake-up: the poller makes
 //! itself SCHED_IDLE, so the kernel runs it whenever the readers have emptied their sockets, and not before. It does so on an
 //! idle CPU, which proves that nobody else runs there and that nothing is left to read. The risk is that another program
-//! takes the CPU for long later. The watch thread, SCHED_FIFO, looks every [`LOOK_MS`] and makes a poller that was not
-//! seen for [`LATE`] SCHED_FIFO again.
+//! takes the CPU for long later. The watch thread, SCHED_FIFO, looks every few milliseconds and makes a poller that was not
+//! seen for long SCHED_FIFO again. When is decided by `policy::lending`.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 
 use nix::sys::eventfd::{EfdFlags, EventFd};
-use policy::{MILLISECOND, Nanos};
+use policy::Nanos;
+use policy::lending::{self, Pause};
+use policy::poller::{Poller, WakeOn};
 
 use super::sched;
-
-/// A poller that has not run for this long is kept from running: half of the default flush timeout.
-const LATE: Nanos = 5 * MILLISECOND / 2;
-/// How often the watch thread looks while a poller is lent, ms.
-pub const LOOK_MS: u16 = 2;
-/// How long a poller that was kept from running stays SCHED_FIFO: at first, and at most. It doubles while being lent
-/// does not last ten times as long.
-const HOLD: (Nanos, Nanos) = (20 * MILLISECOND, 10_000 * MILLISECOND);
 
 /// One poller's state, as the watch thread sees it.
 #[derive(Debug, Default)]
@@ -37,7 +31,7 @@ impl Lent {
     /// has noticed, since the poller may just be about to lend itself.
     fn look(&self, now: Nanos) {
         let seen = self.seen.load(Relaxed);
-        if seen != 0 && now.saturating_sub(seen) > LATE {
+        if seen != 0 && lending::is_kept_from_running(now, seen) {
             self.promoted.store(true, Relaxed);
             sched::set_fifo(self.tid, true);
         }
@@ -49,23 +43,23 @@ impl Lent {
 pub struct Lender {
     shared: Arc<Lent>,
     all: Arc<Lending>,
-    hold: Nanos,
-    hold_until: Nanos,
-    lent_since: Nanos,
-    lent: bool,
+    policy: lending::Lending,
 }
 
 impl Lender {
     /// True while this thread is SCHED_IDLE.
     pub fn is_lent(&self) -> bool {
-        self.lent
+        self.policy.is_lent()
     }
 
-    /// Becomes SCHED_IDLE on an idle CPU, unless it was kept from running lately.
-    pub fn lend(&mut self, now: Nanos) {
-        if !self.lent && now >= self.hold_until {
-            self.lent = true;
-            self.lent_since = now;
+    /// True if it may be lent on an idle CPU. `alone`: no other programs compete.
+    pub fn may(&self, now: Nanos, poller: &Poller, alone: bool) -> bool {
+        self.policy.may(now, poller, alone)
+    }
+
+    /// The CPU is idle: becomes SCHED_IDLE, if it may.
+    pub fn idle(&mut self, now: Nanos, poller: &Poller, alone: bool) {
+        if self.policy.idle(now, poller, alone) {
             self.shared.promoted.store(false, Relaxed);
             self.shared.seen.store(now, Relaxed);
             // A full counter is a wake already.
@@ -76,27 +70,49 @@ impl Lender {
 
     /// The thread runs; `next` is when it means to run again. True if it has just become SCHED_FIFO again.
     pub fn runs(&mut self, now: Nanos, next: Nanos) -> bool {
-        if !self.lent {
+        if !self.is_lent() {
             return false;
         }
         if self.shared.promoted.load(Relaxed) {
-            let lasted = now.saturating_sub(self.lent_since) > 10 * self.hold;
-            self.hold = if lasted { HOLD.0 } else { (2 * self.hold).min(HOLD.1) };
-            self.hold_until = now + self.hold;
-            self.end();
+            self.policy.promoted(now);
+            self.take_back();
             return true;
         }
         self.shared.seen.store(next.max(now), Relaxed);
         false
     }
 
+    /// About to act: is SCHED_FIFO from here on if the policy says so; true if it has just become so.
+    pub fn acts(&mut self, now: Nanos, poller: &Poller) -> bool {
+        let ends = self.policy.must_end(now, poller);
+        if ends {
+            self.end();
+        }
+        ends
+    }
+
+    /// Nothing to do before a sleep that `wake` may end: true if programs are let run instead of it.
+    pub fn yields(&mut self, now: Nanos, poller: &Poller, wake: WakeOn, alone: bool) -> bool {
+        match self.policy.pause(now, poller, wake, alone) {
+            Pause::Sleep => false,
+            Pause::EndAndSleep => {
+                self.end();
+                false
+            }
+            Pause::Yield => true,
+        }
+    }
+
     /// Is SCHED_FIFO from here on.
     pub fn end(&mut self) {
-        if self.lent {
-            self.lent = false;
-            self.shared.seen.store(0, Relaxed);
-            sched::set_fifo(0, true);
+        if self.policy.end() {
+            self.take_back();
         }
+    }
+
+    fn take_back(&self) {
+        self.shared.seen.store(0, Relaxed);
+        sched::set_fifo(0, true);
     }
 }
 
@@ -123,7 +139,7 @@ impl Lending {
         if let Ok(mut pollers) = self.pollers.lock() {
             pollers.push(Arc::clone(&shared));
         }
-        Lender { shared, all: Arc::clone(self), hold: HOLD.0, hold_until: 0, lent_since: 0, lent: false }
+        Lender { shared, all: Arc::clone(self), policy: lending::Lending::default() }
     }
 
     /// Becomes readable when a poller lends itself.

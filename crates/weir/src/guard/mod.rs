@@ -22,11 +22,16 @@ mod dispatch;
 #[cfg(not(no_bpf))]
 mod filters;
 #[cfg(not(no_bpf))]
+mod hands;
+#[cfg(not(no_bpf))]
 mod interface;
+pub mod last_words;
 #[cfg(not(no_bpf))]
 mod leader;
 #[cfg(not(no_bpf))]
 mod lend;
+#[cfg(not(no_bpf))]
+mod marking;
 #[cfg(not(no_bpf))]
 mod names;
 #[cfg(not(no_bpf))]
@@ -35,6 +40,8 @@ mod near;
 mod poller;
 #[cfg(not(no_bpf))]
 mod prod;
+#[cfg(not(no_bpf))]
+mod pulse;
 #[cfg(not(no_bpf))]
 mod report;
 #[cfg(not(no_bpf))]

@@ -1,66 +1,46 @@
 //! The poller: one thread per CPU that does what `policy::poller` says.
 //!
-//! It owns the turns and, between takeover and release, the settings of its sources. Everything it shares goes
-//! through atomics; the one lock on the turn's way is a source's handle, which nobody else takes while it polls.
+//! It owns the turns, and the handles of the sources that it polls. It changes no setting and waits for nothing but its
+//! next turn: takeover and release are the hands' work. Everything it shares goes through atomics.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, Sender, TryRecvError};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use kern::guard::{CONSUMERS, OpenBell, TurnEnd, Views, mode, wake};
-use kern::settings::Access;
+use kern::guard::{CONSUMERS, Handle, OpenBell, TurnEnd, Views, mode, wake};
 use policy::bulk::Bulk;
+use policy::causes::{Fallback, Release};
+use policy::contention::Pauses;
 use policy::holding::Holding;
 use policy::poller::{Action, Config, Counts, Poller as Policy, Turned, WakeOn};
-use policy::switch::ModeSwitch;
-use policy::{MILLISECOND, Nanos};
+use policy::settling::Settling;
+use policy::turns::{REFUSED_NAP, Turns};
+use policy::{Nanos, lease};
 
 use super::clock;
 use super::dispatch::Dispatch;
+use super::hands::{Adopted, End, Order};
 use super::lend::{Lender, Lending};
 use super::prod::Prod;
+use super::pulse::Pulse;
 use super::sched::{self, Class};
 use super::source::Source;
-use super::takeover;
 
-/// Turns in a row that raise no `napi_poll` event before the handle counts as stale.
-const STALE_TURNS: u32 = 256;
-/// Pauses in a row, of [`LATE_PAUSE`] at least, whose consumers were found empty although the CPU was never idle: others run
-/// there, and low water must be watched. One may be chance.
-const DRY_PAUSES: u32 = 2;
-/// See [`DRY_PAUSES`]; half of the default flush timeout, after which a heartbeat tells levels.
-const LATE_PAUSE: Nanos = 2_500_000;
-/// Level of a consumer that has nothing left to read, permille.
-const EMPTY: u16 = 10;
-/// Softirq time within a turn from which on it is to be kept short: less than one round of `netdev_budget` packets takes.
-const IN_THE_WAY: Nanos = 100_000;
-/// A takeover has settled after this time and a turn without such softirqs; after the longer time softirqs that stay in the way
-/// are other work of this CPU.
-const SETTLES: (Nanos, Nanos) = (20 * MILLISECOND, 100 * MILLISECOND);
-/// Why a source is released whose handle belongs to a NAPI that is gone.
-pub const STALE: &str = "stale_source: its turns poll nothing";
-/// Why a source is released that carries bulk TCP.
-pub const BULK: &str = "bulk TCP, which slows itself down";
-/// Pause between two tries when the NAPI belongs to somebody else.
-const REFUSED_NAP: Duration = Duration::from_micros(50);
+/// Tries of the first turn: the NAPI may belong to a softirq that is about to end. It ends after at most 64 packets,
+/// which on the slowest machine takes some milliseconds.
+const PROOF_TRIES: u32 = 200;
+const PROOF_NAP: Duration = Duration::from_micros(50);
 
-/// What the control loop tells a poller.
+/// What a poller is told.
 pub enum Command {
-    /// Take the source over; the switch has already decided so.
-    TakeOver {
-        /// Which.
-        source: Arc<Source>,
-        /// Its mode switch.
-        switch: ModeSwitch,
-        /// When the evidence of overload was seen.
-        evidence: Nanos,
-    },
+    /// Poll the source from now on: its settings are those of poll mode.
+    Adopt(Adopted),
     /// New options.
     Configure(Config),
     /// The consumer's socket is closed.
     Forget(usize),
-    /// The source's interface is gone: nothing is left to put back.
+    /// The source's interface is gone: give it back.
     Drop(usize),
     /// The host has protected connections, which may use this source.
     Expect(usize),
@@ -70,16 +50,16 @@ pub enum Command {
     Stop,
 }
 
-/// What a poller tells the control loop.
+/// What pollers and hands tell the control loop.
 pub enum Report {
     /// In poll mode since `time`.
     TakenOver { source: Arc<Source>, time: Nanos, evidence: Nanos },
-    /// Not taken over; everything is as before.
-    Refused { source: Arc<Source>, why: String },
+    /// Not taken over; everything is as before, unless something takes the place of polling.
+    Refused { source: Arc<Source>, why: String, fallback: Option<Fallback> },
     /// In interrupt mode since `time`.
-    Released { source: Arc<Source>, time: Nanos, why: &'static str },
-    /// Released, because the driver keeps its interrupts on.
-    Leaks { source: Arc<Source> },
+    Released { source: Arc<Source>, time: Nanos, why: Release },
+    /// Something is not as it should be, and goes on.
+    Warning { source: Arc<Source>, text: String },
     /// Programs wait for input while the CPU is not idle: others compete for it, so that the low water must wake.
     Contended { cpu: usize },
     /// The thread ended by an error.
@@ -101,6 +81,26 @@ pub struct Gauge {
     pub polling: AtomicU32,
     /// The last [`Command::Beat`].
     pub beat: AtomicU64,
+    /// When it means to run again at the latest, ns; 0 while it polls nothing.
+    pub next: AtomicU64,
+}
+
+/// The way to the control loop.
+#[derive(Clone)]
+pub struct Reports {
+    /// The queue.
+    pub to: Sender<Report>,
+    /// Wakes the control loop after a report.
+    pub notify: Arc<dyn Fn() + Send + Sync>,
+}
+
+impl Reports {
+    /// Tells it.
+    pub fn send(&self, report: Report) {
+        // The control loop that does not listen any more is ending this process.
+        let _ = self.to.send(report);
+        (self.notify)();
+    }
 }
 
 /// Everything a poller's thread needs.
@@ -121,20 +121,25 @@ pub struct Poller {
     /// From the control loop.
     pub commands: Receiver<Command>,
     /// To the control loop.
-    pub reports: Sender<Report>,
-    /// Wakes the control loop after a report.
-    pub notify: Arc<dyn Fn() + Send + Sync>,
-    /// Where switches go back to.
+    pub reports: Reports,
+    /// To the hands.
+    pub orders: Sender<Order>,
+    /// Who is told that a takeover worked.
     pub dispatch: Arc<Mutex<Dispatch>>,
+    /// Keeps softirqs short on its CPU while takeovers run.
+    pub prod: Arc<Prod>,
+    /// Tells whether the keeper has put settings back.
+    pub pulse: Arc<Pulse>,
     /// Figures.
     pub gauge: Arc<Gauge>,
 }
 
 struct Polled {
     source: Arc<Source>,
-    /// Driver calls that one turn makes: 2 up to 6.19, 1 later; learnt from full turns.
-    polls_per_turn: u32,
-    silent: u32,
+    handle: Handle,
+    /// How often the keeper had put settings back before its takeover.
+    revoked: u32,
+    turns: Turns,
     /// Watches its interrupts, if they can be counted.
     holding: Option<Holding>,
     /// Judges whether it carries bulk TCP, if its full polls were all the evidence.
@@ -145,23 +150,12 @@ struct Polled {
 struct Loop {
     p: Poller,
     policy: Policy,
-    access: Access,
     bell: OpenBell,
     polled: Vec<Option<Polled>>,
     consumers_known: usize,
     lender: Lender,
-    /// On from a takeover to the first turn that no softirq prolongs.
-    prod: Option<Prod>,
-    /// Time of the last takeover.
-    taken: Nanos,
-    /// Time of the last turn that no softirq prolonged.
-    clear: Nanos,
-    /// Taken over, but not settled: as many as there are sources at most.
-    settling: Vec<usize>,
-    /// See [`DRY_PAUSES`].
-    dry: u32,
-    /// Since when a pause lasts that nothing has ended.
-    paused: Option<Nanos>,
+    settling: Settling,
+    pauses: Pauses,
     /// End of the last charged span.
     charged_until: Nanos,
     cpu_until: Nanos,
@@ -180,21 +174,19 @@ impl Poller {
         unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1) };
         let refused = refused.map(|e| e.to_string());
         let yielding = class == Class::Other;
-        self.report(Report::Started { cpu: self.cpu, class, refused });
+        self.reports.send(Report::Started { cpu: self.cpu, class, refused });
+        if yielding {
+            self.prod.disable();
+        }
         let now = clock::now();
         let mut running = Loop {
             policy: Policy::new(config, now),
-            access: Access::for_current_netns()?,
             bell: bell.open()?,
             polled: (0..kern::guard::SOURCES).map(|_| None).collect(),
             consumers_known: 0,
             lender: self.lending.join(),
-            taken: 0,
-            clear: 0,
-            settling: Vec::new(),
-            prod: if yielding { None } else { Some(Prod::new()?) },
-            dry: 0,
-            paused: None,
+            settling: Settling::default(),
+            pauses: Pauses::default(),
             charged_until: now,
             cpu_until: clock::thread_cpu(),
             charged: 0,
@@ -204,12 +196,6 @@ impl Poller {
         running.run();
         Ok(())
     }
-
-    fn report(&self, report: Report) {
-        // The control loop that does not listen any more is ending this process.
-        let _ = self.reports.send(report);
-        (self.notify)();
-    }
 }
 
 impl Loop {
@@ -217,10 +203,9 @@ impl Loop {
         while !self.stop {
             self.take_commands();
             let now = clock::now();
-            if self.lender.runs(now, now) {
-                self.settle();
-            } else if self.lender.is_lent() && self.policy.protects(now) {
-                self.lender.end();
+            self.shows(now);
+            self.give_back_revoked();
+            if self.lender.runs(now, now) || self.lender.acts(now, &self.policy) {
                 self.settle();
             }
             self.settle_sources(now);
@@ -229,13 +214,13 @@ impl Loop {
             match self.policy.next(now) {
                 Action::Turn { source, packets } => self.turn(source, packets),
                 Action::Sleep { until, wake } => self.sleep(now, until, wake),
-                Action::Release { source } => self.release(source, "the ring stays empty"),
+                Action::Release { source } => self.release(source, Release::Calm),
                 Action::Park => self.park(),
             }
         }
         for source in 0..self.polled.len() {
             if self.polled[source].is_some() {
-                self.release(source, "weir stops");
+                self.release(source, Release::Stops);
             }
         }
         self.lift_all();
@@ -259,6 +244,7 @@ impl Loop {
         // A consumer that is still full was inhibited anew after the last release, and no pause would end that.
         self.lift_all();
         self.publish();
+        self.p.gauge.next.store(0, Relaxed);
         match self.p.commands.recv() {
             Ok(command) => self.obey(command),
             Err(_) => self.stop = true,
@@ -268,89 +254,100 @@ impl Loop {
 
     fn obey(&mut self, command: Command) {
         match command {
-            Command::TakeOver { source, switch, evidence } => self.take_over(source, switch, evidence),
+            Command::Adopt(adopted) => self.adopt(adopted),
             Command::Configure(config) => self.policy.configure(config),
             Command::Forget(consumer) => {
                 if self.policy.forget(consumer) {
                     self.lift(consumer);
                 }
             }
-            Command::Drop(source) => {
-                if let Some(polled) = self.polled[source].take() {
-                    // Those of a NAPI that is away are put back when it is here again; those of the device now.
-                    takeover::put_back(&polled.source, &mut self.access);
-                    let now = clock::now();
-                    self.policy.released(now, source);
-                    self.p.gauge.polling.fetch_sub(1, Relaxed);
-                    self.meter();
-                    self.p.report(Report::Released {
-                        source: polled.source,
-                        time: now,
-                        why: "its interface is gone",
-                    });
-                }
-            }
+            Command::Drop(source) => self.release(source, Release::Gone),
             Command::Expect(slot) => self.policy.expect(clock::now(), slot),
             Command::Beat(number) => self.p.gauge.beat.store(number, Relaxed),
             Command::Stop => self.stop = true,
         }
     }
 
-    fn take_over(&mut self, source: Arc<Source>, mut switch: ModeSwitch, evidence: Nanos) {
-        self.taken = clock::now();
-        if let Some(prod) = &self.prod {
-            prod.need(self.taken, true);
+    /// The thread runs, and means to run again at `next` at the latest.
+    fn shows(&self, next: Nanos) {
+        self.p.gauge.next.store(next, Relaxed);
+    }
+
+    /// Polls a source from now on, if a turn polls it; else the hands have it back.
+    fn adopt(&mut self, mut adopted: Adopted) {
+        self.p.prod.need(self.settling.begins(clock::now()));
+        let slot = adopted.source.slot;
+        if !self.proves(&mut adopted) {
+            self.p.views.source_ctls[slot].mode.store(mode::INTERRUPT, Relaxed);
+            self.order(Order::GiveBack { adopted, why: End::Refused });
+            return;
         }
-        match takeover::take(
-            &source,
-            &self.p.views,
-            &mut self.access,
-            self.policy.config().quota,
-            (self.p.index, self.p.cpu),
-        ) {
-            Ok(polls_per_turn) => {
-                let now = clock::now();
-                source.takeovers.fetch_add(1, Relaxed);
-                source.cpu.store(self.p.cpu as u32, Relaxed);
-                self.p.gauge.polling.fetch_add(1, Relaxed);
-                self.meter();
-                self.policy.taken_over(now, source.slot, switch);
-                let holding = takeover::counters(&source, &self.p.views).map(|c| Holding::new(now, c));
-                let rx = &self.p.views.rx_stats[source.slot];
-                let by_polls = source.by_polls.load(Relaxed);
-                let bulk = by_polls.then(|| Bulk::new(now, rx.frames.load(Relaxed), rx.tcp.load(Relaxed)));
-                if !self.settling.contains(&source.slot) {
-                    self.settling.push(source.slot);
-                }
-                self.polled[source.slot] =
-                    Some(Polled { source: Arc::clone(&source), polls_per_turn, silent: 0, holding, bulk });
-                if let Ok(mut dispatch) = self.p.dispatch.lock() {
-                    dispatch.succeeded(source.slot);
-                }
-                self.p.report(Report::TakenOver { source, time: now, evidence });
+        let Adopted { source, handle, switch, evidence, revoked } = adopted;
+        let now = clock::now();
+        source.takeovers.fetch_add(1, Relaxed);
+        source.cpu.store(self.p.cpu as u32, Relaxed);
+        self.p.gauge.polling.fetch_add(1, Relaxed);
+        self.meter();
+        self.policy.taken_over(now, slot, switch);
+        let holding = source.counters(&self.p.views).map(|c| Holding::new(now, c));
+        let rx = &self.p.views.rx_stats[slot];
+        let by_polls = source.by_polls.load(Relaxed);
+        let bulk = by_polls.then(|| Bulk::new(now, rx.frames.load(Relaxed), rx.tcp.load(Relaxed)));
+        self.settling.taken_over(slot);
+        self.polled[slot] = Some(Polled {
+            source: Arc::clone(&source),
+            handle,
+            revoked,
+            turns: Turns::default(),
+            holding,
+            bulk,
+        });
+        if let Ok(mut dispatch) = self.p.dispatch.lock() {
+            dispatch.succeeded(slot);
+        }
+        self.p.reports.send(Report::TakenOver { source, time: now, evidence });
+    }
+
+    /// True if a turn polls the source: then its mode is poll.
+    fn proves(&self, adopted: &mut Adopted) -> bool {
+        let slot = adopted.source.slot;
+        let (ctl, stat) = (&self.p.views.source_ctls[slot], &self.p.views.source_stats[slot]);
+        ctl.cpu.store(self.p.cpu as u32, Relaxed);
+        ctl.poller.store(self.p.index as u32, Relaxed);
+        ctl.poller_tid.store(sched::tid(), Relaxed);
+        ctl.lease.store(clock::now() + lease::LEASE, Relaxed);
+        ctl.mode.store(mode::POLL, Relaxed);
+        let polls = stat.own_polls.load(Relaxed);
+        for _ in 0..PROOF_TRIES {
+            self.shows(clock::now());
+            adopted.handle.turn();
+            if stat.own_polls.load(Relaxed) != polls {
+                return true;
             }
-            Err(why) => {
-                let now = clock::now();
-                switch.released(now);
-                if let Ok(mut dispatch) = self.p.dispatch.lock() {
-                    dispatch.refused(&source, switch, now);
-                }
-                self.p.report(Report::Refused { source, why: format!("{why:#}") });
+            std::thread::sleep(PROOF_NAP);
+        }
+        false
+    }
+
+    fn order(&self, order: Order) {
+        // The hands end after the pollers.
+        let _ = self.p.orders.send(order);
+    }
+
+    /// While this process stood still the keeper has put settings back: they are not those of poll mode any more.
+    fn give_back_revoked(&mut self) {
+        let revoked = self.p.pulse.revoked();
+        for slot in 0..self.polled.len() {
+            if self.polled[slot].as_ref().is_some_and(|p| p.revoked != revoked) {
+                self.release(slot, Release::Revoked);
             }
         }
     }
 
     /// Ends what takeovers hold longer, once no softirq is in the way.
     fn settle_sources(&mut self, now: Nanos) {
-        let since = now.saturating_sub(self.taken);
-        let clear = self.clear > self.taken && since >= SETTLES.0;
-        if self.settling.is_empty() || !clear && since < SETTLES.1 {
-            return;
-        }
-        for slot in std::mem::take(&mut self.settling) {
-            let Some(polled) = &self.polled[slot] else { continue };
-            // Refused it stays as long as it was: found and told by undo at the end, as any other.
-            let _ = takeover::settle(&polled.source, &mut self.access);
+        for slot in self.settling.settled(now) {
+            self.order(Order::Settle(slot));
         }
     }
 
@@ -361,17 +358,16 @@ impl Loop {
         }
     }
 
-    fn release(&mut self, slot: usize, why: &'static str) {
+    fn release(&mut self, slot: usize, why: Release) {
         let Some(polled) = self.polled[slot].take() else { return };
-        takeover::give_back(&polled.source, &self.p.views, &mut self.access);
-        let now = clock::now();
-        polled.source.releases.fetch_add(1, Relaxed);
+        let Polled { source, handle, revoked, .. } = polled;
+        self.p.views.source_ctls[slot].mode.store(mode::INTERRUPT, Relaxed);
         self.p.gauge.polling.fetch_sub(1, Relaxed);
         self.meter();
-        if let (Some(switch), Ok(mut dispatch)) = (self.policy.released(now, slot), self.p.dispatch.lock()) {
-            dispatch.released(&polled.source, switch);
+        if let Some(switch) = self.policy.released(clock::now(), slot) {
+            let adopted = Adopted { source, handle, switch, evidence: 0, revoked };
+            self.order(Order::GiveBack { adopted, why: End::Released(why) });
         }
-        self.p.report(Report::Released { source: polled.source, time: now, why });
         if self.p.gauge.polling.load(Relaxed) == 0 {
             self.lift_all();
         }
@@ -414,6 +410,8 @@ impl Loop {
     }
 
     fn turn(&mut self, slot: usize, packets: u32) {
+        #[cfg(debug_assertions)]
+        super::last_words::test_panic();
         let views = Arc::clone(&self.p.views);
         let (stat, rx) = (&views.source_stats[slot], &views.rx_stats[slot]);
         let Some(polled) = self.polled[slot].as_mut() else { return };
@@ -430,11 +428,8 @@ impl Loop {
         let refused = elsewhere();
         let net_rx = || views.cpu_stats.get(here).map_or(0, |c| c.net_rx_ns.load(Relaxed));
         let softirq = net_rx();
-        let end = match polled.source.handle.lock() {
-            Ok(mut handle) => match handle.set_budget(packets / polled.polls_per_turn) {
-                Ok(()) => handle.turn(),
-                Err(_) => TurnEnd::Nothing,
-            },
+        let end = match polled.handle.set_budget(polled.turns.budget(packets)) {
+            Ok(()) => polled.handle.turn(),
             Err(_) => TurnEnd::Nothing,
         };
         let now = clock::now();
@@ -444,31 +439,25 @@ impl Loop {
         let source = Arc::clone(&polled.source);
         source.turns.fetch_add(1, Relaxed);
         if polls == 0 || end == TurnEnd::Nothing {
-            polled.silent += 1;
-            let stale = polled.silent >= STALE_TURNS;
+            let stale = polled.turns.silent();
             source.refused.fetch_add(1, Relaxed);
             let spent = self.spent(now);
             self.policy.refused(now, slot, spent);
             if stale {
-                self.release(slot, STALE);
+                self.release(slot, Release::Stale);
             } else {
                 // SCHED_FIFO must sleep here, else the owner of the NAPI may never run (drivers.md T4).
-                std::thread::sleep(REFUSED_NAP);
+                std::thread::sleep(Duration::from_nanos(REFUSED_NAP));
                 self.settle();
             }
             return;
         }
-        polled.silent = 0;
-        let per_poll = packets / polled.polls_per_turn;
-        if work > 0 && work == per_poll * polls && polls == 1 {
-            // A full driver call was not followed by a second one.
-            polled.polls_per_turn = 1;
-        } else if polls >= 2 {
-            polled.polls_per_turn = 2;
-        }
-        let leaks = polled.holding.as_mut().filter(|h| h.due(now)).is_some_and(|h| {
-            takeover::counters(&polled.source, &views).is_some_and(|seen| h.leaks(now, seen))
-        });
+        polled.turns.polled(packets, polls, work);
+        let leaks = polled
+            .holding
+            .as_mut()
+            .filter(|h| h.due(now))
+            .is_some_and(|h| polled.source.counters(&views).is_some_and(|seen| h.leaks(now, seen)));
         let bulk =
             polled.bulk.as_mut().is_some_and(|b| b.is(now, rx.frames.load(Relaxed), rx.tcp.load(Relaxed)));
         let turn = Turned {
@@ -480,23 +469,16 @@ impl Loop {
             spent: self.spent(now),
             drained: work < packets,
         };
-        let in_the_way = net_rx().saturating_sub(softirq) >= IN_THE_WAY;
-        if !in_the_way {
-            self.clear = now;
-        }
-        if let Some(prod) = &self.prod {
-            let settles = now.saturating_sub(self.taken) < SETTLES.1;
-            prod.need(now, settles && in_the_way);
-        }
+        let until = self.settling.turned(now, net_rx().saturating_sub(softirq));
+        self.p.prod.need(until);
         self.policy.turned(now, slot, turn);
         if bulk {
-            self.release(slot, BULK);
+            self.release(slot, Release::Bulk);
             if let Ok(mut dispatch) = self.p.dispatch.lock() {
                 dispatch.was_bulk(slot, now);
             }
         } else if leaks {
-            self.release(slot, "the driver keeps its interrupts on");
-            self.p.report(Report::Leaks { source });
+            self.release(slot, Release::Leaks);
         }
         if self.p.yielding {
             // SAFETY: plain system call without arguments.
@@ -524,22 +506,10 @@ impl Loop {
                 }
             }
         }
-        if enabled {
-            let late = self.paused.take().is_some_and(|since| now.saturating_sub(since) >= LATE_PAUSE);
-            if late && most <= EMPTY && !self.p.level_wakes.load(Relaxed) {
-                self.ran_dry();
-            }
+        if enabled && self.pauses.enabled(now, most, self.p.level_wakes.load(Relaxed)) {
+            self.p.reports.send(Report::Contended { cpu: self.p.cpu });
         }
         self.policy.levels_read();
-    }
-
-    /// All consumers were found empty in a pause, which an idle CPU did not end.
-    fn ran_dry(&mut self) {
-        self.dry += 1;
-        if self.dry >= DRY_PAUSES {
-            self.dry = 0;
-            self.p.report(Report::Contended { cpu: self.p.cpu });
-        }
     }
 
     fn inhibit(&self, consumer: usize) {
@@ -572,13 +542,15 @@ impl Loop {
     }
 
     fn sleep(&mut self, now: Nanos, until: Nanos, on: WakeOn) {
+        self.shows(until);
         let spent = self.spent(now);
         self.policy.charge(now, spent);
-        self.paused = if on.level { self.paused.or(Some(now)) } else { None };
-        if on.on_time {
-            // Looks do not wait for programs.
-            self.lender.end();
-        } else if on.idle && on.level && self.yields(now) {
+        self.pauses.sleeps(now, on.level);
+        if self.lender.yields(now, &self.policy, on, self.alone()) {
+            // SCHED_IDLE comes to run when the readers have read what they had.
+            // SAFETY: plain system call without arguments.
+            unsafe { libc::sched_yield() };
+            self.idle(clock::now());
             return;
         }
         self.lender.runs(now, until);
@@ -604,13 +576,11 @@ impl Loop {
         }
         let now = clock::now();
         if reasons & wake::IDLE != 0 {
-            (self.dry, self.paused) = (0, None);
-            if self.policy.cpu_idle(now) {
-                self.lift_enabled();
-            }
-            if self.policy.was_full(now) && !self.policy.looks(now) && self.may_lend(now) {
+            self.idle(now);
+            if self.lender.may(now, &self.policy, self.alone()) {
+                // The clock of what is spent changes with the priority.
                 self.settle();
-                self.lender.lend(now);
+                self.lender.idle(now, &self.policy, self.alone());
             }
         }
         // Interrupts and softirqs of this CPU are packet work too, whoever started them.
@@ -623,28 +593,17 @@ impl Loop {
         self.settle();
     }
 
-    /// False if other programs compete, so that a lent poller would not run, or if protected packets come, which would
-    /// overflow the ring meanwhile.
-    fn may_lend(&self, now: Nanos) -> bool {
-        !self.p.yielding && !self.p.level_wakes.load(Relaxed) && !self.policy.protects(now)
-    }
-
-    /// Instead of a pause: SCHED_IDLE comes to run when the readers have read what they had. False if the poller is not
-    /// lent, or must not be any more.
-    fn yields(&mut self, now: Nanos) -> bool {
-        if !self.may_lend(now) {
-            self.lender.end();
-        }
-        if !self.lender.is_lent() {
-            return false;
-        }
-        // SAFETY: plain system call without arguments.
-        unsafe { libc::sched_yield() };
-        (self.dry, self.paused) = (0, None);
-        if self.policy.cpu_idle(clock::now()) {
+    /// Nothing else wants the CPU.
+    fn idle(&mut self, now: Nanos) {
+        self.pauses.idle();
+        if self.policy.cpu_idle(now) {
             self.lift_enabled();
         }
-        true
+    }
+
+    /// False if other programs compete, so that a lent poller would not run, or if this thread has no priority to lend.
+    fn alone(&self) -> bool {
+        !self.p.yielding && !self.p.level_wakes.load(Relaxed)
     }
 
     fn any_at_low(&self) -> bool {

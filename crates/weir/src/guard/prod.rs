@@ -2,26 +2,21 @@
 //!
 //! Each system call of a takeover ends several sections without softirqs, and at each end the kernel runs what is pending: up to
 //! 10 rounds of `netdev_budget` packets, 2.7 ms under flood, unless another thread wants the CPU (`handle_softirqs` in
-//! kernel/softirq.c asks `need_resched`). So a thread of higher priority wants it every [`EVERY`], for nothing: one round is
+//! kernel/softirq.c asks `need_resched`). So a thread of higher priority wants it every 50 us, for nothing: one round is
 //! left of ten. A takeover takes some 8 such ends, and a flush timeout puts what was taken over back to softirqs meanwhile.
 //!
-//! It costs a wake each [`EVERY`] while it is on, a ninth of a CPU at most, and is off after [`MOST`] at the latest.
+//! It costs a wake each time, a ninth of a CPU at most. `policy::settling` says how long it is on.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use policy::{MILLISECOND, Nanos};
+use policy::Nanos;
+use policy::settling::prod_nap;
 
 use super::{clock, sched};
 
-/// Between two wakes, ns: less than one round takes.
-const EVERY: Nanos = 50_000;
-/// It sleeps this many times as long as a wake keeps it busy: on a slow machine it must not be in the way itself.
-const REST: u64 = 8;
-/// Longest time without a call of [`Prod::need`].
-const MOST: Nanos = 20 * MILLISECOND;
 /// Stack of the thread, bytes.
 const STACK: usize = 64 * 1024;
 
@@ -30,6 +25,7 @@ struct Shared {
     /// When it goes to sleep by itself; 0 while it is off.
     until: AtomicU64,
     stop: AtomicBool,
+    disabled: AtomicBool,
 }
 
 /// The thread, off until it is needed.
@@ -40,22 +36,31 @@ pub struct Prod {
 }
 
 impl Prod {
-    /// Its thread runs on the caller's CPU, before the caller.
+    /// Its thread runs on `cpu`, before the poller.
     ///
     /// # Errors
     /// If the kernel gives no thread.
-    pub fn new() -> std::io::Result<Self> {
+    pub fn new(cpu: usize) -> std::io::Result<Self> {
         let shared = Arc::new(Shared::default());
         let own = Arc::clone(&shared);
         let builder = std::thread::Builder::new().name("weir-prod".into()).stack_size(STACK);
-        let thread = builder.spawn(move || run(&own))?;
+        let thread = builder.spawn(move || run(&own, cpu))?;
         Ok(Self { shared, thread: Some(thread) })
     }
 
-    /// On for [`MOST`] from `now`, or off.
-    pub fn need(&self, now: Nanos, on: bool) {
-        let until = if on { now + MOST } else { 0 };
-        if self.shared.until.load(Relaxed) != until && self.shared.until.swap(until, Relaxed) == 0 && on {
+    /// Off for good: a poller that is no SCHED_FIFO thread shares its CPU with others that want it anyway.
+    pub fn disable(&self) {
+        self.shared.disabled.store(true, Relaxed);
+        self.shared.until.store(0, Relaxed);
+    }
+
+    /// On until then, or off at 0.
+    pub fn need(&self, until: Nanos) {
+        if !self.shared.disabled.load(Relaxed)
+            && self.shared.until.load(Relaxed) != until
+            && self.shared.until.swap(until, Relaxed) == 0
+            && until != 0
+        {
             self.wake();
         }
     }
@@ -77,7 +82,9 @@ impl Drop for Prod {
     }
 }
 
-fn run(shared: &Shared) {
+fn run(shared: &Shared, cpu: usize) {
+    // Elsewhere it would keep nothing short, and harm nobody.
+    let _ = sched::pin(cpu);
     // Where it is refused the poller is no SCHED_FIFO thread either, and others want its CPU anyway.
     sched::go_above_fifo();
     let mut used = clock::thread_cpu();
@@ -90,7 +97,7 @@ fn run(shared: &Shared) {
         } else if clock::now() >= until {
             let _ = shared.until.compare_exchange(until, 0, Relaxed, Relaxed);
         } else {
-            std::thread::sleep(Duration::from_nanos(EVERY.max(REST * busy)));
+            std::thread::sleep(Duration::from_nanos(prod_nap(busy)));
         }
     }
 }

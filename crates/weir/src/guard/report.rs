@@ -5,10 +5,11 @@ use std::fs::{File, OpenOptions};
 use std::io::Write;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
-use std::os::unix::net::UnixListener;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::{Duration, SystemTime};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::time::{Duration, Instant, SystemTime};
 
 use kern::guard::SOURCES;
 use kern::journal::Outcome;
@@ -22,6 +23,7 @@ use super::poller::mode_name;
 use crate::error::failed;
 use crate::options::StatusTo;
 use crate::out::{ColorWhen, Paint, Weight};
+use crate::outbox::{self, Outbox, Standard};
 use crate::status::{
     Change, Consumer, Cpu, Interface as IfStatus, Poller, SCHEMA, Source, SourceTotal, Status,
 };
@@ -30,6 +32,10 @@ use crate::status::{
 const CHANGES_MAX: usize = 256;
 /// Lines of one kind about one subject: at most one in this time, ns.
 const LINE_EVERY: Nanos = 1_000_000_000;
+/// Status lines that wait for a reader at most.
+const STATUS_MAX: usize = 8;
+/// Stack of the thread that answers, bytes.
+const ANSWERS_STACK: usize = 64 * 1024;
 /// Subjects whose last line is remembered.
 const SUBJECTS_MAX: usize = 256;
 
@@ -144,6 +150,7 @@ impl Maker {
             netns: self.netns,
             interval_s: if first { 0.0 } else { interval as f64 / 1e9 },
             mode_switches: control.mode_switches,
+            log_lines_dropped: crate::out::dropped(),
             missing: control
                 .missing()
                 .into_iter()
@@ -308,7 +315,7 @@ fn rfc3339(time: SystemTime) -> String {
 
 /// `--status`: one JSON line per second.
 pub struct StatusWriter {
-    to: Option<Box<dyn Write>>,
+    to: Option<Outbox>,
     maker: Maker,
 }
 
@@ -318,10 +325,10 @@ impl StatusWriter {
     /// # Errors
     /// If it cannot be opened.
     pub fn open(to: Option<&StatusTo>) -> anyhow::Result<Self> {
-        let to: Option<Box<dyn Write>> = match to {
+        let to = match to {
             None => None,
-            Some(StatusTo::Stdout) => Some(Box::new(std::io::stdout())),
-            Some(StatusTo::File(path)) => Some(Box::new(append(path)?)),
+            Some(StatusTo::Stdout) => Some(Outbox::new("weir-status", STATUS_MAX, Standard::Out)?),
+            Some(StatusTo::File(path)) => Some(Outbox::new("weir-status", STATUS_MAX, append(path)?)?),
         };
         Ok(Self { to, maker: Maker::default() })
     }
@@ -331,13 +338,18 @@ impl StatusWriter {
         let changes = control.log.changes.drain(..).collect();
         let events = control.log.lines.drain(..).collect();
         let Some(to) = &mut self.to else { return Ok(()) };
-        let mut line = serde_json::to_vec(&self.maker.status(control, now, changes, events))?;
-        line.push(b'\n');
-        if let Err(e) = to.write_all(&line).and_then(|()| to.flush()) {
+        if let Some(why) = to.over() {
             // A reader that went away does not end the guard.
             self.to = None;
-            control.log.line("warning", "status", &format!("{e}: no more status lines"));
+            control.log.line("warning", "status", &format!("{why}: no more status lines"));
+            return Ok(());
         }
+        let mut status = self.maker.status(control, now, changes, events);
+        status.status_lines_dropped = to.dropped();
+        let mut line = serde_json::to_vec(&status)?;
+        line.push(b'\n');
+        // Nobody waits for a reader that has stopped: the line is counted, and the next one says so.
+        to.send(line);
         Ok(())
     }
 }
@@ -355,12 +367,15 @@ pub struct Server {
     listener: UnixListener,
     path: PathBuf,
     maker: std::cell::RefCell<Maker>,
+    answers: SyncSender<(UnixStream, Vec<u8>)>,
 }
 
 /// Connections answered in one round.
 const ANSWERS_MAX: usize = 4;
-/// A reader that takes nothing gets no answer; the control loop must go on.
-const ANSWER_PATIENCE: Duration = Duration::from_millis(20);
+/// Answers that wait to be written; more are not given.
+const ANSWERS_WAITING: usize = 8;
+/// A reader that takes nothing for so long gets no answer; others wait behind it.
+const ANSWER_PATIENCE: Duration = Duration::from_millis(100);
 
 impl Server {
     /// Listens on `guard-PID.sock` in `dir`.
@@ -378,24 +393,43 @@ impl Server {
         let listener = UnixListener::bind(&path).map_err(|e| failed(format!("{}: {e}", path.display())))?;
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600))?;
         listener.set_nonblocking(true)?;
-        Ok(Self { listener, path, maker: std::cell::RefCell::default() })
+        let (answers, inbox) = sync_channel(ANSWERS_WAITING);
+        let thread = std::thread::Builder::new().name("weir-answers".into()).stack_size(ANSWERS_STACK);
+        thread.spawn(move || write_answers(&inbox))?;
+        Ok(Self { listener, path, maker: std::cell::RefCell::default(), answers })
     }
 
     /// Answers those who ask.
     pub fn answer(&self, control: &Control, now: Nanos) {
         for _ in 0..ANSWERS_MAX {
-            let Ok((mut stream, _)) = self.listener.accept() else { return };
+            let Ok((stream, _)) = self.listener.accept() else { return };
             let status = self.maker.borrow_mut().status(
                 control,
                 now,
                 control.log.changes.iter().cloned().collect(),
                 control.log.lines.iter().cloned().collect(),
             );
-            let ready =
-                stream.set_nonblocking(false).and_then(|()| stream.set_write_timeout(Some(ANSWER_PATIENCE)));
-            if let (Ok(()), Ok(text)) = (ready, serde_json::to_vec(&status)) {
-                // A reader that went away has what it wanted.
-                let _ = stream.write_all(&text);
+            if let Ok(text) = serde_json::to_vec(&status) {
+                // Too many ask at once: this one is told nothing, and asks again.
+                let _ = self.answers.try_send((stream, text));
+            }
+        }
+    }
+}
+
+/// Writes answers one by one; one that is not taken in time is cut short.
+fn write_answers(answers: &Receiver<(UnixStream, Vec<u8>)>) {
+    outbox::ordinary();
+    for (mut stream, text) in answers {
+        let end = Instant::now() + ANSWER_PATIENCE;
+        let mut left = &text[..];
+        while let Some(patience) = end.checked_duration_since(Instant::now()).filter(|p| !p.is_zero()) {
+            let ready = stream.set_nonblocking(false).and_then(|()| stream.set_write_timeout(Some(patience)));
+            match ready.and_then(|()| stream.write(left)) {
+                Ok(n) if n > 0 && n < left.len() => left = &left[n..],
+                Err(e) if e.kind() == std::io::ErrorKind::Interrupted => {}
+                // Done, or a reader that went away has what it wanted.
+                _ => break,
             }
         }
     }

@@ -80,6 +80,27 @@ impl Drop for Urgent {
     }
 }
 
+/// The calling thread, which is SCHED_FIFO, shares its CPU with programs until this is dropped: what waits for others by trying
+/// again and again must let them run.
+pub struct Gentle(());
+
+impl Gentle {
+    /// From here on.
+    pub fn begin() -> Self {
+        let param = libc::sched_param { sched_priority: 0 };
+        // SAFETY: plain system call on the calling thread; giving priority up is always permitted.
+        unsafe { libc::sched_setscheduler(0, libc::SCHED_OTHER, &raw const param) };
+        strong();
+        Self(())
+    }
+}
+
+impl Drop for Gentle {
+    fn drop(&mut self) {
+        go_fifo();
+    }
+}
+
 /// Makes the calling thread run only when nothing else wants the CPU, where that is permitted.
 pub fn go_idle() {
     let param = libc::sched_param { sched_priority: 0 };

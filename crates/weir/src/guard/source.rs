@@ -3,8 +3,9 @@
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 
-use kern::guard::{Handle, Rx};
+use kern::guard::{Rx, Views};
 use kern::settings::{Setting, Value};
+use policy::holding::Counters;
 
 /// A setting with the value it had and the one that poll mode needs.
 #[derive(Clone, Debug)]
@@ -39,9 +40,15 @@ pub struct Source {
     pub name: String,
     /// NAPI id; 0 until known.
     pub napi_id: AtomicU32,
-    /// The socket whose `recv` is a turn.
-    pub handle: Mutex<Handle>,
-    /// True once the handle has learnt its id.
+    /// Slot of the first source of its interface, which names what the interface asks for.
+    pub first: usize,
+    /// Indices under which the stack sees its packets: its interface's, and those of what stands on that.
+    pub seen_as: Vec<u32>,
+    /// Its handle is marked before it is needed, since what arrives may be forwarded.
+    pub marks_in_peace: bool,
+    /// For that its XDP program is attached now.
+    pub is_marking: AtomicBool,
+    /// True once its handle has learnt its id.
     pub marked: AtomicBool,
     /// Changed at takeover in this order, put back at release in the reverse order.
     pub plan: Mutex<Vec<Planned>>,
@@ -119,6 +126,25 @@ impl Source {
         if let Some(rx) = &self.rx {
             rx.detach_idle(1);
         }
+    }
+
+    /// Settings of poll mode are files of its device, whose writes wait for the kernel's lock by trying again.
+    pub fn writes_files(&self) -> bool {
+        let file = |p: &Planned| p.of_device() || matches!(p.setting, Setting::RpsCpus { .. });
+        self.plan.lock().is_ok_and(|plan| plan.iter().any(file))
+    }
+
+    /// Whether its XDP program is attached now.
+    pub fn rx_attached(&self) -> bool {
+        self.rx.as_ref().is_some_and(|rx| rx.attached())
+    }
+
+    /// Counters by which the driver is judged; `None` if its interrupt cannot be counted.
+    pub fn counters(&self, views: &Views) -> Option<Counters> {
+        let interrupts = kern::irq::count(self.irq?).ok()?;
+        let stat = &views.source_stats[self.slot];
+        let (packets, own) = (stat.packets.load(Relaxed), stat.own_packets.load(Relaxed));
+        Some(Counters { interrupts, packets, foreign: packets.saturating_sub(own) })
     }
 
     /// Index of its interface, if an XDP program is loaded for it.

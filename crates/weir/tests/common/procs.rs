@@ -301,6 +301,11 @@ impl Guard {
         self.child.try_wait().unwrap().is_none()
     }
 
+    /// How it ended, if it has.
+    pub fn ended(&mut self) -> Option<ExitStatus> {
+        self.child.try_wait().unwrap()
+    }
+
     /// Everything it said.
     pub fn all(&self) -> Vec<String> {
         self.lines.lock().unwrap().iter().map(|(_, l)| l.clone()).collect()

@@ -5,6 +5,7 @@ use super::settings::Linux26;
 use super::state::{State, bucket, place};
 use crate::cpu::Thread;
 use crate::engine::{MS, Nanos, Timer};
+use policy::host::{Host, PERIOD};
 use policy::poller::{Action, Config, Poller, Turned, WakeOn};
 use policy::switch::{Evidence, Mode, ModeSwitch};
 use policy::watermark::Marks;
@@ -42,16 +43,13 @@ pub(super) struct Guard {
 
 impl Guard {
     /// Longest inhibit, ns.
-    pub const TIMEOUT: Nanos = 10 * MS;
+    pub const TIMEOUT: Nanos = policy::host::DEFAULTS.timeout;
 
     pub fn new(s: &Linux26, thread: Thread, timer: Timer) -> Self {
-        let config = Config {
-            quota: s.quota,
-            marks: if s.feedback { Marks::new(750, 250, Self::TIMEOUT) } else { None },
-            budget: s.budget.0,
-            ring: s.ring,
-            ..Config::default()
-        };
+        let host = Host { quota: s.quota, ring: s.ring, feedback: s.feedback, ..Host::default() };
+        // Its rings are longer than the longest period asks for.
+        let config =
+            Config { budget: s.budget.0, ..Config::for_host(&Host { period: Some(PERIOD.1), ..host }) };
         Self {
             thread,
             timer,

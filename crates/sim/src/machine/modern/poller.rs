@@ -5,15 +5,13 @@ use super::state::Event;
 use super::state::{State, UNSET, bucket, place};
 use crate::check::Packet;
 use crate::cpu::{Class, Cpu, Scheduler, Thread};
-use crate::engine::{MS, Nanos, SEC};
+use crate::engine::Nanos;
+use policy::host::Host;
 use policy::poller::{Action, Config, Poller, Turned, WakeOn};
 use policy::switch::{Evidence, ModeSwitch, Timing};
-use policy::watermark::Marks;
 
 /// The one source.
 const SOURCE: usize = 0;
-/// Packets per second that the guard reckons a ring fills with while the poller is away.
-const FILL_RATE: u64 = 1_000_000;
 
 /// What the thread does.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -48,16 +46,14 @@ pub struct Weir {
 }
 
 fn config(s: &Settings) -> Config {
-    let reserve = u64::from(s.reserve.0 / 10).max(1);
-    let period = (u64::from(s.ring) * SEC / FILL_RATE * 100 / reserve).clamp(MS, 10 * MS);
-    Config {
-        quota: s.quota,
-        marks: Marks::new(750, 250, 10 * MS).filter(|_| s.feedback),
-        budget: if s.budget { 1000 - s.reserve.0 } else { 1000 },
-        period,
+    Config::for_host(&Host {
         ring: s.ring,
-        ..Config::default()
-    }
+        reserve: s.reserve.0,
+        quota: s.quota,
+        feedback: s.feedback,
+        budget: s.budget,
+        ..Host::default()
+    })
 }
 
 fn timing(s: &Settings) -> Timing {

@@ -4,13 +4,15 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use kern::guard::When;
+use policy::causes::{Fallback, Release};
 use policy::{MILLISECOND, Nanos};
 
+use super::super::clock;
+use super::super::interface::Interface;
 use super::super::poller::{Command, Report};
 use super::super::source::Source;
-use super::super::{clock, poller};
 use super::{Control, RX_IDLE, Worker};
-use crate::parse::Ablate;
+use crate::parse::{Ablate, Mode};
 
 impl Control {
     /// Takes in what was told, reports one by one: acting on one may take milliseconds, and sockets that overflow are not to
@@ -51,9 +53,6 @@ impl Control {
                 self.mode_switches += 1;
                 // Here, not in the poller: attaching waits for the whole kernel.
                 let _ = self.gauges.watch_idle(true);
-                if let Err(e) = source.hold_rx() {
-                    self.log.line("warning", &source.name, &format!("no XDP program ({e}): no shed"));
-                }
                 let mine = |w: &&Worker| w.cpu == source.cpu.load(Relaxed) as usize;
                 let known = self.sessions.any(clock::now(), &self.opts.classes);
                 if let Some(worker) = self.workers.iter().find(mine).filter(|_| known) {
@@ -67,42 +66,38 @@ impl Control {
                     &format!("{}; after {after:.2} ms", source.why()),
                 );
             }
-            Report::Refused { source, why } => {
+            Report::Refused { source, why, fallback } => {
                 source.because(format!("not taken over: {why}"));
                 self.log.event(clock::now(), "refused", &source.name, &why);
+                let mine = |s: &Arc<Source>| Arc::ptr_eq(s, &source);
+                let found = self.interfaces.iter().position(|i| i.sources.iter().any(mine));
+                if let (Some(Fallback::Thread), Some(index), Mode::Auto) = (fallback, found, self.opts.mode) {
+                    self.go_thread(index, why);
+                }
             }
             Report::Released { source, time, why } => {
                 self.mode_switches += 1;
-                if why == poller::BULK {
-                    // On a veth it halves the transfer for as long as it is attached.
-                    source.drop_rx();
-                } else {
-                    source.release_rx(time);
-                }
                 source.because(format!("released: {why}"));
                 if self.workers.iter().all(|w| w.gauge.polling.load(Relaxed) == 0) {
-                    self.contended = None;
+                    self.contention.ends();
                     self.watch_reads(false);
                 }
-                self.log.event(time, "release", &source.name, why);
+                self.log.event(time, "release", &source.name, &why.to_string());
                 // A NAPI that is gone without a word of netlink: its successor's id is found or learnt.
                 let mine = |s: &Arc<Source>| Arc::ptr_eq(s, &source);
                 let found = self.interfaces.iter().position(|i| i.sources.iter().any(mine));
-                if let (true, Some(index)) = (why == poller::STALE, found) {
-                    self.interfaces[index].doubtful = true;
+                match (why, found) {
+                    (Release::Stale, Some(index)) => self.interfaces[index].doubtful = true,
+                    (Release::Leaks, Some(index)) => self.go_thread(index, why.to_string()),
+                    _ => {}
                 }
             }
-            Report::Leaks { source } => {
-                let mine = |s: &Arc<Source>| Arc::ptr_eq(s, &source);
-                if let Some(index) = self.interfaces.iter().position(|i| i.sources.iter().any(mine)) {
-                    self.go_thread(index, "the driver keeps its interrupts on".to_owned());
-                }
-            }
+            Report::Warning { source, text } => self.log.line("warning", &source.name, &text),
             Report::Contended { cpu } => {
                 if !self.level_wakes.load(Relaxed) {
                     self.watch_reads(true);
                     // Said once per overload, however often it is tried without.
-                    if self.contended.replace(clock::now()).is_none() {
+                    if self.contention.found(clock::now()) {
                         self.log.line(
                             "contended",
                             &format!("CPU {cpu}"),
@@ -130,20 +125,18 @@ impl Control {
         }
     }
 
-    /// Handles that packets have marked, and XDP programs that nothing needs any more. True if one was marked since the
-    /// last look.
+    /// XDP programs that nothing needs any more.
     ///
     /// Detaching takes 5 to 20 ms, in which nobody hears of overflowing sockets: one at a time, and none in an overload, whose next
     /// takeover may want it.
-    pub(super) fn look_at_marks(&mut self, now: Nanos) -> bool {
-        let mut new = false;
-        let mut detach = self.workers.iter().all(|w| w.gauge.polling.load(Relaxed) == 0);
-        for interface in &mut self.interfaces {
-            new |= interface.look_at_marks(&self.gauges, now);
-            if let (When::Takeover, Some(rx), true) = (interface.rx_when.0, &interface.rx, detach) {
-                detach = !rx.detach_idle(now.saturating_sub(RX_IDLE));
-            }
+    pub(super) fn detach_idle(&mut self, now: Nanos) {
+        if self.workers.iter().any(|w| w.gauge.polling.load(Relaxed) > 0) {
+            return;
         }
-        new
+        let idle = |i: &Interface| {
+            i.rx_when.0 == When::Takeover
+                && i.rx.as_ref().is_some_and(|rx| rx.detach_idle(now.saturating_sub(RX_IDLE)))
+        };
+        self.interfaces.iter().any(idle);
     }
 }

@@ -1,0 +1,135 @@
+//! Why a source is taken over, refused, or given back: one type each, and the sentence that the status shows for it.
+
+use crate::switch::Evidence;
+use std::fmt;
+
+/// The sign of overload for which a source is taken over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cause {
+    /// The kernel's polls of it were full several times in a row.
+    FullPolls,
+    /// Another source of its device is polled, under settings of the device.
+    Companion,
+    /// Consumers overflow, and it carries what they get.
+    Overflow,
+    /// Consumers overflow, no NAPI carries packets, and its interface receives most.
+    Bypassed,
+    /// Softirqs take more of its CPU than the budget while programs want it.
+    Budget,
+}
+
+impl Cause {
+    /// What it says to the mode switch: bulk TCP fills polls too, so these alone are no harm.
+    pub fn evidence(self) -> Evidence {
+        match self {
+            Self::FullPolls | Self::Companion => Evidence::FullPolls,
+            Self::Overflow | Self::Bypassed | Self::Budget => Evidence::Harm,
+        }
+    }
+
+    /// True if bulk TCP would explain it, so that the source is watched for that.
+    pub fn may_be_bulk(self) -> bool {
+        self == Self::FullPolls
+    }
+}
+
+impl fmt::Display for Cause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::FullPolls => "its polls are full",
+            Self::Companion => "another source of its device is polled",
+            Self::Overflow => "a consumer overflows",
+            Self::Bypassed => "a consumer overflows, past the NAPI",
+            Self::Budget => "its softirq takes more than the budget from programs",
+        })
+    }
+}
+
+/// What a takeover failed at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// The handle could not learn the id of its NAPI.
+    Unmarked,
+    /// A setting was refused.
+    Setting,
+    /// No turn polled.
+    NoTurn,
+    /// Anything else.
+    Other,
+}
+
+/// What takes the place of polling for the whole interface.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fallback {
+    /// The kernel's own threads poll it: mode thread.
+    Thread,
+}
+
+/// Why a source is given back to interrupts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Release {
+    /// Its ring was found empty for long enough.
+    Calm,
+    /// The guard ends.
+    Stops,
+    /// Its interface is gone or down.
+    Gone,
+    /// Its handle belongs to a NAPI that is gone.
+    Stale,
+    /// It carries bulk TCP.
+    Bulk,
+    /// Its driver lets interrupts in while it is polled.
+    Leaks,
+    /// The keeper has put its settings back, because the guard stood still.
+    Revoked,
+}
+
+impl fmt::Display for Release {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Calm => "the ring stays empty",
+            Self::Stops => "weir stops",
+            Self::Gone => "its interface is gone",
+            Self::Stale => "stale_source: its turns poll nothing",
+            Self::Bulk => "bulk TCP, which slows itself down",
+            Self::Leaks => "the driver keeps its interrupts on",
+            Self::Revoked => "this process stood still, and the keeper has put its settings back",
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_takes_from_programs_is_harm() {
+        for (cause, harm, bulk) in [
+            (Cause::FullPolls, Evidence::FullPolls, true),
+            (Cause::Companion, Evidence::FullPolls, false),
+            (Cause::Overflow, Evidence::Harm, false),
+            (Cause::Bypassed, Evidence::Harm, false),
+            (Cause::Budget, Evidence::Harm, false),
+        ] {
+            assert_eq!((cause.evidence(), cause.may_be_bulk()), (harm, bulk), "{cause}");
+        }
+    }
+
+    #[test]
+    fn every_reason_has_its_sentence() {
+        // The status and its readers know these words.
+        let told =
+            [Release::Calm, Release::Stops, Release::Gone, Release::Stale, Release::Bulk, Release::Leaks];
+        assert_eq!(
+            told.map(|r| r.to_string()),
+            [
+                "the ring stays empty",
+                "weir stops",
+                "its interface is gone",
+                "stale_source: its turns poll nothing",
+                "bulk TCP, which slows itself down",
+                "the driver keeps its interrupts on",
+            ]
+        );
+    }
+}

@@ -1,0 +1,295 @@
+//! Which source is taken over, when, for what, and by which poller (MR-10, MR-16, MR-19).
+//!
+//! ```text
+//! evidence -> full(..) | overflow(..) | over_budget(..) | bypassed(..) | companion(..)
+//!             each gives an Order: take this source over, on that poller, for this cause
+//! result   -> succeeded(..) | refused(..) | released(..) | was_bulk(..)
+//! ```
+//!
+//! The evidence names a source (its polls are full) or only a CPU; for a CPU, [`crate::blame`] finds the sources by what each has
+//! carried since the last evidence, at most two ticks ago.
+//!
+//! # Properties
+//! - A source that is taken over, or for which an order is under way, gets no second order before it is released or refused.
+//! - No order comes within the pause after a refusal ([`crate::refusals`]), none for full polls while they may be bulk TCP.
+//! - An order names a poller that exists; if the source's own CPU has one, that one.
+
+use crate::blame::{self, Carried};
+use crate::causes::{Cause, Fallback, Refusal};
+use crate::overflow::Overflow;
+use crate::poller::SOURCES_MAX;
+use crate::refusals::{Pause, Refusals};
+use crate::switch::{ModeSwitch, Timing};
+use crate::{MILLISECOND, Nanos};
+
+/// Full polls in a row that are evidence: 512 packets without an end, more than a burst of one ring.
+pub const FULL_POLLS: u32 = 8;
+/// An interface whose packets come past its NAPI is the flooded one if it receives this many in [`BUSY_SPAN`]: 20 k/s.
+pub const BUSY_PACKETS: u64 = 40;
+/// See [`BUSY_PACKETS`], ns.
+pub const BUSY_SPAN: Nanos = 2 * MILLISECOND;
+/// Packets between two looks from which on a source shares the polling of its device: fewer are served by the flush
+/// timer, and waiting for one to mark its handle would hold up the poller.
+pub const COMPANION_PACKETS: u64 = 64;
+
+/// What is counted of a source.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Traffic {
+    /// CPU of its last softirq.
+    pub cpu: u32,
+    /// Packets so far; may wrap.
+    pub packets: u64,
+}
+
+/// A source is to be taken over.
+#[derive(Clone, Copy, Debug)]
+pub struct Order {
+    /// Which.
+    pub slot: usize,
+    /// By which poller, in the order in which they were added.
+    pub poller: usize,
+    /// The poller's CPU.
+    pub cpu: usize,
+    /// For what.
+    pub cause: Cause,
+    /// The source's mode switch, which has decided so.
+    pub switch: ModeSwitch,
+    /// When the evidence was seen.
+    pub evidence: Nanos,
+}
+
+/// Packets that a source had carried one and two ticks ago, or at the last evidence.
+#[derive(Clone, Copy, Debug, Default)]
+struct Seen {
+    base: u64,
+    next: u64,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Slot {
+    known: bool,
+    /// The one CPU that RPS sends its packets to.
+    rps_cpu: Option<u32>,
+    /// In interrupt mode.
+    switch: Option<ModeSwitch>,
+    refusals: Refusals,
+    /// Until when full polls say nothing: the source carried bulk TCP.
+    bulk: Option<Pause>,
+    seen: Seen,
+    companion: Option<u64>,
+}
+
+/// See the module. About 10 KiB.
+#[derive(Clone, Debug)]
+pub struct Dispatch {
+    slots: [Slot; SOURCES_MAX],
+    /// By CPU; the last one is for all CPUs that were not there at the start.
+    overflows: Box<[Overflow]>,
+    /// CPUs of the pollers.
+    pollers: Vec<usize>,
+    next: usize,
+}
+
+impl Dispatch {
+    /// For CPUs below `cpus`, without sources and pollers.
+    pub fn new(cpus: usize) -> Self {
+        Self {
+            slots: [Slot::default(); SOURCES_MAX],
+            overflows: vec![Overflow::default(); cpus + 1].into(),
+            pollers: Vec::with_capacity(cpus),
+            next: 0,
+        }
+    }
+
+    /// One more poller, on `cpu`. Part of the construction: before the first evidence.
+    pub fn add_poller(&mut self, cpu: usize) {
+        self.pollers.push(cpu);
+    }
+
+    /// The source in `slot`, in interrupt mode, may be taken over from here on. `rps_cpu`: where RPS has its packets
+    /// handled, if that is one CPU.
+    pub fn add(&mut self, slot: usize, timing: Timing, rps_cpu: Option<u32>) {
+        let Some(state) = self.slots.get_mut(slot) else { return };
+        let fresh = Slot { known: true, rps_cpu, switch: Some(ModeSwitch::new(timing)), ..Slot::default() };
+        *state = Slot { seen: state.seen, companion: state.companion, ..fresh };
+    }
+
+    /// The source is gone.
+    pub fn remove(&mut self, slot: usize) {
+        if let Some(state) = self.slots.get_mut(slot) {
+            (state.known, state.switch) = (false, None);
+        }
+    }
+
+    /// True if the source may be taken over now or later, and is in interrupt mode.
+    pub fn waits(&self, slot: usize) -> bool {
+        self.slots.get(slot).is_some_and(|s| s.known && s.switch.is_some())
+    }
+
+    /// The source is in interrupt mode again.
+    pub fn released(&mut self, slot: usize, switch: ModeSwitch) {
+        if let Some(state) = self.slots.get_mut(slot).filter(|s| s.known) {
+            state.switch = Some(switch);
+        }
+    }
+
+    /// A takeover was refused at `now`: the next one waits. What takes its place, if it is given up.
+    pub fn refused(
+        &mut self,
+        now: Nanos,
+        slot: usize,
+        mut switch: ModeSwitch,
+        why: Refusal,
+    ) -> Option<Fallback> {
+        switch.released(now);
+        self.released(slot, switch);
+        self.slots.get_mut(slot)?.refusals.refused(now, why)
+    }
+
+    /// A takeover succeeded.
+    pub fn succeeded(&mut self, slot: usize) {
+        if let Some(state) = self.slots.get_mut(slot) {
+            state.refusals = Refusals::default();
+        }
+    }
+
+    /// The source carried bulk TCP: full polls of it are no evidence for a while, longer each time.
+    pub fn was_bulk(&mut self, now: Nanos, slot: usize) {
+        if let Some(state) = self.slots.get_mut(slot) {
+            state.bulk = Some(Pause::after(state.bulk, now));
+        }
+    }
+
+    /// A tick has passed: what a source carried before the one before it blames it for nothing.
+    pub fn tick(&mut self, traffic: impl Fn(usize) -> Traffic) {
+        for (slot, state) in self.slots.iter_mut().enumerate().filter(|(_, s)| s.known) {
+            state.seen = Seen { base: state.seen.next, next: traffic(slot).packets };
+        }
+    }
+
+    /// The polls of a source on `cpu` were full, as seen at `evidence`.
+    pub fn full(&mut self, now: Nanos, evidence: Nanos, slot: usize, cpu: usize) -> Option<Order> {
+        if self.slots.get(slot)?.bulk.is_some_and(|pause| pause.lasts(evidence)) {
+            return None;
+        }
+        self.order(now, evidence, slot, cpu, Cause::FullPolls)
+    }
+
+    /// Sockets on `cpu` have lost [`crate::overflow::STEP`] more packets at `evidence`. True if that is evidence and no source in
+    /// interrupt mode carries any packet.
+    pub fn overflow(
+        &mut self,
+        now: Nanos,
+        evidence: Nanos,
+        cpu: u32,
+        traffic: impl Fn(usize) -> Traffic,
+        give: impl FnMut(Order),
+    ) -> bool {
+        let last = self.overflows.len() - 1;
+        let account = &mut self.overflows[(cpu as usize).min(last)];
+        account.report(evidence) && !self.flooded(now, evidence, cpu, Cause::Overflow, traffic, give)
+    }
+
+    /// The same, where somebody else has found the overflows of `cpu` to be evidence.
+    pub fn overflows(
+        &mut self,
+        now: Nanos,
+        evidence: Nanos,
+        cpu: u32,
+        traffic: impl Fn(usize) -> Traffic,
+        give: impl FnMut(Order),
+    ) -> bool {
+        !self.flooded(now, evidence, cpu, Cause::Overflow, traffic, give)
+    }
+
+    /// Softirqs took more of `cpu` than the budget, while programs wanted it.
+    pub fn over_budget(
+        &mut self,
+        now: Nanos,
+        evidence: Nanos,
+        cpu: u32,
+        traffic: impl Fn(usize) -> Traffic,
+        give: impl FnMut(Order),
+    ) {
+        self.flooded(now, evidence, cpu, Cause::Budget, traffic, give);
+    }
+
+    /// Packets that overflow sockets of `cpu` come past every NAPI, and the interface of this source receives most.
+    pub fn bypassed(&mut self, now: Nanos, evidence: Nanos, slot: usize, cpu: usize) -> Option<Order> {
+        self.order(now, evidence, slot, cpu, Cause::Bypassed)
+    }
+
+    /// Another source of its device is polled under settings of the device: this one is taken over too, if packets
+    /// came since the last look.
+    pub fn companion(&mut self, now: Nanos, slot: usize, traffic: Traffic) -> Option<Order> {
+        let before = self.slots.get_mut(slot)?.companion.replace(traffic.packets)?;
+        let carries = traffic.packets.wrapping_sub(before) >= COMPANION_PACKETS;
+        carries.then(|| self.order(now, now, slot, traffic.cpu as usize, Cause::Companion)).flatten()
+    }
+
+    /// `cpu` is overloaded: orders for those of its sources that are flooded most, although their rings are not full. False if none
+    /// in interrupt mode carries any packet.
+    fn flooded(
+        &mut self,
+        now: Nanos,
+        evidence: Nanos,
+        cpu: u32,
+        cause: Cause,
+        traffic: impl Fn(usize) -> Traffic,
+        mut give: impl FnMut(Order),
+    ) -> bool {
+        let mut carried = [Carried { slot: 0, packets: 0, polled: true }; SOURCES_MAX];
+        let mut count = 0;
+        for (slot, state) in self.slots.iter_mut().enumerate().filter(|(_, s)| s.known) {
+            let seen = traffic(slot);
+            // With RPS the socket overflows on another CPU than the one that polls.
+            if state.rps_cpu.unwrap_or(seen.cpu) != cpu {
+                continue;
+            }
+            let packets = seen.packets.wrapping_sub(state.seen.base);
+            state.seen = Seen { base: seen.packets, next: seen.packets };
+            carried[count] = Carried { slot, packets, polled: state.switch.is_none() };
+            count += 1;
+        }
+        let carried = &carried[..count];
+        if carried.iter().all(|c| c.polled || c.packets == 0) {
+            return false;
+        }
+        for slot in blame::flooded(carried) {
+            if let Some(order) = self.order(now, evidence, slot, cpu as usize, cause) {
+                give(order);
+            }
+        }
+        true
+    }
+
+    /// Evidence of overload on a source whose softirq ran on `cpu`.
+    fn order(&mut self, now: Nanos, evidence: Nanos, slot: usize, cpu: usize, cause: Cause) -> Option<Order> {
+        let state = self.slots.get_mut(slot).filter(|s| s.known && s.refusals.allow(now))?;
+        if self.pollers.is_empty() {
+            return None;
+        }
+        let switch = state.switch.as_mut()?;
+        if !switch.overloaded(now, cause.evidence()) {
+            return None;
+        }
+        let switch = state.switch.take()?;
+        // The CPU where the work of this source is done already, if weir may use it; else they share the rest.
+        let cpu = state.rps_cpu.map_or(cpu, |c| c as usize);
+        let poller = self.pollers.iter().position(|c| *c == cpu).unwrap_or_else(|| {
+            self.next = self.next.wrapping_add(1);
+            self.next % self.pollers.len()
+        });
+        Some(Order { slot, poller, cpu: self.pollers[poller], cause, switch, evidence })
+    }
+}
+
+/// The slot of the source whose interface has received most in [`BUSY_SPAN`], if as many as in a flood.
+pub fn busiest(received: impl Iterator<Item = (usize, u64)>) -> Option<usize> {
+    let (slot, most) = received.max_by_key(|(_, packets)| *packets)?;
+    (most >= BUSY_PACKETS).then_some(slot)
+}
+
+#[cfg(test)]
+#[path = "dispatch_tests.rs"]
+mod tests;

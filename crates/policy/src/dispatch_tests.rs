@@ -1,0 +1,204 @@
+use super::*;
+use crate::switch::Mode;
+use proptest::prelude::*;
+
+const MS: Nanos = MILLISECOND;
+
+/// `sources` sources, and pollers on CPUs 0 and 1.
+fn host(sources: usize) -> Dispatch {
+    let mut dispatch = Dispatch::new(4);
+    (0..2).for_each(|cpu| dispatch.add_poller(cpu));
+    (0..sources).for_each(|slot| dispatch.add(slot, Timing::default(), None));
+    dispatch
+}
+
+fn on(cpu: u32, packets: u64) -> Traffic {
+    Traffic { cpu, packets }
+}
+
+#[test]
+fn full_polls_take_a_source_over_on_its_own_cpu() {
+    let mut d = host(2);
+    let order = d.full(5 * MS, 4 * MS, 1, 1).unwrap();
+    assert_eq!((order.slot, order.cpu, order.cause, order.evidence), (1, 1, Cause::FullPolls, 4 * MS));
+    assert_eq!(order.switch.mode(), Mode::Poll);
+    assert!(d.full(6 * MS, 6 * MS, 1, 1).is_none(), "an order is under way");
+    assert!(d.waits(0) && !d.waits(1));
+}
+
+#[test]
+fn sources_of_other_cpus_share_the_pollers() {
+    let mut d = host(4);
+    let cpus: Vec<usize> = (0..4).filter_map(|slot| d.full(0, 0, slot, 3)).map(|o| o.cpu).collect();
+    assert_eq!(cpus, [1, 0, 1, 0]);
+    d.add(0, Timing::default(), Some(1));
+    assert_eq!(d.full(0, 0, 0, 0).map(|o| o.cpu), Some(1), "where RPS has its packets handled");
+}
+
+#[test]
+fn an_overflow_blames_those_that_carry_most_and_once() {
+    let mut d = host(3);
+    let counts = |slot: usize| on(0, [1000, 900, 10][slot]);
+    let mut orders = Vec::new();
+    assert!(!d.overflows(0, 0, 0, counts, |o| orders.push((o.slot, o.cause))));
+    assert_eq!(orders, [(0, Cause::Overflow), (1, Cause::Overflow)]);
+    // Nothing has come since: nobody is blamed, and the packets came past the NAPIs.
+    assert!(d.overflows(MS, MS, 0, counts, |o| panic!("{o:?}")));
+    assert!(d.overflows(MS, MS, 1, counts, |o| panic!("{o:?}")), "no source works there");
+}
+
+#[test]
+fn what_came_two_ticks_ago_blames_nobody() {
+    let mut d = host(2);
+    let counts = |slot: usize| on(0, [1000, 0][slot]);
+    d.tick(counts);
+    d.tick(counts);
+    assert!(d.overflows(0, 0, 0, counts, |o| panic!("{o:?}")));
+}
+
+#[test]
+fn bulk_tcp_fills_polls_for_a_while_without_effect() {
+    let mut d = host(1);
+    d.was_bulk(0, 0);
+    assert!(d.full(999 * MS, 999 * MS, 0, 0).is_none());
+    let mut switch = d.full(1000 * MS, 1000 * MS, 0, 0).unwrap().switch;
+    switch.released(1000 * MS);
+    d.released(0, switch);
+    d.was_bulk(1000 * MS, 0);
+    assert!(d.full(2999 * MS, 2999 * MS, 0, 0).is_none(), "twice as long");
+    assert!(!d.overflows(1001 * MS, 1001 * MS, 0, |_| on(0, 100), |_| ()), "harm counts all the same");
+    assert!(!d.waits(0));
+}
+
+#[test]
+fn a_companion_needs_packets_between_two_looks() {
+    let mut d = host(2);
+    assert!(d.companion(0, 1, on(0, 1000)).is_none(), "the first look");
+    assert!(d.companion(MS, 1, on(0, 1063)).is_none());
+    assert_eq!(d.companion(2 * MS, 1, on(0, 1127)).map(|o| o.cause), Some(Cause::Companion));
+}
+
+#[test]
+fn a_handle_without_an_id_falls_back_within_a_second() {
+    let mut d = host(1);
+    let mut tries = 0;
+    for now in (0..1000).map(|ms| ms * MS) {
+        let Some(order) = d.full(now, now, 0, 0) else { continue };
+        tries += 1;
+        if d.refused(now, 0, order.switch, Refusal::Unmarked) == Some(Fallback::Thread) {
+            assert_eq!((tries, now), (5, 700 * MS));
+            return;
+        }
+    }
+    panic!("no fallback after {tries} tries");
+}
+
+#[test]
+fn without_pollers_nothing_is_lost() {
+    let mut d = Dispatch::new(1);
+    d.add(0, Timing::default(), None);
+    assert!(d.full(0, 0, 0, 0).is_none());
+    assert!(d.waits(0));
+}
+
+#[test]
+fn the_busiest_interface_is_flooded_or_none() {
+    assert_eq!(busiest([(3, 40), (5, 90), (7, 10)].into_iter()), Some(5));
+    assert_eq!(busiest([(3, 39)].into_iter()), None);
+    assert_eq!(busiest(std::iter::empty()), None);
+}
+
+/// What may happen.
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    Full(usize, usize),
+    Overflow(u32),
+    Budget(u32),
+    Companion(usize),
+    Bulk(usize),
+    Tick,
+    Remove(usize),
+    Add(usize, Option<u32>),
+    Ended(usize, u8),
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        4 => (0usize..70, 0usize..6).prop_map(|(s, c)| Step::Full(s, c)),
+        3 => (0u32..6).prop_map(Step::Overflow),
+        1 => (0u32..6).prop_map(Step::Budget),
+        1 => (0usize..8).prop_map(Step::Companion),
+        1 => (0usize..8).prop_map(Step::Bulk),
+        1 => Just(Step::Tick),
+        1 => (0usize..8).prop_map(Step::Remove),
+        2 => (0usize..8, prop::option::of(0u32..3)).prop_map(|(s, r)| Step::Add(s, r)),
+        6 => (0usize..8, 0u8..6).prop_map(|(s, how)| Step::Ended(s, how)),
+    ]
+}
+
+proptest! {
+    /// However evidence, results and changes of the host are mixed: no source has two orders, none comes within its pause,
+    /// and each names a poller that exists.
+    #[test]
+    fn orders_are_sound(steps in prop::collection::vec((0u64..400, 0u64..500, step()), 1..300)) {
+        let mut d = host(8);
+        // What has an order, and until when the others wait.
+        let mut under_way: [Option<ModeSwitch>; 8] = [None; 8];
+        let mut known = [true; 8];
+        let mut waits = [0u64; 8];
+        let (mut now, mut packets) = (0, [0u64; 8]);
+        for (gap, came, step) in steps {
+            now += gap * MS;
+            let mut orders = Vec::new();
+            let mut traffic = [Traffic::default(); SOURCES_MAX];
+            for (slot, packets) in packets.iter_mut().enumerate() {
+                *packets = packets.wrapping_add(came * (slot as u64 + 1));
+                traffic[slot] = on(slot as u32 % 3, *packets);
+            }
+            match step {
+                Step::Full(slot, cpu) => orders.extend(d.full(now, now, slot, cpu)),
+                Step::Overflow(cpu) => _ = d.overflow(now, now, cpu, |s| traffic[s], |o| orders.push(o)),
+                Step::Budget(cpu) => d.over_budget(now, now, cpu, |s| traffic[s], |o| orders.push(o)),
+                Step::Companion(slot) => orders.extend(d.companion(now, slot, traffic[slot])),
+                Step::Bulk(slot) => d.was_bulk(now, slot),
+                Step::Tick => d.tick(|s| traffic[s]),
+                Step::Remove(slot) => {
+                    d.remove(slot);
+                    (known[slot], under_way[slot]) = (false, None);
+                }
+                Step::Add(slot, rps) => {
+                    d.add(slot, Timing::default(), rps);
+                    (known[slot], under_way[slot], waits[slot]) = (true, None, 0);
+                }
+                Step::Ended(slot, how) => {
+                    let Some(mut switch) = under_way[slot].take() else { continue };
+                    switch.released(now);
+                    let why = [Refusal::Unmarked, Refusal::Setting, Refusal::NoTurn, Refusal::Other];
+                    match why.get(usize::from(how)) {
+                        Some(why) => {
+                            let fallback = d.refused(now, slot, switch, *why);
+                            prop_assert!(fallback.is_none() || *why == Refusal::Unmarked);
+                            waits[slot] = now + 1;
+                        }
+                        None => {
+                            d.succeeded(slot);
+                            d.released(slot, switch);
+                            waits[slot] = 0;
+                        }
+                    }
+                }
+            }
+            for order in orders {
+                prop_assert!(order.slot < 8 && known[order.slot]);
+                prop_assert!(under_way[order.slot].is_none(), "two orders for {}", order.slot);
+                prop_assert!(now >= waits[order.slot]);
+                prop_assert_eq!(order.cpu, order.poller, "CPU 0 and 1 have pollers 0 and 1");
+                prop_assert!(order.cpu < 2);
+                under_way[order.slot] = Some(order.switch);
+            }
+            for slot in 0..8 {
+                prop_assert_eq!(d.waits(slot), known[slot] && under_way[slot].is_none());
+            }
+        }
+    }
+}

@@ -1,0 +1,428 @@
+//! The hands: the one thread that changes settings. It takes a source over for a poller and puts back what a poller gives
+//! back, since whatever may wait (for the kernel's locks, for XDP, for the disk) may not do so in a poller.
+//!
+//! ```text
+//! watch thread --TakeOver--> hands --Adopt--> poller --GiveBack--> hands
+//! ```
+//! It owns the life of every source: its phase, its handle while nobody polls through it, and its plan. Handle, switch and
+//! source move inside the messages, so that each has one owner at any time.
+
+use std::collections::BTreeMap;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use kern::guard::{Handle, Steering, Views};
+use kern::keeper::Keeper;
+use kern::settings::Access;
+use policy::causes::{Refusal, Release};
+use policy::settling::PROD_MOST;
+use policy::switch::ModeSwitch;
+use policy::{MILLISECOND, Nanos};
+
+use super::dispatch::Dispatch;
+use super::marking::{Marking, Unmarked};
+use super::poller::{Command, Report, Reports};
+use super::prod::Prod;
+use super::pulse::Pulse;
+use super::source::Source;
+use super::{clock, sched, takeover};
+
+/// Between two looks whether handles are marked, while an XDP program is attached for nothing else. Where no packet
+/// comes it doubles at each look, up to [`LOOK_MAX`]: 50 looks a second at 32 silent sources cost 1 % of a CPU.
+const LOOK: Nanos = 20 * MILLISECOND;
+/// See [`LOOK`].
+const LOOK_MAX: Nanos = 200 * MILLISECOND;
+/// Queues that get no packets must not keep the XDP program attached: they are marked at takeover.
+const MARKING_MAX: Nanos = 10_000 * MILLISECOND;
+/// Stack of the thread, bytes: journals are written from it.
+const STACK: usize = 512 * 1024;
+
+/// What the hands are told.
+pub enum Order {
+    /// The source may be taken over from here on.
+    Add(Arc<Source>),
+    /// The source's interface is gone or down. Its settings are put back, as far as they are still there.
+    Remove(usize),
+    /// Take the source over for a poller; its switch has decided so.
+    TakeOver {
+        /// Which.
+        source: Arc<Source>,
+        /// Its mode switch.
+        switch: ModeSwitch,
+        /// For which poller.
+        poller: usize,
+        /// When the evidence of overload was seen.
+        evidence: Nanos,
+    },
+    /// The takeover is over, those of other sources too: what it held longer gets its value of poll mode.
+    Settle(usize),
+    /// A poller has made its last turn of the source.
+    GiveBack {
+        /// What it polled through.
+        adopted: Adopted,
+        /// Why not any more.
+        why: End,
+    },
+    /// Another keeper has taken over from one that is lost: it knows no handle yet.
+    NewKeeper,
+    /// End: all pollers have given back what they had.
+    Stop,
+}
+
+/// Why a poller gives a source back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// It was polled until now.
+    Released(Release),
+    /// No turn polled it.
+    Refused,
+}
+
+/// A source with what it takes to poll it.
+pub struct Adopted {
+    /// Which.
+    pub source: Arc<Source>,
+    /// One `recv` on it is one turn.
+    pub handle: Handle,
+    /// Its mode switch.
+    pub switch: ModeSwitch,
+    /// When the evidence of overload was seen.
+    pub evidence: Nanos,
+    /// How often the keeper had put settings back before its takeover.
+    pub revoked: u32,
+}
+
+/// Where a source is in its life. Only the hands change it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    /// The kernel's own interrupts; weir has changed nothing.
+    Interrupt,
+    /// Its settings are those of poll mode, and a poller has its handle.
+    Polled {
+        /// Which one.
+        poller: usize,
+    },
+}
+
+/// One source, as long as its interface is known under its index.
+struct Life {
+    source: Arc<Source>,
+    phase: Phase,
+    marking: Marking,
+    /// The handle's duplicate that is the keeper's, too.
+    kept: Option<OwnedFd>,
+    /// Since when it is a user of the XDP program, to be marked in peace.
+    in_peace: Option<Nanos>,
+}
+
+/// The thread's own.
+pub struct Hands {
+    /// From everybody.
+    pub orders: Receiver<Order>,
+    /// To the pollers.
+    pub pollers: Vec<(Sender<Command>, Arc<Prod>)>,
+    /// To the control loop.
+    pub reports: Reports,
+    /// The maps.
+    pub views: Arc<Views>,
+    /// Where switches go back to.
+    pub dispatch: Arc<Mutex<Dispatch>>,
+    /// What marks handles, if this kernel has it.
+    pub steering: Option<Arc<Steering>>,
+    /// What the keeper and BPF live by.
+    pub pulse: Arc<Pulse>,
+    /// Who puts settings back if this process cannot.
+    pub keeper: Arc<Mutex<Option<Keeper>>>,
+}
+
+/// A running thread's state.
+struct Work {
+    h: Hands,
+    access: Access,
+    /// By slot.
+    lives: BTreeMap<usize, Life>,
+    /// Lives whose interface is gone, until their poller gives them back.
+    leaving: Vec<Life>,
+    /// Takeovers that wait until the slot's last life has left.
+    later: Vec<Order>,
+    /// Sources that are polled, and whose XDP program is to be attached when nothing else is to be done.
+    attach: Vec<Arc<Source>>,
+    /// The next look at marks, and the time to the one after it.
+    look: (Nanos, Nanos),
+}
+
+impl Hands {
+    /// Starts the thread in the caller's network namespace.
+    ///
+    /// # Errors
+    /// If the kernel gives no thread.
+    pub fn start(self) -> std::io::Result<JoinHandle<anyhow::Result<()>>> {
+        let builder = std::thread::Builder::new().name("weir-hands".into()).stack_size(STACK);
+        builder.spawn(move || {
+            // A takeover is what ends starvation: it cannot wait for its turn among the starved.
+            sched::go_fifo();
+            let access = Access::for_current_netns()?;
+            let (lives, leaving, later, attach) = Default::default();
+            Work { h: self, access, lives, leaving, later, attach, look: (Nanos::MAX, LOOK) }.run();
+            Ok(())
+        })
+    }
+}
+
+impl Life {
+    /// Gives the keeper the handle: without a last turn on it a queue stays silent until its flush timer fires.
+    fn keep(&self, keeper: &Mutex<Option<Keeper>>) {
+        if let (Some(handle), Ok(keeper)) = (&self.kept, keeper.lock())
+            && let Some(keeper) = keeper.as_ref()
+        {
+            // A keeper that is lost is noticed by the control loop, and the next one is told anew.
+            let _ = keeper.handle(self.source.napi_id.load(Relaxed), handle.as_fd());
+        }
+    }
+}
+
+impl Work {
+    fn run(&mut self) {
+        loop {
+            let wait =
+                Duration::from_nanos(self.look.0.saturating_sub(clock::now()).min(60_000 * MILLISECOND));
+            let order = match self.h.orders.try_recv() {
+                Ok(order) => Ok(order),
+                // What may take milliseconds comes after everything that is urgent.
+                Err(TryRecvError::Empty) if !self.attach.is_empty() => {
+                    self.attach_one();
+                    continue;
+                }
+                Err(_) => self.h.orders.recv_timeout(wait),
+            };
+            match order {
+                Ok(Order::Stop) | Err(RecvTimeoutError::Disconnected) => return,
+                Ok(order) => self.obey(order),
+                Err(RecvTimeoutError::Timeout) => {}
+            }
+            if clock::now() >= self.look.0 {
+                self.look_at_marks();
+            }
+        }
+    }
+
+    fn obey(&mut self, order: Order) {
+        match order {
+            Order::Add(source) => self.add(source),
+            Order::Remove(slot) => self.remove(slot),
+            Order::TakeOver { ref source, .. } if self.is_leaving(source.slot) => self.later.push(order),
+            Order::TakeOver { source, switch, poller, evidence } => {
+                self.take(&source, switch, poller, evidence)
+            }
+            Order::Settle(slot) => {
+                if let Some(life) = self.lives.get(&slot).filter(|l| l.phase != Phase::Interrupt) {
+                    // Refused it stays as long as it was: found and told by undo at the end, as any other.
+                    let _ = takeover::settle(&life.source, &mut self.access);
+                }
+            }
+            Order::GiveBack { adopted, why } => self.give_back(adopted, why),
+            Order::NewKeeper => self.meet(),
+            Order::Stop => {}
+        }
+    }
+
+    fn add(&mut self, source: Arc<Source>) {
+        let marking = match Marking::new(Arc::clone(&source), self.h.steering.clone()) {
+            Ok(marking) => marking,
+            Err(e) => {
+                self.h.reports.send(Report::Warning { source, text: format!("no handle socket: {e}") });
+                return;
+            }
+        };
+        let mut life = Life { source, phase: Phase::Interrupt, marking, kept: None, in_peace: None };
+        if life.source.marks_in_peace && life.source.hold_rx().is_ok() {
+            life.in_peace = Some(clock::now());
+            life.source.is_marking.store(true, Relaxed);
+            life.marking.ask(&self.h.views);
+            self.h.pulse.wake();
+            self.look = (clock::now() + LOOK, LOOK);
+        }
+        self.lives.insert(life.source.slot, life);
+    }
+
+    fn meet(&self) {
+        self.lives.values().for_each(|life| life.keep(&self.h.keeper));
+    }
+
+    fn remove(&mut self, slot: usize) {
+        let Some(mut life) = self.lives.remove(&slot) else { return };
+        self.end_peace(&mut life);
+        life.marking.end(&self.h.views);
+        self.attach.retain(|s| s.slot != slot);
+        life.source.release_rx(clock::now());
+        if let (Some(_), Ok(keeper)) = (&life.kept, self.h.keeper.lock())
+            && let Some(keeper) = keeper.as_ref()
+        {
+            // A keeper that is lost is noticed by the control loop.
+            let _ = keeper.drop_handle(life.source.napi_id.load(Relaxed));
+        }
+        if let Phase::Polled { poller } = life.phase {
+            let _ = self.h.pollers[poller].0.send(Command::Drop(slot));
+            self.leaving.push(life);
+        }
+    }
+
+    fn is_leaving(&self, slot: usize) -> bool {
+        self.leaving.iter().any(|l| l.source.slot == slot)
+    }
+
+    fn take(&mut self, source: &Arc<Source>, switch: ModeSwitch, poller: usize, evidence: Nanos) {
+        let known = self.lives.get(&source.slot).is_some_and(|l| Arc::ptr_eq(&l.source, source));
+        // Its interface has gone meanwhile, and its switch with it.
+        if !known {
+            return;
+        }
+        let now = clock::now();
+        self.h.pollers[poller].1.need(now + PROD_MOST);
+        match self.change(source.slot, poller) {
+            Ok((handle, revoked)) => {
+                let adopted = Adopted { source: Arc::clone(source), handle, switch, evidence, revoked };
+                // A poller that does not listen any more is ending with the guard.
+                let _ = self.h.pollers[poller].0.send(Command::Adopt(adopted));
+                self.attach.push(Arc::clone(source));
+            }
+            Err((why, text)) => {
+                self.h.pollers[poller].1.need(0);
+                source.release_rx(clock::now());
+                self.refuse(source, switch, why, text);
+            }
+        }
+    }
+
+    /// Makes the settings of a source those of poll mode; its handle and how often the keeper has put settings back before.
+    fn change(&mut self, slot: usize, poller: usize) -> Result<(Handle, u32), (Refusal, String)> {
+        let other = |e: &dyn std::fmt::Display| (Refusal::Other, e.to_string());
+        let Some(life) = self.lives.get_mut(&slot) else { return Err(other(&"it is gone")) };
+        self.h.pulse.wake();
+        life.marking.wait(&self.h.views).map_err(|e| match e {
+            Unmarked::Io(e) => other(&e),
+            why => (Refusal::Unmarked, why.to_string()),
+        })?;
+        if life.kept.is_none() {
+            life.kept = life.marking.handle().as_fd().try_clone_to_owned().ok();
+            life.keep(&self.h.keeper);
+        }
+        let revoked = self.h.pulse.revoked();
+        self.h.pulse.begin();
+        let changed = {
+            // Writes to files of a device are tried again and again until the kernel's lock is free.
+            let _gentle = life.source.writes_files().then(sched::Gentle::begin);
+            takeover::change(&life.source, &mut self.access)
+        };
+        let still = self.h.pulse.revoked() == revoked;
+        let result = match changed {
+            Ok(()) if still => {
+                life.marking.lend().map_err(|e| (Refusal::Other, format!("busy polling: {e}")))
+            }
+            Ok(()) => Err((Refusal::Other, "this process stood still meanwhile".into())),
+            Err(e) => Err((Refusal::Setting, format!("{e:#}"))),
+        };
+        match result {
+            Ok(handle) => {
+                life.phase = Phase::Polled { poller };
+                // What it held for marking it holds for shedding from here on.
+                if life.in_peace.take().is_some() {
+                    life.source.is_marking.store(false, Relaxed);
+                }
+                Ok((handle, revoked))
+            }
+            Err(why) => {
+                takeover::put_back(&life.source, &mut self.access);
+                life.marking.handle().turn();
+                self.h.pulse.end();
+                Err(why)
+            }
+        }
+    }
+
+    fn refuse(&self, source: &Arc<Source>, switch: ModeSwitch, why: Refusal, text: String) {
+        let now = clock::now();
+        let fallback = match self.h.dispatch.lock() {
+            Ok(mut dispatch) => dispatch.refused(source, switch, why, now),
+            Err(_) => None,
+        };
+        self.h.reports.send(Report::Refused { source: Arc::clone(source), why: text, fallback });
+    }
+
+    /// Old settings, then one more turn, else the queue waits for the old timer.
+    fn give_back(&mut self, adopted: Adopted, why: End) {
+        let Adopted { source, handle, mut switch, .. } = adopted;
+        takeover::put_back(&source, &mut self.access);
+        handle.turn();
+        self.h.pulse.end();
+        let now = clock::now();
+        self.attach.retain(|s| !Arc::ptr_eq(s, &source));
+        if let Some(life) = self.lives.get_mut(&source.slot).filter(|l| Arc::ptr_eq(&l.source, &source)) {
+            life.phase = Phase::Interrupt;
+            life.marking.give_back(handle);
+        }
+        self.leaving.retain(|l| !Arc::ptr_eq(&l.source, &source));
+        match why {
+            End::Released(why) => {
+                if why == Release::Bulk {
+                    // On a veth it halves the transfer for as long as it is attached.
+                    source.drop_rx();
+                } else {
+                    source.release_rx(now);
+                }
+                source.releases.fetch_add(1, Relaxed);
+                if let Ok(mut dispatch) = self.h.dispatch.lock() {
+                    dispatch.released(&source, switch);
+                }
+                self.h.reports.send(Report::Released { source, time: now, why });
+            }
+            End::Refused => {
+                source.release_rx(now);
+                switch.released(now);
+                self.refuse(&source, switch, Refusal::NoTurn, "its turns poll nothing".into());
+            }
+        }
+        for order in std::mem::take(&mut self.later) {
+            self.obey(order);
+        }
+    }
+
+    /// The XDP program of a source that is polled: attaching waits for the whole kernel.
+    fn attach_one(&mut self) {
+        let Some(source) = self.attach.pop() else { return };
+        let _gentle = sched::Gentle::begin();
+        if let Err(e) = source.hold_rx() {
+            self.h.reports.send(Report::Warning { source, text: format!("no XDP program ({e}): no shed") });
+        }
+    }
+
+    /// Notes which handles packets have marked; ends marking when all are, or when some have waited long enough while
+    /// others got packets.
+    fn look_at_marks(&mut self) {
+        let now = clock::now();
+        let mut new = false;
+        for life in self.lives.values_mut().filter(|l| l.in_peace.is_some() && l.phase == Phase::Interrupt) {
+            new |= life.marking.look(&self.h.views);
+        }
+        let waits = |l: &&mut Life| {
+            l.in_peace.is_some_and(|since| l.marking.is_marked() || now.saturating_sub(since) > MARKING_MAX)
+        };
+        let mut lives = std::mem::take(&mut self.lives);
+        lives.values_mut().filter(waits).for_each(|l| self.end_peace(l));
+        let waiting = lives.values().any(|l| l.in_peace.is_some());
+        self.lives = lives;
+        let next = if new { LOOK } else { (2 * self.look.1).min(LOOK_MAX) };
+        self.look = (if waiting { now + next } else { Nanos::MAX }, next);
+    }
+
+    fn end_peace(&self, life: &mut Life) {
+        if life.in_peace.take().is_some() {
+            life.source.is_marking.store(false, Relaxed);
+            life.source.release_rx(0);
+        }
+    }
+}

@@ -1,0 +1,227 @@
+//! Handles learn their ids (drivers.md section 4). One datagram of a flow that the firewall has let through is steered to
+//! the handle; where that tells nothing, because what arrives is TCP, forwarded, or for connected sockets, XDP rewrites
+//! one frame into a datagram for the handle, which a firewall may drop.
+//!
+//! A handle that got a datagram and no id, or that of a queue which another handle serves, is of no use any more: it is
+//! replaced.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+
+use kern::guard::{Handle, Reach, Steering, Views};
+use policy::{MILLISECOND, Nanos, lease};
+
+use super::clock;
+use super::source::Source;
+
+/// Longest wait for a packet that marks the handle.
+const PATIENCE: Nanos = 10 * MILLISECOND;
+/// So long a takeover waits for a steered datagram before a frame is rewritten, where that takes attaching a program.
+const STEERED: Nanos = 3 * MILLISECOND;
+/// Frames that may be rewritten per takeover in vain; each is lost to its consumer and counted as `marked`.
+const MARKS_MAX: u16 = 4;
+/// Handles that may be replaced per takeover: with queues loaded alike each try hits the right one by chance.
+const HANDLES_MAX: u32 = 128;
+/// Between two looks at a handle.
+const NAP: Duration = Duration::from_micros(50);
+/// Frames that somebody would miss and that are spared before one of them marks a handle in peace.
+const SPARE: u32 = 64;
+
+/// Why a handle is not marked.
+#[derive(Debug, thiserror::Error)]
+pub enum Unmarked {
+    /// Nothing came that could tell.
+    #[error("no packet told its NAPI id within {} ms", PATIENCE / MILLISECOND)]
+    Silence,
+    /// What came went past every NAPI, or through others.
+    #[error("{0} packets told no NAPI id, or another one")]
+    Strangers(u32),
+    /// Frames cannot be rewritten.
+    #[error("its XDP program: {0}")]
+    Rx(std::io::Error),
+    /// The kernel gives no socket.
+    #[error(transparent)]
+    Io(#[from] std::io::Error),
+}
+
+/// What a handle has learnt.
+enum Told {
+    /// Nothing yet.
+    Nothing,
+    /// Its id; it takes nothing more.
+    Id,
+    /// That it never will.
+    Never,
+}
+
+/// The handle of a source while nobody polls through it, and how it is marked.
+pub struct Marking {
+    source: Arc<Source>,
+    steering: Option<Arc<Steering>>,
+    handle: Handle,
+    marked: bool,
+}
+
+impl Marking {
+    /// A new handle for the source.
+    ///
+    /// # Errors
+    /// If the kernel gives no socket.
+    pub fn new(source: Arc<Source>, steering: Option<Arc<Steering>>) -> std::io::Result<Self> {
+        let handle = fresh(&source, steering.is_some())?;
+        Ok(Self { source, steering, handle, marked: false })
+    }
+
+    /// True once the handle knows its id.
+    pub fn is_marked(&self) -> bool {
+        self.marked
+    }
+
+    /// The handle; of use for turns once it is marked.
+    pub fn handle(&self) -> &Handle {
+        &self.handle
+    }
+
+    /// Gives the handle to whoever makes the turns; a new one, of no use before it comes back, takes its place.
+    ///
+    /// # Errors
+    /// If the kernel refuses preferred busy polling, or another socket.
+    pub fn lend(&mut self) -> std::io::Result<Handle> {
+        self.handle.arm(1)?;
+        let other = fresh(&self.source, self.steering.is_some())?;
+        Ok(std::mem::replace(&mut self.handle, other))
+    }
+
+    /// The handle is back.
+    pub fn give_back(&mut self, handle: Handle) {
+        self.handle = handle;
+    }
+
+    /// Asks for one frame to be rewritten in peace; the first ones that somebody would miss are let go. Returns at once.
+    pub fn ask(&self, views: &Views) {
+        rewrite(&self.source, views, &self.handle, SPARE);
+    }
+
+    /// Takes note of what a packet has told by now; true if that is the id. A handle that can never learn it is replaced, and
+    /// asked for anew.
+    pub fn look(&mut self, views: &Views) -> bool {
+        match self.told(views) {
+            Ok(Told::Id) => true,
+            Ok(Told::Nothing) => false,
+            Ok(Told::Never) | Err(_) => {
+                if self.replace().is_ok() {
+                    self.ask(views);
+                }
+                false
+            }
+        }
+    }
+
+    /// Waits until a packet has told the handle its id.
+    ///
+    /// # Errors
+    /// If none did in time.
+    pub fn wait(&mut self, views: &Views) -> Result<(), Unmarked> {
+        if self.marked {
+            return Ok(());
+        }
+        let (start, mut strangers, mut asked, mut seen) = (clock::now(), 0, 0, None);
+        let stat = &views.rx_stats[self.source.slot];
+        let steered = self.steer(0);
+        let result = loop {
+            match self.told(views)? {
+                Told::Id => break Ok(()),
+                Told::Nothing => {}
+                Told::Never => {
+                    strangers += 1;
+                    if strangers >= HANDLES_MAX {
+                        break Err(Unmarked::Strangers(strangers));
+                    }
+                    self.replace()?;
+                    self.steer(0);
+                    seen = None;
+                    continue;
+                }
+            }
+            let waited = clock::now().saturating_sub(start);
+            if waited > PATIENCE {
+                break Err(match strangers {
+                    0 => Unmarked::Silence,
+                    n => Unmarked::Strangers(n),
+                });
+            }
+            // Attaching takes milliseconds, which a steered datagram mostly saves.
+            if !steered || waited > STEERED || self.source.rx_attached() {
+                if let Err(e) = self.source.hold_rx() {
+                    break Err(Unmarked::Rx(e));
+                }
+                let now = stat.marked.load(Relaxed);
+                if asked < MARKS_MAX && seen != Some(now) {
+                    asked += 1;
+                    seen = Some(now);
+                    rewrite(&self.source, views, &self.handle, 0);
+                }
+            }
+            std::thread::sleep(NAP);
+        };
+        self.end(views);
+        result
+    }
+
+    /// Nothing more is taken for the handle.
+    pub fn end(&self, views: &Views) {
+        views.source_ctls[self.source.slot].marks.store(0, Relaxed);
+        if let Some(steering) = &self.steering {
+            steering.end(self.source.first, &self.source.seen_as);
+        }
+    }
+
+    /// What the handle has learnt; one that knows its id takes nothing more from then on.
+    fn told(&mut self, views: &Views) -> std::io::Result<Told> {
+        if self.marked {
+            return Ok(Told::Id);
+        }
+        let expected = self.source.napi_id.load(Relaxed);
+        let id = match self.handle.napi_id()? {
+            None if self.handle.got_something() => return Ok(Told::Never),
+            None => return Ok(Told::Nothing),
+            Some(id) if expected != 0 && id != expected => return Ok(Told::Never),
+            Some(id) => id,
+        };
+        self.end(views);
+        self.handle.seal()?;
+        if expected == 0 {
+            // The control loop prepares the source before it can be taken over.
+            views.source_stats[self.source.slot].napi_id.store(id, Relaxed);
+        }
+        self.marked = true;
+        self.source.marked.store(true, Relaxed);
+        Ok(Told::Id)
+    }
+
+    fn replace(&mut self) -> std::io::Result<()> {
+        self.handle = fresh(&self.source, self.steering.is_some())?;
+        Ok(())
+    }
+
+    /// Asks for a datagram; false if none can be steered here.
+    fn steer(&self, spare: u32) -> bool {
+        let Some(steering) = &self.steering else { return false };
+        let lease = clock::now() + lease::LEASE;
+        steering.ask(self.source.first, &self.source.seen_as, &self.handle, spare, lease).is_ok()
+    }
+}
+
+fn fresh(source: &Source, steered: bool) -> std::io::Result<Handle> {
+    Handle::new(&source.seen_as, if steered { Reach::Steered } else { Reach::Rewritten })
+}
+
+/// Asks for one frame to be rewritten; the first `spare` frames that somebody would miss are let go. Returns at once.
+fn rewrite(source: &Source, views: &Views, handle: &Handle, spare: u32) {
+    let (ctl, stat) = (&views.source_ctls[source.slot], &views.rx_stats[source.slot]);
+    ctl.mark_port.store(handle.port(), Relaxed);
+    ctl.spare.store(stat.spared.load(Relaxed).wrapping_add(spare), Relaxed);
+    ctl.lease.store(clock::now() + lease::LEASE, Relaxed);
+    ctl.marks.store((stat.marked.load(Relaxed) as u16).wrapping_add(1), Relaxed);
+}
