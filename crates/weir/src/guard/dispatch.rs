@@ -17,8 +17,8 @@ use policy::dispatch::{self, BUSY_SPAN, Order, Traffic};
 use policy::switch::{ModeSwitch, Timing};
 use policy::{MILLISECOND, Nanos, lending};
 
-use super::hands;
 use super::lend::Lending;
+use super::messages::Order as HandsOrder;
 use super::source::Source;
 use super::{clock, sched};
 
@@ -52,7 +52,7 @@ pub struct Dispatch {
     /// Sources that may be taken over, by slot.
     sources: [Option<Arc<Source>>; SOURCES],
     /// To the hands.
-    hands: Sender<hands::Order>,
+    hands: Sender<HandsOrder>,
     near: bool,
 }
 
@@ -64,7 +64,7 @@ fn traffic(views: &Views, slot: usize) -> Traffic {
 
 impl Dispatch {
     /// For CPUs below `cpus`, without sources and pollers; orders are carried out by the hands.
-    pub fn new(cpus: usize, hands: Sender<hands::Order>) -> Self {
+    pub fn new(cpus: usize, hands: Sender<HandsOrder>) -> Self {
         Self {
             policy: dispatch::Dispatch::new(cpus),
             sources: std::array::from_fn(|_| None),
@@ -160,7 +160,7 @@ impl Dispatch {
             source.by_polls.store(order.cause.may_be_bulk(), Relaxed);
             let Order { poller, switch, evidence, .. } = order;
             // Hands that do not listen any more are ending with the guard.
-            let _ = self.hands.send(hands::Order::TakeOver { source, switch, poller, evidence });
+            let _ = self.hands.send(HandsOrder::TakeOver { source, switch, poller, evidence });
         }
     }
 

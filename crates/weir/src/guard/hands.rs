@@ -25,7 +25,7 @@ use policy::{MILLISECOND, Nanos};
 
 use super::dispatch::Dispatch;
 use super::marking::{Marking, Unmarked};
-use super::poller::{Command, Report, Reports};
+use super::messages::{Adopted, Command, End, Order, Report, Reports};
 use super::prod::Prod;
 use super::pulse::Pulse;
 use super::source::Source;
@@ -40,61 +40,6 @@ const LOOK_MAX: Nanos = 200 * MILLISECOND;
 const MARKING_MAX: Nanos = 10_000 * MILLISECOND;
 /// Stack of the thread, bytes: journals are written from it.
 const STACK: usize = 512 * 1024;
-
-/// What the hands are told.
-pub enum Order {
-    /// The source may be taken over from here on.
-    Add(Arc<Source>),
-    /// The source's interface is gone or down. Its settings are put back, as far as they are still there.
-    Remove(usize),
-    /// Take the source over for a poller; its switch has decided so.
-    TakeOver {
-        /// Which.
-        source: Arc<Source>,
-        /// Its mode switch.
-        switch: ModeSwitch,
-        /// For which poller.
-        poller: usize,
-        /// When the evidence of overload was seen.
-        evidence: Nanos,
-    },
-    /// The takeover is over, those of other sources too: what it held longer gets its value of poll mode.
-    Settle(usize),
-    /// A poller has made its last turn of the source.
-    GiveBack {
-        /// What it polled through.
-        adopted: Adopted,
-        /// Why not any more.
-        why: End,
-    },
-    /// Another keeper has taken over from one that is lost: it knows no handle yet.
-    NewKeeper,
-    /// End: all pollers have given back what they had.
-    Stop,
-}
-
-/// Why a poller gives a source back.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum End {
-    /// It was polled until now.
-    Released(Release),
-    /// No turn polled it.
-    Refused,
-}
-
-/// A source with what it takes to poll it.
-pub struct Adopted {
-    /// Which.
-    pub source: Arc<Source>,
-    /// One `recv` on it is one turn.
-    pub handle: Handle,
-    /// Its mode switch.
-    pub switch: ModeSwitch,
-    /// When the evidence of overload was seen.
-    pub evidence: Nanos,
-    /// How often the keeper had put settings back before its takeover.
-    pub revoked: u32,
-}
 
 /// Where a source is in its life. Only the hands change it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

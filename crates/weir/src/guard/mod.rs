@@ -35,6 +35,8 @@ mod lend;
 #[cfg(not(no_bpf))]
 mod marking;
 #[cfg(not(no_bpf))]
+mod messages;
+#[cfg(not(no_bpf))]
 mod names;
 #[cfg(not(no_bpf))]
 mod near;

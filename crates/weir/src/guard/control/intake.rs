@@ -11,7 +11,7 @@ use policy::{MILLISECOND, Nanos};
 
 use super::super::clock;
 use super::super::interface::Interface;
-use super::super::poller::{Command, Report};
+use super::super::messages::{Command, Report};
 use super::super::source::Source;
 use super::{Control, RX_IDLE, State, Worker};
 use crate::parse::{Ablate, Mode};

@@ -1,0 +1,206 @@
+//! Interfaces that come, go, and change, and how their sources are known.
+
+use super::*;
+
+impl Control {
+    pub(super) fn set_up(&mut self, index: usize) -> anyhow::Result<()> {
+        let taken: Vec<(usize, usize)> = self
+            .interfaces
+            .iter()
+            .enumerate()
+            .filter(|(i, f)| *i != index && f.state != State::Gone)
+            .map(|(_, f)| (f.first_slot, f.sources.len()))
+            .collect();
+        let slots = |count: usize| {
+            (0..=SOURCES.checked_sub(count)?).find(|first| {
+                taken.iter().all(|(start, len)| first + count <= *start || *first >= start + len)
+            })
+        };
+        let own = self.interfaces[index].thread_because.clone();
+        let threads = match self.opts.mode {
+            Mode::Thread => Threads::All,
+            Mode::Auto => Threads::Fallback(own.or_else(|| self.no_poll.clone())),
+            _ => Threads::Never,
+        };
+        let full_polls = if self.opts.mode.takes_over() { FULL_POLLS } else { 0 };
+        let mut timing = self.host().timing();
+        let mut setup = Setup {
+            gauges: &self.gauges,
+            access: &mut self.access,
+            journal_dir: &self.opts.journal_dir,
+            flush_timeout: self.opts.flush.as_nanos() as Nanos,
+            full_polls,
+            cpus: self.opts.cpu.clone(),
+            sheds: self.opts.mode == Mode::Shed,
+            threads,
+            watch_irqs: self.opts.mode == Mode::Auto,
+            steers: self.steering.is_some(),
+            keeper: &self.keeper,
+        };
+        let interface = &mut self.interfaces[index];
+        let result = interface.set_up(&mut setup, slots);
+        if result.is_err() {
+            interface.tear_down(&self.gauges, State::Gone);
+            return result;
+        }
+        if self.opts.ablate.contains(&Ablate::Release) {
+            timing = policy::switch::Timing { hold_min: NEVER, hold_max: NEVER, ..timing };
+        }
+        if let (Ok(mut dispatch), true) = (self.dispatch.lock(), full_polls > 0) {
+            let known =
+                |s: &&Arc<Source>| s.hands_off.is_none() && !s.threaded && s.napi_id.load(Relaxed) != 0;
+            for source in interface.sources.iter().filter(known) {
+                dispatch.add(source, timing);
+            }
+        }
+        if full_polls > 0 {
+            for source in interface.sources.iter().filter(|s| s.hands_off.is_none() && !s.threaded) {
+                let _ = self.orders.send(Order::Add(Arc::clone(source)));
+            }
+        }
+        self.pulse.wake();
+        if (full_polls > 0 || self.opts.mode == Mode::Shed) && interface.is_learning() {
+            let (ifindex, first, count) = (interface.ifindex, interface.first_slot, interface.sources.len());
+            if let Err(e) = self.gauges.learn(ifindex, first, count) {
+                let name = &self.interfaces[index].name;
+                let why = format!("its NAPI id cannot be learnt: {}", kern::guard::short(&e));
+                self.log.line("warning", name, &why);
+            }
+        }
+        self.look_at_evidence();
+        let config = self.config();
+        for worker in &self.workers {
+            let _ = worker.commands.send(Command::Configure(config));
+        }
+        Ok(())
+    }
+    pub(super) fn look_at(&mut self, index: usize, thorough: bool) {
+        let interface = &self.interfaces[index];
+        let name = kern::netns::name_of(interface.ifindex).ok().filter(|_| interface.state != State::Gone);
+        let (was, wanted) = (interface.state, interface.wanted.clone());
+        let Some(name) = name else {
+            if was != State::Gone {
+                self.lose(index, State::Gone, "gone; weir waits for the name");
+            }
+            if kern::netns::index_of(&wanted).is_ok() && self.is_up(&wanted) {
+                match self.set_up(index) {
+                    Ok(()) => self.log.line("back", &wanted, "guarded again"),
+                    Err(e) => self.log.line("warning", &wanted, &format!("{e:#}")),
+                }
+            }
+            return;
+        };
+        if name != interface.name {
+            self.log.line("renamed", &interface.name, &format!("now {name}; guarded on"));
+            self.interfaces[index].name.clone_from(&name);
+        }
+        let up = self.is_up(&name);
+        match (was, up) {
+            (State::Guarded, false) => self.lose(index, State::Down, "down"),
+            (State::Guarded, true)
+                if self.interfaces[index].doubtful
+                    || thorough && self.interfaces[index].is_stale(&mut self.access) =>
+            {
+                self.lose(index, State::Down, "its NAPI ids changed");
+                self.find_again(index);
+            }
+            (State::Guarded, true) if thorough => self.interfaces[index].tell_addresses(&self.gauges),
+            (State::Down, true) => self.find_again(index),
+            _ => {}
+        }
+    }
+    /// Takes note of the ids that packets have told.
+    pub(super) fn learn(&mut self, index: usize) {
+        if !self.opts.mode.takes_over() {
+            if self.opts.mode == Mode::Shed && self.interfaces[index].all_told(&self.gauges) {
+                self.gauges.unlearn(self.interfaces[index].ifindex);
+            }
+            return;
+        }
+        let timing = self.host().timing();
+        let interface = &mut self.interfaces[index];
+        match interface.learnt(&self.gauges, &mut self.access, self.opts.flush.as_nanos() as Nanos) {
+            Ok(learnt) if !learnt.is_empty() => {
+                if let Ok(mut dispatch) = self.dispatch.lock() {
+                    for source in &learnt {
+                        dispatch.add(source, timing);
+                    }
+                }
+                if !interface.is_learning() {
+                    self.gauges.unlearn(interface.ifindex);
+                }
+            }
+            Ok(_) if self.opts.mode == Mode::Auto && interface.is_mute(&mut self.access) => {
+                let lro = kern::ethtool::lro(&interface.name).unwrap_or(false);
+                let name = interface.name.clone();
+                self.go_thread(
+                    index,
+                    if lro {
+                        format!("its packets tell no NAPI id while LRO is on (ethtool -K {name} lro off)")
+                    } else {
+                        "its packets tell no NAPI id".to_owned()
+                    },
+                );
+            }
+            Ok(_) => {}
+            Err(e) => self.log.line("warning", &interface.name.clone(), &format!("{e:#}")),
+        }
+    }
+    /// What polling cannot do for an interface its NAPIs' kernel threads do, until weir ends.
+    pub(super) fn go_thread(&mut self, index: usize, why: String) {
+        let name = self.interfaces[index].name.clone();
+        self.log.event(clock::now(), "thread", &name, &why);
+        self.interfaces[index].thread_because = Some(why);
+        self.lose(index, State::Down, "mode thread from here on");
+        self.find_again(index);
+    }
+    /// Settings of a device hold for all its sources: those that carry packets are polled together.
+    pub(super) fn share_device(&mut self, index: usize) {
+        let views = Arc::clone(&self.gauges.views);
+        let polled = |s: &Source| s.held.load(Relaxed);
+        let sources = &self.interfaces[index].sources;
+        let shared =
+            |s: &Source| s.plan.lock().is_ok_and(|p| p.iter().any(crate::guard::source::Planned::of_device));
+        if sources.len() < 2 || !sources.iter().any(|s| polled(s) && shared(s)) {
+            return;
+        }
+        let Ok(mut dispatch) = self.dispatch.lock() else { return };
+        for source in sources.iter().filter(|s| !polled(s)) {
+            dispatch.companion(source.slot, &views);
+        }
+    }
+    pub(super) fn is_up(&self, name: &str) -> bool {
+        kern::ethtool::flags(name).is_ok_and(|f| f & libc::IFF_UP != 0)
+    }
+    pub(super) fn find_again(&mut self, index: usize) {
+        let wanted = self.interfaces[index].wanted.clone();
+        let name = self.interfaces[index].name.clone();
+        // A renamed interface is found under its present name and still waited for under the user's.
+        self.interfaces[index].wanted.clone_from(&name);
+        let result = self.set_up(index);
+        self.interfaces[index].wanted = wanted;
+        match result {
+            Ok(()) => self.log.line("found", &name, "sources known anew"),
+            Err(e) => self.log.line("warning", &name, &format!("{e:#}")),
+        }
+    }
+    pub(super) fn lose(&mut self, index: usize, state: State, why: &str) {
+        let name = self.interfaces[index].name.clone();
+        for source in self.interfaces[index].sources.clone() {
+            source.lost.store(true, Relaxed);
+            if let Ok(mut dispatch) = self.dispatch.lock() {
+                dispatch.remove(source.slot);
+            }
+            let _ = self.orders.send(Order::Remove(source.slot));
+        }
+        self.gauges.unlearn(self.interfaces[index].ifindex);
+        self.interfaces[index].tear_down(&self.gauges, state);
+        if state == State::Gone
+            && let Some(journal) = self.interfaces[index].journal.take()
+        {
+            // Its settings went with it.
+            let _ = journal.remove();
+        }
+        self.log.line("lost", &name, why);
+    }
+}

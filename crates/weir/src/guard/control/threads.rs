@@ -1,0 +1,147 @@
+//! The threads of the guard and its keeper: how they begin and end.
+
+use super::*;
+
+impl Control {
+    /// Starts a keeper that watches `beats`, and puts every journal and handle into its care.
+    pub(super) fn start_keeper(&mut self, beats: &kern::keeper::Pulse) -> anyhow::Result<()> {
+        let exe = std::env::current_exe().context("the path of weir itself")?;
+        // After an upgrade the file that this process runs has no name any more.
+        let itself = Path::new("/proc/self/exe");
+        let keeper = Keeper::spawn_with(if exe.exists() { &exe } else { itself }, beats)?;
+        for interface in &self.interfaces {
+            if let Some(Err(e)) = interface.journal.as_ref().map(|j| keeper.journal(j)) {
+                self.log.line("keeper", &interface.name, &format!("{e}"));
+            }
+        }
+        if let Ok(mut slot) = self.keeper.lock() {
+            *slot = Some(keeper);
+        }
+        let _ = self.orders.send(Order::NewKeeper);
+        Ok(())
+    }
+    /// Starts another keeper for one that is lost, and ends that.
+    pub(super) fn look_at_keeper(&mut self) {
+        let Some(beats) = self.keeper.lock().ok().and_then(|mut slot| {
+            let lost = slot.as_mut().is_some_and(|k| !k.alive());
+            lost.then(|| slot.take()).flatten().map(|keeper| {
+                let beats = keeper.pulse();
+                keeper.kill();
+                beats
+            })
+        }) else {
+            return;
+        };
+        self.log.line("warning", "keeper", "it ended; another one is started");
+        if let Err(e) = self.start_keeper(&beats) {
+            self.log.line("warning", "keeper", &format!("{e:#}"));
+        }
+    }
+    pub(super) fn start_hands(&mut self, orders: Receiver<Order>) -> anyhow::Result<()> {
+        let hands = Hands {
+            orders,
+            pollers: self.workers.iter().map(|w| (w.commands.clone(), Arc::clone(&w.prod))).collect(),
+            reports: self.reports(),
+            views: Arc::clone(&self.gauges.views),
+            dispatch: Arc::clone(&self.dispatch),
+            steering: self.steering.clone(),
+            pulse: Arc::clone(&self.pulse),
+            keeper: Arc::clone(&self.keeper),
+        };
+        self.hands = Some(hands.start()?);
+        Ok(())
+    }
+    pub(super) fn reports(&self) -> Reports {
+        Reports { to: self.reports.0.clone(), notify: self.notifier() }
+    }
+    /// The number that the slowest thread has answered; `None` if one has ended.
+    pub(super) fn slowest(&self, watch: Option<&JoinHandle<anyhow::Result<()>>>) -> Option<u64> {
+        let alive = |w: &Worker| w.thread.as_ref().is_some_and(|t| !t.is_finished());
+        if watch.is_some_and(JoinHandle::is_finished) || !self.workers.iter().all(alive) {
+            return None;
+        }
+        let pollers = self.workers.iter().map(|w| w.gauge.beat.load(Relaxed));
+        let watch = watch.map(|_| self.watch_beat.1.load(Relaxed));
+        Some(pollers.chain(watch).min().unwrap_or(u64::MAX))
+    }
+    pub(super) fn start_watch(
+        &self,
+        stop: &Arc<AtomicBool>,
+    ) -> anyhow::Result<JoinHandle<anyhow::Result<()>>> {
+        let watch = Watch {
+            events: self.gauges.events()?,
+            views: Arc::clone(&self.gauges.views),
+            dispatch: Arc::clone(&self.dispatch),
+            new: self.new_consumers.0.clone(),
+            notify: self.notifier(),
+            lending: Arc::clone(&self.lending),
+            stop: Arc::clone(stop),
+            beat: Arc::clone(&self.watch_beat),
+        };
+        let builder = std::thread::Builder::new().name("weir-watch".into()).stack_size(THREAD_STACK);
+        Ok(builder.spawn(move || watch.run())?)
+    }
+    pub(super) fn notifier(&self) -> Arc<dyn Fn() + Send + Sync> {
+        let notify = Arc::clone(&self.notify);
+        Arc::new(move || {
+            // A full counter is a wake already.
+            let _ = notify.write(1);
+        })
+    }
+    pub(super) fn start_worker(&mut self, cpu: usize) -> anyhow::Result<()> {
+        let index = self.workers.len();
+        let bell = self.gauges.bell(index, cpu)?;
+        let (commands, inbox) = mpsc::channel();
+        let gauge = Arc::new(Gauge::default());
+        self.pulse.add(Arc::clone(&gauge));
+        let prod = Arc::new(Prod::new(cpu)?);
+        let poller = Poller {
+            index,
+            cpu,
+            yielding: self.opts.sched == Sched::Other,
+            level_wakes: Arc::clone(&self.level_wakes),
+            lending: Arc::clone(&self.lending),
+            views: Arc::clone(&self.gauges.views),
+            commands: inbox,
+            reports: self.reports(),
+            orders: self.orders.clone(),
+            dispatch: Arc::clone(&self.dispatch),
+            prod: Arc::clone(&prod),
+            pulse: Arc::clone(&self.pulse),
+            gauge: Arc::clone(&gauge),
+        };
+        let config = self.config();
+        let reports = self.reports();
+        let builder = std::thread::Builder::new().name(format!("weir-poll-{cpu}")).stack_size(THREAD_STACK);
+        let thread = builder.spawn(move || {
+            if let Err(e) = poller.run(config, &bell) {
+                reports.send(Report::Failed { cpu, why: format!("{e:#}") });
+            }
+        })?;
+        if let Ok(mut dispatch) = self.dispatch.lock() {
+            dispatch.add_poller(cpu);
+        }
+        self.workers.push(Worker {
+            cpu,
+            class: "starting",
+            refused: None,
+            gauge,
+            commands,
+            prod,
+            thread: Some(thread),
+        });
+        Ok(())
+    }
+    /// Ends the pollers, each of which gives its sources back first; then the hands, who put the settings back.
+    pub(super) fn end_workers(&mut self) {
+        for worker in &self.workers {
+            let _ = worker.commands.send(Command::Stop);
+        }
+        for thread in self.workers.iter_mut().filter_map(|w| w.thread.take()) {
+            let _ = thread.join();
+        }
+        let _ = self.orders.send(Order::Stop);
+        let _ = self.hands.take().map(JoinHandle::join);
+        self.pulse.stop();
+    }
+}
