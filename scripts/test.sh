@@ -1,7 +1,8 @@
 #!/bin/sh
-# Runs every test of the workspace that this machine can run, then names those that were skipped. A few failed tests
-# are run again, alone, at most twice: others on a shared machine can spoil rates and deadlines. Those that needed it
-# are named. Tests of crates that know no time but virtual time have one try.
+# Runs every test of the workspace that this machine can run, then names those that were skipped and the test programs
+# that took longest. A few failed tests are run again, alone, at most twice: others on a shared machine can spoil rates
+# and deadlines. Those that needed it are named loudly and stay in target/test.again, which .ci/run shows at its end.
+# Tests of crates that know no time but virtual time have one try.
 features=$(sh scripts/features.sh)
 log=target/test.log
 timeless='^-p weir-\(policy\|results\|sim\|see\|model\) '
@@ -32,7 +33,17 @@ failed() {
     ' "$log"
 }
 
+# The eight test programs of $1 that took longest, in seconds.
+slowest() {
+    awk '
+        /^ +Running / { name = $2 == "unittests" ? $3 " " $4 : $2 " " $3 }
+        /^ +Doc-tests / { name = "doc-tests " $2 }
+        /^test result: .* finished in / { took = $NF; sub(/s$/, "", took); printf "%7.1f s  %s\n", took, name }
+    ' "$1" | sort -rn | head -n 8
+}
+
 : >"$log"
+rm -f target/test.again
 run --workspace --
 cp "$log" target/test.all
 again=$(failed)
@@ -63,10 +74,18 @@ if [ -n "$skipped" ]; then
 else
     echo "no test was skipped"
 fi
+echo "the slowest test programs:"
+slowest "$log"
 if [ -n "$again" ]; then
-    echo "$(echo "$again" | wc -l) tests failed at first:"
-    echo "$again"
-    [ "$status" -ne 0 ] || echo "all of them passed when run again"
+    {
+        echo "!!! $(echo "$again" | wc -l) tests FAILED AT FIRST; one that needs another try often is to be repaired:"
+        echo "$again" | sed 's/^/!!!   /'
+        if [ "$status" -eq 0 ]; then
+            echo "!!! all of them passed when run again"
+        else
+            echo "!!! not all of them passed when run again"
+        fi
+    } | tee target/test.again
 fi
 [ -z "$features" ] || echo "built without BPF programs: nothing that needs them was tested (make deps)"
 exit "$status"

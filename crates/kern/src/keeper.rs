@@ -605,12 +605,17 @@ impl Care {
 }
 
 /// One turn: a receive that finds nothing polls the handle's NAPI once. Datagrams that lie in the socket end
-/// a receive before it polls, so they are taken out first.
+/// a receive before it polls, so they are taken out first. A handle that is no socket is a ring.
 fn turn(handle: BorrowedFd<'_>) {
     let mut byte = [0u8; 1];
     for _ in 0..MAX_STRAY {
-        if recv(handle.as_raw_fd(), &mut byte, MsgFlags::MSG_DONTWAIT).is_err() {
-            return;
+        match recv(handle.as_raw_fd(), &mut byte, MsgFlags::MSG_DONTWAIT) {
+            Ok(_) => {}
+            Err(Errno::ENOTSOCK) => {
+                crate::guard::ring::poll(handle);
+                return;
+            }
+            Err(_) => return,
         }
     }
 }

@@ -77,6 +77,9 @@ pub struct Raw {
     pub filters: Vec<FilterQueue>,
     /// Verdicts that they gave while the counters were read: those packets are in some counters and not in others.
     pub verdicts: u64,
+    /// Datagrams of UDP that programs read after [`Raw::stack`] was read and until [`Raw::sockets`] had been: at most so many
+    /// are neither delivered nor in a queue here.
+    pub reads: u64,
     /// Processes that hold sockets, by inode of the socket.
     pub holders: BTreeMap<u64, Holder>,
     /// Those processes, and what else was asked for.

@@ -160,3 +160,49 @@ fn a_poisoned_handle_is_told_root() {
     });
     assert_eq!(handle.napi_id().unwrap(), None, "past the NAPI");
 }
+
+/// A ring polls its NAPI without any packet having marked it, at most as many packets as a turn may hand up.
+#[test]
+fn a_ring_polls_by_id_root() {
+    if !testkit::root_or_skip("a_ring_polls_by_id_root") {
+        return;
+    }
+    let world = world("str");
+    let (server, client) = (server(&world, "0.0.0.0:5300"), client(&world, "10.9.0.1:5300"));
+    let (index, id) = world.host.run(|| {
+        let index = kern::netns::index_of("h0").unwrap();
+        (index, kern::napi::list(index).unwrap()[0].id)
+    });
+    let mut handle = match Handle::by_id(id) {
+        Ok(handle) => handle,
+        Err(e) if e.raw_os_error() == Some(libc::EINVAL) => {
+            println!("skipped: a_ring_polls_by_id_root needs static NAPI tracking (6.13)");
+            return;
+        }
+        Err(e) => panic!("{e}"),
+    };
+    handle.arm(16).unwrap();
+    // Nothing but turns empties the ring: interrupts are off for a minute.
+    world.host.run(|| {
+        let change = kern::napi::Change {
+            defer_hard_irqs: Some(8),
+            gro_flush_timeout_ns: Some(60_000_000_000),
+            ..kern::napi::Change::default()
+        };
+        kern::napi::Client::open().unwrap().set(id, change).unwrap();
+    });
+    handle.turn();
+    taken_from(&server);
+    for _ in 0..100 {
+        client.send(b"x").unwrap();
+    }
+    let first = taken_from(&server);
+    handle.turn();
+    let turn = taken_from(&server);
+    handle.set_budget(8).unwrap();
+    handle.turn();
+    let small = taken_from(&server);
+    println!("{first} without a turn, {turn} and {small} by turns of 32 and 16");
+    assert!(turn > 16 && turn <= 32 && small > 8 && small <= 16, "{first} {turn} {small}");
+    let _ = index;
+}

@@ -10,7 +10,9 @@ fn main() {
     kern::wire::tasks::pin(0, 0).unwrap();
     let _ = kern::wire::netns::remove_stale();
     let kind = lab::Kind::named(&env("CONSUMER", "udp-sink".to_string())).unwrap();
-    let mut consumer = lab::Setup::locate(kind, None, Some(env("RCVBUF", 512 << 10))).unwrap();
+    let mut consumer =
+        lab::Setup::locate(kind, None, std::env::var("RCVBUF").ok().and_then(|bytes| bytes.parse().ok()))
+            .unwrap();
     consumer.calibrate(1, Duration::from_micros(1)).unwrap();
     let hog = lab::locate("hog", None).unwrap();
     let bench = lab::Bench {

@@ -3,6 +3,7 @@
 use kern::wire::tasks::Policy;
 use results::Role;
 
+use crate::options::RCVBUF_LARGE;
 use crate::rig::{HOP_QUEUE, Wiring};
 
 /// What stands at the host's device, beside the kernel's own stack.
@@ -37,6 +38,8 @@ pub struct Arm {
     /// A forwarding host's output is emptied by a thread of normal priority instead of in softirq: transmit completions
     /// below input.
     pub slow_output: bool,
+    /// Receive buffer of the program in bytes, as given to SO_RCVBUF; `None`: that of the run.
+    pub rcvbuf: Option<u32>,
 }
 
 const DEADLINE_RUNTIME_NS: u64 = 8_000_000;
@@ -44,7 +47,7 @@ const DEADLINE_PERIOD_NS: u64 = 10_000_000;
 
 fn arm(name: &str, role: Role, note: &str, wiring: Wiring, host: Host) -> Arm {
     let note = (!note.is_empty()).then(|| note.to_string());
-    Arm { name: name.into(), role, note, wiring, host, slow_output: false }
+    Arm { name: name.into(), role, note, wiring, host, slow_output: false, rcvbuf: None }
 }
 
 fn guard(options: &[&str], reserve: u8) -> Host {
@@ -135,6 +138,18 @@ pub fn all(reserve: u8) -> Vec<Arm> {
     arms
 }
 
+/// Those of a program that reads from a socket: all, and the kernel and weir with a large buffer, which shows how much of a
+/// difference is the program's buffer and not the kernel's or weir's doing.
+#[must_use]
+pub fn udp(reserve: u8) -> Vec<Arm> {
+    let large = |name: &str, host| Arm {
+        rcvbuf: Some(RCVBUF_LARGE),
+        ..arm(name, Role::Shown, "the program sets SO_RCVBUF to 512 KiB", Wiring::Timer, host)
+    };
+    let buffers = [large("stock-timer-512k", Host::Plain), large("weir-512k", guard(&[], reserve))];
+    all(reserve).into_iter().chain(buffers).collect()
+}
+
 /// weir with other options than the default.
 #[must_use]
 pub fn weir(name: &str, options: &[&str], reserve: u8) -> Arm {
@@ -167,11 +182,21 @@ mod tests {
 
     #[test]
     fn there_is_one_weir_and_every_name_is_used_once() {
-        let arms = all(20);
+        let arms = udp(20);
         assert_eq!(arms.iter().filter(|a| a.role == Role::Weir).count(), 1);
         let mut names: Vec<_> = arms.iter().map(|a| a.name.clone()).collect();
         names.sort();
         names.dedup();
         assert_eq!(names.len(), arms.len());
+    }
+
+    /// Whoever runs the lab without options measures programs as they are.
+    #[test]
+    fn only_arms_that_say_so_have_a_large_buffer() {
+        assert_eq!(crate::Options::default().rcvbuf, None);
+        for arm in udp(20) {
+            assert_eq!(arm.rcvbuf, arm.name.ends_with("-512k").then_some(RCVBUF_LARGE), "{}", arm.name);
+        }
+        assert!(all(20).iter().all(|arm| arm.rcvbuf.is_none()), "a router has no such buffer");
     }
 }

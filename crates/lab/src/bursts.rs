@@ -10,7 +10,7 @@ use crate::arm::{self, Arm, Host};
 use crate::consumer::Kind;
 use crate::harm;
 use crate::livelock;
-use crate::options::Options;
+use crate::options::{Options, RCVBUF_LARGE};
 use crate::plan::{self, Progress, Runner, result_of};
 use crate::trial::{Bench, Scene};
 use crate::{Error, Result};
@@ -55,6 +55,9 @@ pub fn run(options: &Options, progress: &mut dyn FnMut(Progress)) -> Result<Docu
     if options.consumer != Kind::Sink {
         return Err(Error::Usage("burst-latency: only udp-sink tells the first of a burst".into()));
     }
+    // A burst must fit into the program's buffer: what is asked is how long its first packet waits, not who loses it.
+    let rcvbuf = options.rcvbuf.or(Some(RCVBUF_LARGE));
+    let options = &Options { rcvbuf, ..options.clone() };
     let mut runner = Runner::new(options, progress)?;
     if runner.bench.weir.is_none() {
         return Err(Error::Missing("arm weir needs the program weir beside this one; build it".into()));

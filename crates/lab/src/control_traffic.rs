@@ -228,8 +228,9 @@ fn one(
         probe.reset()?;
         bench.interrupt.sleep(window)?;
         let after: Vec<u64> = running.by_target()?;
-        let mut seen = probe.report()?;
+        // The probe may wait for an answer, until after the load has ended.
         let sink = cast.consumers[0].report(rig)?;
+        let mut seen = probe.report()?;
         let sent = running.wait()?;
         let asked = |nth: usize| {
             let target = load.targets.len() - 2 + nth;

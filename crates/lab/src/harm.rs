@@ -79,6 +79,7 @@ fn arms(options: &Options) -> Vec<Arm> {
         wiring: Wiring::Plain,
         host,
         slow_output: false,
+        rcvbuf: None,
     };
     let note = "a native XDP program that passes everything, attached from the start";
     let mut arms = vec![plain("stock", Role::Stock, None, Host::Plain)];

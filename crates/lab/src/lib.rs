@@ -28,6 +28,7 @@ mod router;
 mod search;
 mod shed;
 mod signal;
+mod takes;
 mod trial;
 mod workload;
 
@@ -35,11 +36,12 @@ pub use arm::{Arm, Host};
 pub use consumer::{Kind, Setup};
 pub use error::{Error, Result};
 pub use mlfrr::{COUNT, COUNT_QUICK, Compared, GOAL_LOSS, compare};
-pub use options::{Options, RCVBUF};
+pub use options::{Options, RCVBUF_LARGE};
 pub use plan::Progress;
 pub use program::locate;
 pub use rig::{Cpus, MODERATION, Wiring};
 pub use signal::Interrupt;
+pub use takes::{Choice, refuse_ignored, refuse_not_simulated};
 pub use trial::{Bench, Offer, Outcome, burst};
 pub use workload::Workload;
 
@@ -175,9 +177,10 @@ pub fn all_arms(reserve: u8) -> Vec<Arm> {
 /// An interrupt gives what was measured so far, marked as partial.
 ///
 /// # Errors
-/// [`Error::Usage`] for an unknown name or an option out of range, [`Error::Missing`] without root, a second CPU, BPF
+/// [`Error::Usage`] for an unknown name, an option out of range or one that the experiment ignores, [`Error::Missing`] without root, a second CPU, BPF
 /// programs or a measured program, and what the kernel refuses.
 pub fn run(name: &str, options: &Options, progress: &mut dyn FnMut(Progress)) -> Result<Document> {
+    refuse_ignored(name, options)?;
     if let Some(sweep) = sweep(name) {
         return sweep.run(options, progress);
     }
@@ -205,10 +208,10 @@ mod tests {
     #[test]
     fn every_experiment_listed_can_be_run_and_no_other() {
         // An option out of range is refused before anything is touched, so this tells names apart without root.
-        let options = Options { repeat: Some(0), ..Options::default() };
+        let options = Options { reserve: 0, ..Options::default() };
         for experiment in experiments() {
             let answer = run(experiment.name, &options, &mut |_| {});
-            assert!(matches!(&answer, Err(Error::Usage(text)) if text.contains("repeat")), "{answer:?}");
+            assert!(matches!(&answer, Err(Error::Usage(text)) if text.contains("reserve")), "{answer:?}");
         }
         let answer = run("livelock", &options, &mut |_| {});
         assert!(matches!(&answer, Err(Error::Usage(text)) if text.contains("livelock-udp")), "{answer:?}");

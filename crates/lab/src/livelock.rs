@@ -50,7 +50,7 @@ pub(crate) struct Sweep {
 pub(crate) const UDP: Sweep = Sweep {
     name: "livelock-udp",
     consumer: None,
-    arms: arm::all,
+    arms: arm::udp,
     rate_limit: true,
     quick: &QUICK,
     hogs: &[],

@@ -160,7 +160,7 @@ impl<'a> Runner<'a> {
             host_cpu: Some(self.bench.cpus.host as u32),
             device: Some("veth".into()),
         });
-        let parameters: [(&str, Value); 9] = [
+        let parameters: [(&str, Value); 10] = [
             ("duration_ms", json!(o.window().as_millis() as u64)),
             ("warm_up_ms", json!(o.warm_up().as_millis() as u64)),
             ("repeat", json!(o.repeat())),
@@ -168,6 +168,7 @@ impl<'a> Runner<'a> {
             ("work_us", json!(o.work.as_secs_f64() * 1e6)),
             ("work_loops", json!(self.bench.consumer.loops)),
             ("rcvbuf", json!(o.rcvbuf)),
+            ("rcvbuf_effective", json!(effective(o.rcvbuf))),
             ("reserve", json!(o.reserve)),
             ("seed", json!(o.seed)),
         ];
@@ -190,6 +191,12 @@ impl Drop for Runner<'_> {
         // The caller's thread goes back to the CPUs it had.
         let _ = nix::sched::sched_setaffinity(nix::unistd::Pid::from_raw(0), &self.affinity);
     }
+}
+
+/// Bytes that a socket's buffer has: the kernel doubles what SO_RCVBUF is given, and has a default of its own.
+fn effective(rcvbuf: Option<u32>) -> Option<u64> {
+    let default = || std::fs::read_to_string("/proc/sys/net/core/rmem_default").ok()?.trim().parse().ok();
+    rcvbuf.map_or_else(default, |given| Some(2 * u64::from(given)))
 }
 
 fn find_weir(options: &Options) -> Option<std::path::PathBuf> {

@@ -130,9 +130,9 @@ fn answers(row: &Value) -> Answers {
     let n = |name: &str| row[name].as_u64().unwrap_or(0);
     let (asked, answered, again) = (n("asked"), n("answered"), n("again"));
     let us = |name: &str| row["latency_us"][name].as_f64().unwrap_or(0.0);
-    // The one that waits now is neither answered nor lost.
+    // One that still has patience is neither answered nor lost; the program has waited for its end.
     let waits = row["waiting_us"].as_f64().unwrap_or(0.0);
-    let given_up = n("latency_count").saturating_sub(answered);
+    let given_up = n("latency_count").saturating_sub(answered) + n("unanswered");
     let lost = given_up + again;
     let all = answered + lost;
     // A wait longer than every answer is the longest there is.
@@ -166,6 +166,13 @@ mod tests {
             "latency_us": {"p50": 50.0, "p99": 50_000.0}});
         let a = answers(&row);
         assert!((a.loss - 10.0 / 99.0).abs() < 1e-9, "{a:?}");
+        // A question that never returns is one loss, also in a window that begins after it.
+        let row = json!({"asked": 99, "answered": 98, "again": 0, "unanswered": 1, "latency_count": 98,
+            "waiting_us": 600_000.0, "latency_us": {"p50": 50.0, "p99": 60.0}});
+        assert!((answers(&row).loss - 1.0 / 99.0).abs() < 1e-9);
+        let row = json!({"asked": 0, "answered": 0, "again": 0, "unanswered": 1, "latency_count": 0,
+            "waiting_us": 2_000_000.0, "latency_us": {"p50": 0.0, "p99": 0.0}});
+        assert_eq!(answers(&row).loss, 1.0);
         let row = json!({"asked": 1, "answered": 0, "again": 3, "latency_count": 0, "waiting_us": 700_000.0,
             "latency_us": {"p50": 0.0, "p99": 0.0}});
         let a = answers(&row);

@@ -52,6 +52,7 @@ fn arms(options: &Options) -> Vec<Arm> {
         wiring: Wiring::Timer,
         host,
         slow_output: false,
+        rcvbuf: None,
     };
     let drop =
         bare(DROP, Role::Stock, "XDP drops every packet, polled by the kernel", Host::Drop { read: false });

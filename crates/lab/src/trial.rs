@@ -187,7 +187,8 @@ impl Bench {
     fn cast(&self, rig: &Rig<'_>, arm: &Arm, scene: &Scene) -> Result<Cast> {
         let sockets = self.consumer.sockets.max(1);
         rig.share_input(sockets)?;
-        let start = |(input, socket)| Consumer::start(&self.consumer, rig, input, socket, scene.series);
+        let setup = Setup { rcvbuf: arm.rcvbuf.or(self.consumer.rcvbuf), ..self.consumer.clone() };
+        let start = |(input, socket)| Consumer::start(&setup, rig, input, socket, scene.series);
         let places = (0..rig.inputs.len()).flat_map(|input| (0..sockets).map(move |socket| (input, socket)));
         let consumers = places.map(start).collect::<Result<Vec<_>>>()?;
         consumers.iter().try_for_each(|consumer| consumer::watch(&self.wire, consumer))?;

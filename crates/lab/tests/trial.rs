@@ -28,7 +28,7 @@ fn bench(kind: Kind) -> Bench {
     Bench {
         wire: kern::wire::source::Wire::load().unwrap(),
         cpus: Cpus { wire: 0, host: 1 },
-        consumer: Setup { loops: 500, ..Setup::locate(kind, None, Some(lab::RCVBUF)).unwrap() },
+        consumer: Setup { loops: 500, ..Setup::locate(kind, None, None).unwrap() },
         watch_output: false,
         hog: lab::locate("hog", None).unwrap(),
         weir: None,

@@ -4,7 +4,7 @@ use crate::document::{Arm, Document, Role};
 use crate::figures::{ablations, best_stock, highest_rate, mechanism, weir};
 use crate::measure::{Onset, Point};
 use crate::table::{Rate, at, rates};
-use crate::verdict::{verb, wasted_share};
+use crate::verdict::{Wasted, verb, wasted_at};
 use crate::{format, stats};
 
 /// The rate that sentences speak of: 10 x if it was measured, else the highest.
@@ -105,9 +105,15 @@ pub(crate) fn ledger(document: &Document, hogs: u32) -> Option<String> {
             format::percent(late(point)?),
             format::percent(early(point)?)
         );
-        if let Some((wasted, how)) = wasted_share(point) {
-            text += &format!(", and wastes {} % {how}", format::percent(wasted));
-        }
+        text += &match wasted_at(point) {
+            None => String::new(),
+            Some(Wasted::Time(share)) => {
+                format!(", and wastes {} % of packet CPU time", format::percent(share))
+            }
+            Some(Wasted::Packets(share)) => {
+                format!(", and loses {} % of the packets it hands up", format::percent(share))
+            }
+        };
     }
     Some(text + ".")
 }

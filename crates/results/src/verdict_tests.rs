@@ -153,9 +153,12 @@ fn wasted_time_goes_before_wasted_packets() {
     let mut document = document();
     let point = &mut document.arms[3].points[2];
     point.drops = Drops::from([("ring".into(), 8710), ("socket".into(), 60), ("shed".into(), 40)]);
-    assert_eq!(find(&judge(&document, &[]), "P8", "").value, Some(100.0 * (60.0 / 1250.0)));
+    // A ratio of packets is never called work or time.
+    let packets = judge(&document, &[]);
+    assert_eq!(find(&packets, "P8", "packets lost / handed up").value, Some(100.0 * (60.0 / 1250.0)));
     document.arms[3].points[2].wasted_share = Some(0.2);
-    assert!(!find(&judge(&document, &[]), "P8", "").holds);
+    let time = judge(&document, &[]);
+    assert!(!find(&time, "P8", "packet CPU time wasted").holds);
 }
 
 #[test]

@@ -208,10 +208,7 @@ pub fn close(
         }
     }
     ledger.in_flight = waiting(after).saturating_sub(waiting(before));
-    let (bytes_before, bytes_after) = (waiting_bytes(before), waiting_bytes(after));
-    // A datagram in a queue takes at least this much of its limit: one sk_buff and the smallest data area.
-    let in_queues = bytes_before.max(bytes_after) / TRUESIZE_MIN;
-    ledger.skew = ledger.skew_reading.saturating_add(in_queues);
+    ledger.skew = ledger.skew_reading.saturating_add(unread(before).max(unread(after)));
     let sum = ledger.delivered() + ledger.lost();
     ledger.unaccounted = signed(ledger.offered) - signed(sum) - ledger.in_flight;
     ledger
@@ -219,6 +216,12 @@ pub fn close(
 
 /// Bytes that the smallest datagram takes of a receive buffer: `SKB_TRUESIZE` of a small packet, net/core/skbuff.c.
 const TRUESIZE_MIN: u64 = 512;
+
+/// Datagrams of UDP that a reading has at most in no counter: those in queues, of which the kernel tells bytes, and those
+/// that left a queue after the counters were read and before the queue was.
+fn unread(raw: &Raw) -> u64 {
+    (waiting_bytes(raw) / TRUESIZE_MIN).saturating_add(raw.reads)
+}
 
 fn both_forwarded(stack: &BTreeMap<String, u64>) -> u64 {
     ["Ip.ForwDatagrams", "Ip6.OutForwDatagrams"].iter().filter_map(|name| stack.get(*name)).sum()

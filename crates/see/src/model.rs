@@ -406,7 +406,7 @@ pub struct Ledger {
     /// What is left. Not an error while its size is within `skew`.
     pub unaccounted: i64,
     /// Packets that may be counted in one interval by one counter and in the next by another, because counters are
-    /// not read at one moment and bytes in queues are not packets.
+    /// not read at one moment, programs read meanwhile, and bytes in queues are not packets.
     pub skew: u64,
     /// The part of `skew` that comes from reading the counters one after the other: packets that arrived meanwhile.
     pub skew_reading: u64,

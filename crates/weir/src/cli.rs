@@ -611,7 +611,7 @@ pub struct LabRunArgs {
     #[arg(long, help_heading = "Size")]
     pub quick: bool,
 
-    /// kernel, or sim: a simulated host, without privileges [kernel]
+    /// kernel, or sim: simulated, without privileges [kernel]
     ///
     /// The simulator takes --quick, --arms, --hogs, --seed, --json and --html.
     ///
@@ -664,6 +664,14 @@ pub struct LabRunArgs {
     #[arg(long, value_name = "NAME", default_value = "udp-sink", help_heading = "What runs")]
     pub consumer: LabConsumer,
 
+    /// Receive buffer of udp-sink [the kernel's default]
+    ///
+    /// As given to SO_RCVBUF; also 512K or 4M.
+    ///
+    /// weir lab run livelock-udp --rcvbuf 512K
+    #[arg(long, value_name = "BYTES", value_parser = parse::bytes, help_heading = "What runs")]
+    pub rcvbuf: Option<u64>,
+
     /// Rates as multiples of 1 x [0.1 to 10]
     ///
     /// 1 x is the MLFRR of the best stock arm, which is measured first.
@@ -711,10 +719,6 @@ pub struct LabRunArgs {
     /// Wire and host CPU.
     #[arg(long, hide = true, value_parser = parse::cpu_pair)]
     pub cpus: Option<(usize, usize)>,
-
-    /// Receive buffer of the sink, bytes; 0 for the system's default.
-    #[arg(long, hide = true)]
-    pub rcvbuf: Option<u32>,
 
     /// Work of the sink per datagram.
     #[arg(long, hide = true, value_parser = parse::work)]

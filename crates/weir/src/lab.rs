@@ -57,7 +57,7 @@ fn experiment(args: &LabRunArgs) -> anyhow::Result<ExitCode> {
     }
     // A run takes minutes: a result that cannot be written is found before it.
     [&args.json, &args.html].into_iter().flatten().try_for_each(|path| writable(path))?;
-    let options = options(args)?;
+    let options = kernel_options(args)?;
     for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
         signal_hook::flag::register(signal, options.interrupt.flag())?;
     }
@@ -79,7 +79,8 @@ fn experiment(args: &LabRunArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::from(u8::from(!holds)))
 }
 
-fn options(args: &LabRunArgs) -> anyhow::Result<Options> {
+/// The options, without any that the run would ignore.
+pub(crate) fn options(args: &LabRunArgs) -> anyhow::Result<Options> {
     let defaults = Options::default();
     let guard = args.guard.iter().flat_map(|words| words.split_whitespace()).map(str::to_owned).collect();
     let options = Options {
@@ -93,7 +94,7 @@ fn options(args: &LabRunArgs) -> anyhow::Result<Options> {
             LabConsumer::Nsd => Kind::Nsd,
         },
         work: args.work.unwrap_or(defaults.work),
-        rcvbuf: args.rcvbuf.map_or(defaults.rcvbuf, |bytes| (bytes > 0).then_some(bytes)),
+        rcvbuf: args.rcvbuf.and_then(|bytes| u32::try_from(bytes).ok()),
         guard,
         reserves: args.reserves.clone(),
         multiples: args.multiples.clone(),
@@ -105,6 +106,17 @@ fn options(args: &LabRunArgs) -> anyhow::Result<Options> {
         interrupt: Interrupt::new(),
         ..defaults
     };
+    let refuse = match args.backend {
+        LabBackend::Kernel => lab::refuse_ignored,
+        LabBackend::Sim => lab::refuse_not_simulated,
+    };
+    refuse(&args.name, &options).map_err(lab_error)?;
+    Ok(options)
+}
+
+/// As [`options`], with the names of the arms looked at.
+fn kernel_options(args: &LabRunArgs) -> anyhow::Result<Options> {
+    let options = options(args)?;
     let known = lab::arms(&args.name, &options);
     match args.arms.iter().flatten().find(|arm| !known.contains(arm)) {
         Some(arm) => {

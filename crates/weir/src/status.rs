@@ -140,13 +140,15 @@ pub struct Interface {
     pub state: String,
     /// Its XDP program: `attached` or `waits`, and when it is attached and why then; empty without one.
     pub xdp: String,
-    /// Packets that arrived at the device.
+    /// Packets that arrived at the device: those that it received, and those that it dropped before (`ring` and other places
+    /// of `drops`) as far as the counters tell that every device has. Absent in the first status, which has nothing to compare
+    /// with.
     pub offered: Option<u64>,
     /// Packets that reached their consumer.
     pub delivered: Option<u64>,
-    /// Drops by place: ring, shed, backlog, stack, socket.
+    /// Drops by place: `shed` and `handle` by weir, `ring` and others by the device.
     pub drops: BTreeMap<String, u64>,
-    /// The same drops since the guard started.
+    /// The same drops since the guard started, those of the device since its first status.
     pub drops_total: BTreeMap<String, u64>,
     /// Packets between the device and a consumer when the interval ended.
     pub in_flight: Option<u64>,

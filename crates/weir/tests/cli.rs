@@ -95,6 +95,15 @@ fn bad_options_are_one_line_with_the_fix() {
         ("lab run livelock-udp --html /", ["/: is a directory", "give a file"]),
         ("lab show /nonexistent", ["/nonexistent: ", "give a file written by weir lab run --json"]),
         ("lab compare /dev/null /dev/null", ["/dev/null:1:", "give a file written by weir lab run --json"]),
+        ("lab run onset --arms weir", ["--arms has no effect on it; leave it out", "livelock-udp, "]),
+        ("lab run fairness --hogs 1", ["--hogs has no effect on it", "it is for livelock-udp"]),
+        ("lab run no-harm --multiples 1", ["--multiples has no effect on it", "control-traffic"]),
+        ("lab run mlfrr --base-pps 1000", ["--base-pps has no effect on it", "below-saturation"]),
+        ("lab run quota --rcvbuf 512K", ["--rcvbuf has no effect on it", "it is for livelock-udp"]),
+        (
+            "lab run quota --backend sim --repeat 2",
+            ["--repeat has no effect on it", "--arms, --hogs, --seed"],
+        ),
         ("lab run livelock-udp --repeat 0", ["--repeat 0: out of range", "give 1 to 99"]),
         ("lab run livelock-udp --duration 1h", ["--duration 1h: not a time", "50ms to 60s"]),
         (

@@ -90,6 +90,17 @@ const WALLS: [Wall; 7] = [
     },
 ];
 
+/// True if this machine can run the test; otherwise says what it lacks.
+fn can(name: &str) -> bool {
+    let tool =
+        |t: &str| std::process::Command::new(t).arg("--version").output().is_ok_and(|o| o.status.success());
+    let missing = ["nft", "iptables", "ip6tables"].into_iter().find(|t| !tool(t));
+    if let Some(tool) = missing {
+        eprintln!("skipped: {name} needs {tool}");
+    }
+    missing.is_none() && possible(name)
+}
+
 /// No firewall.
 fn down(world: &World) {
     for line in ["nft flush ruleset", "iptables -P INPUT ACCEPT", "ip6tables -P INPUT ACCEPT"] {
@@ -237,7 +248,7 @@ impl Flood<'_> {
 
 #[test]
 fn a_flooded_program_is_served_behind_a_firewall_root() {
-    if !possible("a_flooded_program_is_served_behind_a_firewall_root") {
+    if !can("a_flooded_program_is_served_behind_a_firewall_root") {
         return;
     }
     let _alone = alone();
@@ -249,7 +260,7 @@ fn a_flooded_program_is_served_behind_a_firewall_root() {
 
 #[test]
 fn a_flooded_program_is_served_behind_a_firewall_ipv6_root() {
-    if !possible("a_flooded_program_is_served_behind_a_firewall_ipv6_root") {
+    if !can("a_flooded_program_is_served_behind_a_firewall_ipv6_root") {
         return;
     }
     let _alone = alone();
@@ -325,7 +336,7 @@ impl Drop for Talk {
 /// Nothing but TCP comes in: no UDP socket can be a takeover's help.
 #[test]
 fn tcp_alone_behind_default_deny_root() {
-    if !possible("tcp_alone_behind_default_deny_root") {
+    if !can("tcp_alone_behind_default_deny_root") {
         return;
     }
     let _alone = alone();
@@ -363,7 +374,7 @@ fn tcp_alone_behind_default_deny_root() {
 /// Nothing that comes in is for the host.
 #[test]
 fn forwarded_traffic_behind_default_deny_root() {
-    if !possible("forwarded_traffic_behind_default_deny_root") {
+    if !can("forwarded_traffic_behind_default_deny_root") {
         return;
     }
     let _alone = alone();

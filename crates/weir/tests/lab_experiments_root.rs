@@ -10,15 +10,14 @@ use common::world::bind_to;
 use common::{HOST_CPU, WIRE_CPU, alone, possible};
 use results::Document;
 
-/// Runs one and answers its result. 1 x is given, so that nothing is searched for.
+/// Runs one and answers its result.
 fn run(name: &str, more: &str) -> Document {
     // The lab needs both CPUs; the lock has bound this thread to one.
     bind_to(&[WIRE_CPU, HOST_CPU]);
     let dir = tempfile::tempdir().unwrap();
     let file = |what: &str| dir.path().join(what).to_string_lossy().into_owned();
     let (json, html) = (file("result.json"), file("report.html"));
-    let words =
-        format!("lab run {name} --quick --repeat 1 --base-pps 200000 --json {json} --html {html} {more}");
+    let words = format!("lab run {name} --quick --json {json} --html {html} {more}");
     let output = Command::new(env!("CARGO_BIN_EXE_weir")).args(words.split_whitespace()).output().unwrap();
     let text = |b: &[u8]| String::from_utf8_lossy(b).into_owned();
     let (out, err) = (text(&output.stdout), text(&output.stderr));
@@ -61,7 +60,9 @@ fn control_traffic_measures_every_flow_root() {
         return;
     }
     let _alone = alone();
-    let document = run("control-traffic", "--duration 300ms --multiples 4 --arms stock-timer,weir");
+    // 1 x is given, so that nothing is searched for.
+    let words = "--repeat 1 --base-pps 200000 --duration 300ms --multiples 4 --arms stock-timer,weir";
+    let document = run("control-traffic", words);
     let unloaded = document.panels.iter().find(|p| p.title == "unloaded").unwrap();
     for line in &unloaded.lines {
         assert!(line.marks.len() == 2 && line.marks.iter().all(|m| m.y > 0.0 && m.y < 50_000.0), "{line:?}");
@@ -76,7 +77,7 @@ fn shed_cost_compares_with_a_bare_drop_root() {
         return;
     }
     let _alone = alone();
-    let document = run("shed-cost", "--duration 200ms");
+    let document = run("shed-cost", "--repeat 1 --duration 200ms");
     let cost = &document.panels[0];
     for bare in ["xdp-drop-all", "xdp-read-and-drop"] {
         let drop = cost.lines.iter().find(|l| l.name == bare).unwrap();

@@ -223,3 +223,31 @@ fn the_dashboard_asks_for_metrics_that_exist() {
         }
     }
 }
+
+/// A result that no document names proves nothing to anybody: it is named, or it goes.
+#[test]
+fn every_result_is_named_by_a_document() {
+    let documents: Vec<String> = files()
+        .into_iter()
+        .filter(|(path, _)| has_extension(path, &["md"]) && !path.ends_with("CHANGELOG.md"))
+        .map(|(_, text)| text)
+        .collect();
+    let mut directories = vec![root().join("docs/results")];
+    let (mut found, mut unnamed) = (0, Vec::new());
+    while let Some(directory) = directories.pop() {
+        for entry in std::fs::read_dir(&directory).expect("docs/results") {
+            let path = entry.expect("entry").path();
+            if path.is_dir() {
+                directories.push(path);
+                continue;
+            }
+            found += 1;
+            let name = path.file_name().expect("name").to_string_lossy().into_owned();
+            if !documents.iter().any(|text| text.contains(&name)) {
+                unnamed.push(name);
+            }
+        }
+    }
+    assert!(found > 10, "only {found} results found");
+    assert!(unnamed.is_empty(), "docs/results: no document names {}", unnamed.join(", "));
+}

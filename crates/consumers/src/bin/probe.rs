@@ -3,13 +3,14 @@
 //! again before its patience is over, as people and protocols do. Beside its own questions it counts the answers to those
 //! that the lab's wire asks: datagrams that begin with their departure time, and ARP.
 //!
-//! `reset` starts a new window, `report` prints one JSON line with every flow. Ends when standard input closes.
+//! `reset` starts a new window, `report` prints one JSON line with every flow; before, it gives what waits for its answer
+//! the rest of its patience, so that a question that never returns is counted. Ends when standard input closes.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddrV4, TcpStream, UdpSocket};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use consumers::histogram::{Histogram, Snapshot};
@@ -35,8 +36,8 @@ struct Flow {
     latency: Histogram,
     /// When the question that waits for its answer was asked, ns; 0 if none waits.
     waiting: AtomicU64,
-    /// Segments sent again since the connection was made.
-    again: Counter,
+    /// The connection, if it has one: it knows the segments that were sent again, also for a question that still waits.
+    connection: OnceLock<TcpStream>,
     /// Of a session.
     up: AtomicBool,
     /// Longest silence of a session, ns.
@@ -70,6 +71,7 @@ fn run(args: &[String]) -> Result<(), String> {
     if let Some(port) = number::<u16>(args, "--tcp")? {
         let stream = connect(to, port)?;
         let flow = flow("tcp");
+        let _ = flow.connection.set(stream.try_clone().map_err(|e| format!("--tcp {port}: {e}"))?);
         std::thread::spawn(move || tcp(stream, &flow, every));
     }
     if let Some(port) = number::<u16>(args, "--udp")? {
@@ -154,6 +156,7 @@ fn pause(asked: u64, every: Duration) {
     }
 }
 
+/// Ends with the connection; the question that it then had is never answered.
 fn tcp(mut stream: TcpStream, flow: &Flow, every: Duration) {
     let mut buffer = [0u8; QUESTION];
     loop {
@@ -162,7 +165,6 @@ fn tcp(mut stream: TcpStream, flow: &Flow, every: Duration) {
             return;
         }
         flow.answer(asked);
-        flow.again.set(retransmitted(&stream));
         pause(asked, every);
     }
 }
@@ -362,7 +364,7 @@ fn mark(flow: &Flow) -> Mark {
     Mark {
         asked: flow.asked.get(),
         answered: flow.answered.get(),
-        again: flow.again.get(),
+        again: flow.connection.get().map_or(0, retransmitted),
         latency: flow.latency.snapshot(),
     }
 }
@@ -377,11 +379,30 @@ fn control(flows: &[(&'static str, Arc<Flow>)]) -> ! {
             Some(json!({ "at_ns": monotonic_ns() }))
         }
         "report" => {
+            settle(flows.iter().map(|(_, flow)| &**flow));
             let rows = flows.iter().zip(&from).map(|((name, flow), from)| (*name, report(flow, from)));
             Some(Value::Object(rows.map(|(name, row)| (name.to_string(), row)).collect()))
         }
         _ => Some(unknown(line)),
     })
+}
+
+/// Time between two looks at a question that waits.
+const LOOK_EVERY: Duration = Duration::from_micros(200);
+
+/// Waits until each question that waits now has its answer or has waited for [`PATIENCE`]: no longer than that in all.
+fn settle<'a>(flows: impl Iterator<Item = &'a Flow>) {
+    let waiting: Vec<(&Flow, u64)> = flows.map(|flow| (flow, flow.waiting.load(Relaxed))).collect();
+    for (flow, asked) in waiting.into_iter().filter(|(_, asked)| *asked > 0) {
+        while flow.waiting.load(Relaxed) == asked && !is_lost(asked) {
+            std::thread::sleep(LOOK_EVERY);
+        }
+    }
+}
+
+/// A question asked at that time that still waits has waited for too long.
+fn is_lost(asked: u64) -> bool {
+    u128::from(monotonic_ns().saturating_sub(asked)) >= PATIENCE.as_nanos()
 }
 
 fn report(flow: &Flow, from: &Mark) -> Value {
@@ -394,6 +415,8 @@ fn report(flow: &Flow, from: &Mark) -> Value {
         "asked": to.asked - from.asked,
         "answered": to.answered - from.answered,
         "again": to.again - from.again,
+        // Whether it was asked in this window or before: a flow that stands still loses in each.
+        "unanswered": u64::from(waiting > 0 && is_lost(waiting)),
         "waiting_us": wait as f64 / 1000.0,
         "latency_us": { "p50": us(0.5), "p99": us(0.99), "max": us(1.0) },
         "latency_count": latency.len(),
@@ -430,5 +453,58 @@ mod tests {
         let row = report(&flow, &from);
         assert_eq!((row["asked"].as_u64(), row["answered"].as_u64()), (Some(2), Some(1)));
         assert_eq!(row["latency_count"], 2);
+    }
+
+    /// Serves one connection: so many answers, then silence until the other side goes.
+    fn silent_after(answers: usize) -> (TcpStream, std::thread::JoinHandle<()>) {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let server = std::thread::spawn(move || {
+            let (mut server, _) = listener.accept().unwrap();
+            let mut question = [0; QUESTION];
+            for _ in 0..answers {
+                server.read_exact(&mut question).unwrap();
+                server.write_all(&question).unwrap();
+            }
+            while server.read(&mut question).is_ok_and(|n| n > 0) {}
+        });
+        (stream, server)
+    }
+
+    /// It cannot flake: a question that is answered late is answered before it is counted, and the last never is.
+    #[test]
+    fn a_question_that_never_returns_is_lost_in_every_window() {
+        let (stream, server) = silent_after(3);
+        let flow = Arc::new(Flow::default());
+        flow.connection.set(stream.try_clone().unwrap()).unwrap();
+        let from = mark(&flow);
+        let asks = Arc::clone(&flow);
+        let client = std::thread::spawn(move || tcp(stream, &asks, Duration::from_millis(1)));
+        let begun = std::time::Instant::now();
+        while flow.asked.get() < 4 {
+            assert!(begun.elapsed() < Duration::from_secs(10), "asked {}", flow.asked.get());
+            std::thread::sleep(LOOK_EVERY);
+        }
+        settle(std::iter::once(&*flow));
+        let row = report(&flow, &from);
+        assert_eq!((&row["answered"], &row["unanswered"]), (&json!(3), &json!(1)), "{row}");
+        let from = mark(&flow);
+        settle(std::iter::once(&*flow));
+        let row = report(&flow, &from);
+        assert_eq!((&row["asked"], &row["unanswered"]), (&json!(0), &json!(1)), "{row}");
+        // A connection that is gone answers nothing either.
+        flow.connection.get().unwrap().shutdown(std::net::Shutdown::Both).unwrap();
+        client.join().unwrap();
+        server.join().unwrap();
+        assert_eq!(report(&flow, &from)["unanswered"], 1);
+    }
+
+    #[test]
+    fn nothing_that_waits_is_nothing_to_wait_for() {
+        let flow = Flow::default();
+        settle(std::iter::once(&flow));
+        assert_eq!(report(&flow, &mark(&flow))["unanswered"], 0);
+        flow.ask();
+        assert_eq!(report(&flow, &mark(&flow))["unanswered"], 0, "it still has patience");
     }
 }

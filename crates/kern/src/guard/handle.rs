@@ -7,6 +7,8 @@
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
+use super::ring;
+
 const SO_INCOMING_NAPI_ID: i32 = 56;
 const SO_BUSY_POLL: i32 = 46;
 const SO_PREFER_BUSY_POLL: i32 = 69;
@@ -31,6 +33,8 @@ pub struct Handle {
     fd: OwnedFd,
     port: u16,
     budget: u32,
+    /// It is a ring that polls this NAPI.
+    ring: Option<u32>,
 }
 
 fn set(fd: &OwnedFd, level: i32, option: i32, value: i32) -> io::Result<()> {
@@ -147,9 +151,18 @@ impl Handle {
                 let _ = set(&fd, libc::IPPROTO_IP, IP_FREEBIND, 1);
             }
             let port = bind(&fd, family, reach)?;
-            Ok(Self { fd, port, budget: 0 })
+            Ok(Self { fd, port, budget: 0, ring: None })
         };
         made(libc::AF_INET6).or_else(|_| made(libc::AF_INET))
+    }
+
+    /// A handle for the NAPI `id` that no packet has to mark: a ring instead of a socket. Its turns are made of calls of 16
+    /// packets, so that they cost more.
+    ///
+    /// # Errors
+    /// `EINVAL` before 6.13, `EPERM` where io_uring is disabled.
+    pub fn by_id(id: u32) -> io::Result<Self> {
+        Ok(Self { fd: ring::open(id)?, port: 0, budget: 0, ring: Some(id) })
     }
 
     /// True if datagrams wait in it: a handle without an id that got one can never learn it.
@@ -166,6 +179,9 @@ impl Handle {
 
     /// NAPI id the socket has learnt; `None` until a packet came through a NAPI.
     pub fn napi_id(&self) -> io::Result<Option<u32>> {
+        if self.ring.is_some() {
+            return Ok(self.ring);
+        }
         let mut id: u32 = 0;
         let mut len = size_of::<u32>() as libc::socklen_t;
         // SAFETY: the kernel writes at most `len` bytes into `id`.
@@ -188,6 +204,9 @@ impl Handle {
     ///
     /// At most 64 datagrams are read; the kernel's own limit is the receive buffer.
     pub fn seal(&self) -> io::Result<()> {
+        if self.ring.is_some() {
+            return Ok(());
+        }
         filter(&self.fd, &[libc::sock_filter { code: 0x06, jt: 0, jf: 0, k: 0 }])?;
         for _ in 0..64 {
             if self.recv() < 0 {
@@ -202,6 +221,9 @@ impl Handle {
     /// # Errors
     /// `ENOPROTOOPT` on kernels before 5.11; `EPERM` without CAP_NET_ADMIN.
     pub fn arm(&mut self, budget: u32) -> io::Result<()> {
+        if self.ring.is_some() {
+            return self.set_budget(budget);
+        }
         set(&self.fd, libc::SOL_SOCKET, SO_PREFER_BUSY_POLL, 1)?;
         set(&self.fd, libc::SOL_SOCKET, SO_BUSY_POLL, 1)?;
         self.set_budget(budget)
@@ -210,7 +232,9 @@ impl Handle {
     /// Packets per driver call; two calls make a turn up to 6.19.
     pub fn set_budget(&mut self, budget: u32) -> io::Result<()> {
         let budget = budget.max(BUDGET_MIN);
-        if budget != self.budget {
+        if budget != self.budget && self.ring.is_some() {
+            self.budget = budget;
+        } else if budget != self.budget {
             set(&self.fd, libc::SOL_SOCKET, SO_BUSY_POLL_BUDGET, budget as i32)?;
             self.budget = budget;
         }
@@ -223,8 +247,14 @@ impl Handle {
         unsafe { libc::recv(self.fd.as_raw_fd(), (&raw mut byte).cast(), 1, libc::MSG_DONTWAIT) }
     }
 
-    /// One turn: one system call, bounded by the budget.
+    /// One turn, bounded by the budget: one system call, of a ring several.
     pub fn turn(&self) -> TurnEnd {
+        if self.ring.is_some() {
+            // What a socket hands up in two polls of the budget.
+            let calls = (2 * self.budget).div_ceil(ring::PER_CALL).max(1);
+            let polled = (0..calls).all(|_| ring::poll(self.fd.as_fd()));
+            return if polled { TurnEnd::Done } else { TurnEnd::Nothing };
+        }
         if self.recv() >= 0 {
             return TurnEnd::Data;
         }

@@ -7,6 +7,7 @@ mod abi;
 #[cfg(not(no_bpf))]
 mod evidence;
 mod handle;
+pub(crate) mod ring;
 #[cfg(not(no_bpf))]
 mod rx;
 mod shared;

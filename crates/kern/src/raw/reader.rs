@@ -106,6 +106,7 @@ impl Reader {
         raw.verdicts = verdicts(&filters, &raw.filters);
         let sockets = sockets::all(&mut self.sock, self.want.tcp, &mut raw.missing);
         raw.sockets = sockets.list;
+        raw.reads = stack::datagrams(&mut bad)?.saturating_sub(stack::datagrams_of(&raw.stack));
         match &self.arp {
             Ok(own) => raw.sockets.retain(|s| s.inode != own.inode),
             Err(_) => raw.missing.push("packets of ARP, which are unaccounted: needs root".into()),

@@ -52,6 +52,19 @@ pub(super) fn counters(bad: &mut u64) -> Result<BTreeMap<String, u64>> {
     Ok(all)
 }
 
+/// Datagrams of UDP that programs have read, which `recv` counts (`udp_recvmsg` in net/ipv4/udp.c), of the counters in `all`.
+pub(super) fn datagrams_of(all: &BTreeMap<String, u64>) -> u64 {
+    ["Udp.InDatagrams", "Udp6.InDatagrams"].iter().filter_map(|name| all.get(*name)).sum()
+}
+
+/// The same, read now.
+pub(super) fn datagrams(bad: &mut u64) -> Result<u64> {
+    let snmp = "/proc/thread-self/net/snmp";
+    let mut all = snmp_lines(&read(snmp).map_err(|e| crate::error::Error::io(snmp, e))?, bad);
+    all.extend(parse_snmp6(&of_namespace("snmp6"), bad));
+    Ok(datagrams_of(&all))
+}
+
 /// Packets received, by interface.
 pub(super) fn received(bad: &mut u64) -> BTreeMap<String, u64> {
     parse_dev(&of_namespace("dev"), bad)

@@ -243,6 +243,7 @@ impl Control {
             _ => Threads::Never,
         };
         let full_polls = if self.opts.mode.takes_over() { FULL_POLLS } else { 0 };
+        let mut timing = self.host().timing();
         let mut setup = Setup {
             gauges: &self.gauges,
             access: &mut self.access,

@@ -7,13 +7,12 @@ use std::sync::{Arc, Mutex};
 
 use anyhow::Context;
 use kern::cpus::CpuSet;
-use kern::guard::{Gauges, Rx, SOURCES, When, mode};
+use kern::guard::{Gauges, Handle, Rx, SOURCES, When, mode};
 use kern::journal::{self, ClaimError, Journal, Outcome};
 use kern::keeper::Keeper;
 use kern::napi::{Napi, Threaded};
 use kern::netns;
 use kern::settings::{Access, Setting, Value};
-use policy::MILLISECOND;
 
 use super::source::{Hold, Planned, Source};
 use crate::error::{failed, missing, usage};
@@ -273,10 +272,13 @@ impl Interface {
         let asleep = napis.is_empty() && setup.access.netdev().is_some();
         let bypass = kern::ethtool::driver(&self.name).is_ok_and(|d| d == "veth");
         let seen_as = kern::discover::seen_as(setup.access, self.ifindex, kern::guard::UPPERS);
-        // Frames in transit cannot be steered: a handle that is marked only when it is needed waits for the XDP program then.
-        // On a host that forwards nothing this would take packets that somebody misses, for nothing.
-        let in_peace =
-            setup.full_polls > 0 && self.rx.is_some() && (!setup.steers || kern::discover::forwards());
+        // Without rings what cannot be steered, as frames in transit, waits for the XDP program if its handle is to be marked
+        // when it is needed. Elsewhere marking in peace would take packets that somebody misses, for nothing.
+        let rings = ids.iter().any(|id| *id != 0 && Handle::by_id(*id).is_ok());
+        let in_peace = setup.full_polls > 0
+            && self.rx.is_some()
+            && !rings
+            && (!setup.steers || kern::discover::forwards());
         let mut sources = Vec::new();
         let mut record = Vec::new();
         for queue in 0..queues {

@@ -1,6 +1,7 @@
 //! Handles learn their ids (drivers.md section 4). One datagram of a flow that the firewall has let through is steered to
-//! the handle; where that tells nothing, because what arrives is TCP, forwarded, or for connected sockets, XDP rewrites
-//! one frame into a datagram for the handle, which a firewall may drop.
+//! the handle. Where that tells nothing, because what arrives is TCP, forwarded, or for connected sockets, a ring polls by
+//! the id that the kernel lists (6.13). Older kernels have XDP rewrite one frame into a datagram for the handle, which a
+//! firewall may drop.
 //!
 //! A handle that got a datagram and no id, or that of a queue which another handle serves, is of no use any more: it is
 //! replaced.
@@ -17,7 +18,7 @@ use super::source::Source;
 
 /// Longest wait for a packet that marks the handle.
 const PATIENCE: Nanos = 10 * MILLISECOND;
-/// So long a takeover waits for a steered datagram before a frame is rewritten, where that takes attaching a program.
+/// So long a takeover waits for a steered datagram before it takes what costs more: a ring, or a frame that is rewritten.
 const STEERED: Nanos = 3 * MILLISECOND;
 /// Frames that may be rewritten per takeover in vain; each is lost to its consumer and counted as `marked`.
 const MARKS_MAX: u16 = 4;
@@ -145,6 +146,14 @@ impl Marking {
                 }
             }
             let waited = clock::now().saturating_sub(start);
+            let (second, id) = (!steered || waited > STEERED, self.source.napi_id.load(Relaxed));
+            if second
+                && id != 0
+                && let Ok(ring) = Handle::by_id(id)
+            {
+                self.handle = ring;
+                continue;
+            }
             if waited > PATIENCE {
                 break Err(match strangers {
                     0 => Unmarked::Silence,
@@ -152,7 +161,7 @@ impl Marking {
                 });
             }
             // Attaching takes milliseconds, which a steered datagram mostly saves.
-            if !steered || waited > STEERED || self.source.rx_attached() {
+            if second || self.source.rx_attached() {
                 if let Err(e) = self.source.hold_rx() {
                     break Err(Unmarked::Rx(e));
                 }

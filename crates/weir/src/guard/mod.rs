@@ -10,6 +10,8 @@
 //! sake.
 
 #[cfg(not(no_bpf))]
+mod arrived;
+#[cfg(not(no_bpf))]
 mod clock;
 #[cfg(not(no_bpf))]
 mod consumers;

@@ -16,6 +16,7 @@ use kern::journal::Outcome;
 use policy::Nanos;
 use policy::classes::Class;
 
+use super::arrived::Arrived;
 use super::clock;
 use super::control::Control;
 use super::interface::Interface;
@@ -129,6 +130,7 @@ struct Totals {
 #[derive(Default)]
 struct Maker {
     last: Totals,
+    arrived: Arrived,
     /// Inode of this network namespace; 0: not looked for yet, or not known.
     netns: u64,
 }
@@ -178,7 +180,7 @@ impl Maker {
                 }),
                 ..IfStatus::default()
             };
-            let (mut shed, mut marked, mut packets) = (0, 0, 0);
+            let (mut shed, mut marked) = (0, 0);
             let (mut shed_total, mut marked_total) = (0, 0);
             for source in &interface.sources {
                 let (stat, rx) = (&views.source_stats[source.slot], &views.rx_stats[source.slot]);
@@ -198,7 +200,6 @@ impl Maker {
                 ];
                 let before = self.last.packets.insert(source.slot, now).unwrap_or_default();
                 let delta: Vec<u64> = now.iter().zip(before).map(|(n, b)| n.saturating_sub(b)).collect();
-                packets += delta[0];
                 shed += delta[3];
                 marked += delta[4];
                 shed_total += now[3];
@@ -234,11 +235,15 @@ impl Maker {
                     }),
                 });
             }
-            row.offered = Some(packets);
             let drops =
                 |shed, marked| BTreeMap::from([("shed".to_owned(), shed), ("handle".to_owned(), marked)]);
             row.drops = drops(shed, marked);
             row.drops_total = drops(shed_total, marked_total);
+            if let Some((moved, total)) = self.arrived.look(interface.ifindex) {
+                row.offered = Some(moved.offered);
+                row.drops.extend(moved.drops);
+                row.drops_total.extend(total);
+            }
             status.interfaces.push(row);
         }
         for (slot, consumer) in control.consumers.iter() {

@@ -106,7 +106,8 @@ fn shorten(scenario: &mut Scenario) {
 /// `weir lab run NAME --backend sim`.
 ///
 /// # Errors
-/// As [`super::run`]; 2 for an experiment that is not simulated, with the scenario that is nearest.
+/// As [`super::run`]; 2 for an experiment that is not simulated, with the scenario that is nearest, and for an option that
+/// would be ignored.
 pub fn as_lab(args: &LabRunArgs) -> anyhow::Result<ExitCode> {
     let name = &args.name;
     let simulated = match LAB.iter().find(|(lab, _)| lab == name) {
@@ -119,6 +120,7 @@ pub fn as_lab(args: &LabRunArgs) -> anyhow::Result<ExitCode> {
         }
         None => return Err(usage(format!("lab run {name} --backend sim: not simulated"))),
     };
+    crate::lab::options(args)?;
     let mut scenario = scenario(simulated.scenario, &[])?;
     let mut arms = args.arms.clone();
     if args.quick {

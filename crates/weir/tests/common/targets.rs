@@ -33,7 +33,11 @@ pub fn speak_ipv6(world: &World, n: u8) {
         sh(&format!("ip -6 neigh replace {other} lladdr 02:00:00:00:{side:02x}:{n:02x} dev {name}"));
     };
     world.inside(move || end(far(n), address6(n), peer6(n), 2));
-    world.wire_side.run(|| Ok(end(near(n), peer6(n), address6(n), 1))).unwrap();
+    let wire = || {
+        end(near(n), peer6(n), address6(n), 1);
+        Ok(())
+    };
+    world.wire_side.run(wire).unwrap();
     // Else a comparison of before and after finds that it has settled meanwhile.
     let shown = format!("ip addr show dev {}", far(n));
     within("the link's own address is settled", ms(3000), || !world.sh(&shown).contains("tentative"));

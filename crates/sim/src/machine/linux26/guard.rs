@@ -8,7 +8,6 @@ use crate::engine::{MS, Nanos, Timer};
 use policy::host::{Host, PERIOD};
 use policy::poller::{Action, Config, Poller, Turned, WakeOn};
 use policy::switch::{Evidence, Mode, ModeSwitch};
-use policy::watermark::Marks;
 
 /// The only source.
 const SOURCE: usize = 0;

@@ -50,7 +50,7 @@ settings! {
         /// receive descriptors
         ring: u32 = 256, (1..=65536);
         /// datagrams that a socket holds
-        socket: u32 = 240, (1..=1_000_000);
+        socket: u32 = 49, (1..=1_000_000);
         /// time before the window of the measurement
         warm_up: Time = Time(100_000_000), (Time(0)..=Time(10 * SEC));
         /// shortest time from the end of polling to the next interrupt
