@@ -235,7 +235,6 @@ impl Control {
                 taken.iter().all(|(start, len)| first + count <= *start || *first >= start + len)
             })
         };
-        let mut timing = self.host().timing();
         let own = self.interfaces[index].thread_because.clone();
         let threads = match self.opts.mode {
             Mode::Thread => Threads::All,
