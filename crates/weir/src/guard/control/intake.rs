@@ -120,12 +120,16 @@ impl Control {
             }
             Report::Warning { source, text } => self.log.line("warning", &source.name, &text),
             Report::Moved { cpu, away } => {
-                let text = if away {
-                    "offline, or its poller was moved away: nothing is polled there"
+                let subject = format!("CPU {cpu}");
+                if away {
+                    self.log.line(
+                        "away",
+                        &subject,
+                        "offline, or its poller was moved away: it polls nothing",
+                    );
                 } else {
-                    "its poller is there again"
-                };
-                self.log.line("cpu", &format!("CPU {cpu}"), text);
+                    self.log.line("back", &subject, "its poller is there again");
+                }
             }
             Report::Contended { cpu } => {
                 if !self.level_wakes.load(Relaxed) {
