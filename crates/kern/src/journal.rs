@@ -7,33 +7,27 @@
 
 use crate::{
     error::{Error, Result},
+    kernel::Kernel,
     netns::{self, NetnsId},
-    proc,
-    settings::{Access, Presence, Setting, Value, presence},
+    proc, rundir,
+    settings::{Presence, Setting, Value},
 };
+pub use rundir::{Lock, MAX_BYTES, MAX_JOURNALS, journals as paths};
 use serde::{Deserialize, Serialize};
 use std::{
-    fs::{self, File, OpenOptions},
-    io::{self, Read, Write},
-    os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt},
     path::{Path, PathBuf},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 /// Where journals are kept.
 pub const DIR: &str = "/run/weir";
-/// Largest journal file, bytes.
-pub const MAX_BYTES: usize = 64 * 1024;
 /// Most settings in one journal.
 pub const MAX_ENTRIES: usize = 1024;
 /// Most values of weir that are remembered for one setting (the newest).
 pub const MAX_OURS: usize = 4;
 /// Drivers take a NAPI away and bring it back with its settings when an XDP program is detached, as it is when a guard
-/// dies: how often, and how long apart, one that is absent is looked for in one last restore.
+/// dies: how often one that is absent is looked for in one last restore.
 const ABSENCES: u32 = 10;
-const ABSENCE: Duration = Duration::from_millis(5);
-/// Most journals that are listed from one directory.
-pub const MAX_JOURNALS: usize = 256;
 
 const SCHEMA: &str = "weir.journal/1";
 
@@ -220,55 +214,6 @@ impl Entry {
     }
 }
 
-/// What a restore asks of the kernel; a double of it in the tests has NAPIs that come and go.
-trait Kernel {
-    /// As [`Access::read`].
-    fn read(&mut self, setting: &Setting) -> Result<Value>;
-    /// As [`Access::write`].
-    fn write(&mut self, setting: &Setting, value: &Value) -> Result<()>;
-    /// As [`Access::napi_of_queue`].
-    fn napi_of_queue(&mut self, ifindex: u32, queue: u32) -> Option<u32>;
-    /// The NAPI is in the list of its interface; one that is listed and cannot be asked for is disabled.
-    fn lists(&mut self, ifindex: u32, napi_id: u32) -> bool;
-    /// As [`presence`], but one that is being set down is down.
-    fn presence(&mut self, ifindex: u32) -> Presence;
-    /// Lets [`ABSENCE`] pass.
-    fn wait(&mut self);
-}
-
-impl Kernel for Access {
-    fn read(&mut self, setting: &Setting) -> Result<Value> {
-        Access::read(self, setting)
-    }
-
-    fn write(&mut self, setting: &Setting, value: &Value) -> Result<()> {
-        Access::write(self, setting, value)
-    }
-
-    fn napi_of_queue(&mut self, ifindex: u32, queue: u32) -> Option<u32> {
-        Access::napi_of_queue(self, ifindex, queue)
-    }
-
-    fn lists(&mut self, ifindex: u32, napi_id: u32) -> bool {
-        let list = self.netdev().and_then(|n| n.list(ifindex).ok());
-        list.is_some_and(|all| all.iter().any(|n| n.id == napi_id))
-    }
-
-    fn presence(&mut self, ifindex: u32) -> Presence {
-        match presence(ifindex) {
-            // It has its flag until it is down, but no carrier that can be read, and no NAPIs.
-            Presence::Up if self.sysfs().device(ifindex).and_then(|d| d.text("carrier")).is_err() => {
-                Presence::Down
-            }
-            presence => presence,
-        }
-    }
-
-    fn wait(&mut self) {
-        std::thread::sleep(ABSENCE);
-    }
-}
-
 /// The journal of one interface.
 #[derive(Debug)]
 pub struct Journal {
@@ -280,30 +225,29 @@ impl Journal {
     /// Claims `ifindex` of the caller's namespace for the calling process and writes its journal. What a dead
     /// guard left behind is put back first, and its outcomes are answered; what cannot be put back now (the
     /// interface is down) is carried over into the new journal, with the values from before the dead guard.
-    pub fn claim(
+    pub fn claim<K: Kernel>(
         dir: &Path,
-        access: &mut Access,
+        kernel: &mut K,
         ifindex: u32,
     ) -> std::result::Result<(Journal, Vec<Outcome>), ClaimError> {
-        let name = netns::name_of(ifindex)?;
+        let name = kernel.name(ifindex)?;
         let doc = Document {
             schema: SCHEMA.into(),
-            netns: netns::current()?,
+            netns: kernel.here()?,
             ifindex,
             name: name.clone(),
-            guard: Owner::me()?,
+            guard: kernel.me()?,
             entries: Vec::new(),
         };
-        make_dir(dir)?;
         let mut journal = Journal { path: dir.join(file_name(doc.netns.inode, ifindex)), doc };
-        let _lock = Lock::take(dir)?;
+        let _lock = kernel.lock(dir)?;
         let mut outcomes = Vec::new();
-        if let Some(found) = Journal::load_if_present(&journal.path)? {
-            if found.owner().alive() {
+        if let Some(found) = Journal::load_if_present(kernel, &journal.path)? {
+            if kernel.alive(found.owner()) {
                 return Err(ClaimError::Guarded { name, pid: found.owner().pid });
             }
-            if found.is_here() {
-                for (entry, outcome) in found.walk(access, true, ABSENCES) {
+            if found.netns().same(&journal.doc.netns) {
+                for (entry, outcome) in found.walk(kernel, true, ABSENCES) {
                     if !outcome.settled() {
                         journal.doc.entries.insert(0, entry.clone());
                     }
@@ -312,43 +256,45 @@ impl Journal {
             }
         }
         // Replaces the old one in one step: at no time is a changed setting without a journal.
-        journal.save()?;
+        journal.save(kernel)?;
         Ok((journal, outcomes))
     }
 
     /// Reads and checks a journal.
     pub fn load(path: &Path) -> Result<Journal> {
-        let shown = path.display().to_string();
-        let bad = |why: &str| Error::Invalid { what: shown.clone(), why: why.into() };
-        let file = OpenOptions::new()
-            .read(true)
-            .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK)
-            .open(path)
-            .map_err(|e| Error::io(&shown, e))?;
-        let meta = file.metadata().map_err(|e| Error::io(&shown, e))?;
-        if !meta.is_file() || meta.permissions().mode() & 0o077 != 0 {
-            return Err(bad(
-                "not a file for its owner only (mode 0600): not written by weir, so not trusted",
-            ));
-        }
-        if meta.uid() != nix::unistd::geteuid().as_raw() {
-            return Err(bad("belongs to another user, so not trusted"));
-        }
-        let mut bytes = Vec::new();
-        file.take(MAX_BYTES as u64 + 1).read_to_end(&mut bytes).map_err(|e| Error::io(&shown, e))?;
-        let doc = parse(&bytes).map_err(|why| bad(&why))?;
+        Journal::check(path, &rundir::load(path)?)
+    }
+
+    /// As [`Journal::load`], of the file as `kernel` has it.
+    pub fn load_from<K: Kernel>(kernel: &mut K, path: &Path) -> Result<Journal> {
+        let bytes = kernel.load(path)?;
+        Journal::check(path, &bytes)
+    }
+
+    fn check(path: &Path, bytes: &[u8]) -> Result<Journal> {
+        let bad = |why: String| Error::Invalid { what: path.display().to_string(), why };
+        let doc = parse(bytes).map_err(bad)?;
         if path.file_name() != Some(file_name(doc.netns.inode, doc.ifindex).as_ref()) {
-            return Err(bad("its name does not fit its contents"));
+            return Err(bad("its name does not fit its contents".into()));
         }
         Ok(Journal { path: path.into(), doc })
     }
 
-    fn load_if_present(path: &Path) -> Result<Option<Journal>> {
-        match Journal::load(path) {
+    fn load_if_present<K: Kernel>(kernel: &mut K, path: &Path) -> Result<Option<Journal>> {
+        match Journal::load_from(kernel, path) {
             Ok(j) => Ok(Some(j)),
             Err(e) if e.errno() == Some(libc::ENOENT) => Ok(None),
             Err(e) => Err(e),
         }
+    }
+
+    /// What is known of a setting, also as that of the NAPI that the queue had before: the value from before weir, and
+    /// those of weir.
+    pub fn known(&self, setting: &Setting, queue: Option<u32>) -> Option<(&Value, &[Value])> {
+        let (set, id) = Entry::kind(setting);
+        let same = self.doc.entries.iter().find(|e| e.set == set && e.id == id);
+        let entry = same.or_else(|| self.doc.entries.iter().rev().find(|e| e.concerns(setting, queue)))?;
+        Some((&entry.old, &entry.ours))
     }
 
     /// The value from before weir of a setting that has the value `found` now. One of weir's values that is found in
@@ -360,7 +306,7 @@ impl Journal {
     /// Writes down changes before they are made. What was weir's value for a setting, or for that of the NAPI that the
     /// queue had before, stays weir's; `old` is taken as [`Journal::before`] has it. Nothing may be changed unless this
     /// succeeds.
-    pub fn record(&mut self, planned: &[Planned]) -> Result<()> {
+    pub fn record<K: Kernel>(&mut self, kernel: &mut K, planned: &[Planned]) -> Result<()> {
         let mut entries = self.doc.entries.clone();
         for p in planned {
             let refused = |why: &str| {
@@ -406,23 +352,23 @@ impl Journal {
             return Ok(());
         }
         let before = std::mem::replace(&mut self.doc.entries, entries);
-        self.save().inspect_err(|_| self.doc.entries = before)
+        self.save(kernel).inspect_err(|_| self.doc.entries = before)
     }
 
     /// Puts back every setting that still has a value of weir, newest first, also one that a NAPI has taken along to a
     /// new id. Waits up to 50 ms for NAPIs that are absent from an interface that is up. Does not touch the file.
-    pub fn restore(&self, access: &mut Access) -> Vec<Outcome> {
-        outcomes(self.walk(access, true, ABSENCES))
+    pub fn restore<K: Kernel>(&self, kernel: &mut K) -> Vec<Outcome> {
+        outcomes(self.walk(kernel, true, ABSENCES))
     }
 
     /// As [`Journal::restore`], without waiting: for a guard that keeps the journal, and so does not need to know now.
-    pub fn restore_present(&self, access: &mut Access) -> Vec<Outcome> {
-        outcomes(self.walk(access, true, 0))
+    pub fn restore_present<K: Kernel>(&self, kernel: &mut K) -> Vec<Outcome> {
+        outcomes(self.walk(kernel, true, 0))
     }
 
     /// What [`Journal::restore`] would do; changes nothing. `Restored` then means "would be".
-    pub fn dry_run(&self, access: &mut Access) -> Vec<Outcome> {
-        outcomes(self.walk(access, false, 0))
+    pub fn dry_run<K: Kernel>(&self, kernel: &mut K) -> Vec<Outcome> {
+        outcomes(self.walk(kernel, false, 0))
     }
 
     fn walk<K: Kernel>(&self, kernel: &mut K, write: bool, mut patience: u32) -> Vec<(&Entry, Outcome)> {
@@ -482,6 +428,7 @@ impl Journal {
         };
         let fate = match found {
             Err(e) => failed(kernel, e),
+            // From here on as [`Kernel::swap`], with the value that has just been read.
             Ok(found) if found == entry.old => Fate::Verified { value: show(&found) },
             Ok(found) if !entry.ours.contains(&found) => {
                 Fate::Left { found: show(&found), old: show(&entry.old) }
@@ -491,7 +438,7 @@ impl Journal {
                 Err(e) => failed(kernel, e),
             },
         };
-        let name = netns::name_of(self.doc.ifindex).unwrap_or_else(|_| self.doc.name.clone());
+        let name = kernel.name(self.doc.ifindex).unwrap_or_else(|_| self.doc.name.clone());
         let queue = entry.queue.or(match setting {
             Setting::RpsCpus { queue, .. } => Some(queue),
             _ => None,
@@ -502,12 +449,12 @@ impl Journal {
 
     /// Removes the file: nothing of weir is left on the interface.
     pub fn remove(&self) -> Result<()> {
-        match fs::remove_file(&self.path) {
-            Err(e) if e.kind() != io::ErrorKind::NotFound => {
-                Err(Error::io(self.path.display().to_string(), e))
-            }
-            _ => Ok(()),
-        }
+        rundir::remove(&self.path)
+    }
+
+    /// As [`Journal::remove`], of the file as `kernel` has it.
+    pub fn remove_from<K: Kernel>(&self, kernel: &mut K) -> Result<()> {
+        kernel.remove(&self.path)
     }
 
     /// Where it is kept.
@@ -559,7 +506,7 @@ impl Journal {
         Duration::from_nanos(ns)
     }
 
-    fn save(&self) -> Result<()> {
+    fn save<K: Kernel>(&self, kernel: &mut K) -> Result<()> {
         let mut bytes = serde_json::to_vec(&self.doc)
             .map_err(|e| Error::Invalid { what: self.path.display().to_string(), why: e.to_string() })?;
         bytes.push(b'\n');
@@ -569,13 +516,7 @@ impl Journal {
                 why: format!("too many settings to change: the journal would exceed {MAX_BYTES} bytes"),
             });
         }
-        let stem = file_name(self.doc.netns.inode, self.doc.ifindex);
-        let temp = self.path.with_file_name(format!(".{stem}.{}.tmp", std::process::id()));
-        replace(&temp, &self.path, &bytes).map_err(|e| {
-            // The error is what counts; a temporary file left behind is swept by the next listing.
-            _ = fs::remove_file(&temp);
-            Error::io(self.path.display().to_string(), e)
-        })
+        kernel.save(&self.path, &bytes)
     }
 }
 
@@ -590,33 +531,6 @@ fn before(entries: &[Entry], setting: &Setting, queue: Option<u32>, found: &Valu
 
 fn file_name(netns_inode: u64, ifindex: u32) -> String {
     format!("{netns_inode}-{ifindex}.json")
-}
-
-fn make_dir(dir: &Path) -> Result<()> {
-    let shown = || dir.display().to_string();
-    match fs::DirBuilder::new().recursive(true).mode(0o700).create(dir) {
-        Err(e) if e.kind() == io::ErrorKind::PermissionDenied => {
-            Err(Error::Denied { what: shown(), need: "write access" })
-        }
-        r => r.map_err(|e| Error::io(shown(), e)),
-    }
-}
-
-fn replace(temp: &Path, path: &Path, bytes: &[u8]) -> io::Result<()> {
-    let mut file = OpenOptions::new()
-        .write(true)
-        .create(true)
-        .truncate(true)
-        .mode(0o600)
-        .custom_flags(libc::O_NOFOLLOW)
-        .open(temp)?;
-    file.write_all(bytes)?;
-    file.sync_all()?;
-    fs::rename(temp, path)?;
-    if let Some(dir) = path.parent() {
-        File::open(dir)?.sync_all()?;
-    }
-    Ok(())
 }
 
 /// Parses and checks the bytes of a journal.
@@ -650,72 +564,6 @@ fn parse(bytes: &[u8]) -> std::result::Result<Document, String> {
         }
     }
     Ok(doc)
-}
-
-/// Paths of all journals in `dir`, sorted, at most [`MAX_JOURNALS`]; none if there is no such directory.
-/// Temporary files of dead processes are removed.
-pub fn paths(dir: &Path) -> Result<Vec<PathBuf>> {
-    let shown = || dir.display().to_string();
-    let entries = match fs::read_dir(dir) {
-        Ok(e) => e,
-        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-        Err(e) => return Err(Error::io(shown(), e)),
-    };
-    let mut paths = Vec::new();
-    for entry in entries.flatten() {
-        let name = entry.file_name();
-        let Some(name) = name.to_str() else { continue };
-        let digits = |t: &str| !t.is_empty() && t.bytes().all(|b| b.is_ascii_digit());
-        if let Some((a, b)) = name.strip_suffix(".json").and_then(|s| s.split_once('-')) {
-            if digits(a) && digits(b) && paths.len() < MAX_JOURNALS {
-                paths.push(entry.path());
-            }
-        } else if let Some((_, pid)) = name.strip_suffix(".tmp").and_then(|s| s.rsplit_once('.'))
-            && name.starts_with('.')
-            && pid.parse().is_ok_and(|p| proc::start_time(p).is_none())
-        {
-            _ = fs::remove_file(entry.path());
-        }
-    }
-    paths.sort();
-    Ok(paths)
-}
-
-/// Keeps two processes from restoring or claiming at the same time. Released on drop, also by death.
-pub struct Lock(#[allow(dead_code, reason = "held for its lock")] nix::fcntl::Flock<File>);
-
-impl Lock {
-    /// Longest wait for another holder.
-    pub const PATIENCE: Duration = Duration::from_secs(1);
-
-    /// Takes the lock of `dir`, which must exist; waits at most [`Lock::PATIENCE`].
-    pub fn take(dir: &Path) -> Result<Lock> {
-        use nix::fcntl::{Flock, FlockArg};
-        let path = dir.join(".lock");
-        let open = || {
-            OpenOptions::new()
-                .write(true)
-                .create(true)
-                .truncate(false)
-                .mode(0o600)
-                .custom_flags(libc::O_NOFOLLOW)
-                .open(&path)
-        };
-        let mut file = open().map_err(|e| Error::io(path.display().to_string(), e))?;
-        let until = Instant::now() + Lock::PATIENCE;
-        loop {
-            match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
-                Ok(lock) => return Ok(Lock(lock)),
-                Err((f, nix::errno::Errno::EWOULDBLOCK | nix::errno::Errno::EINTR))
-                    if Instant::now() < until =>
-                {
-                    file = f;
-                    std::thread::sleep(Duration::from_millis(2));
-                }
-                Err((_, e)) => return Err(Error::io(path.display().to_string(), io::Error::from(e))),
-            }
-        }
-    }
 }
 
 #[cfg(test)]

@@ -1,6 +1,16 @@
 //! Tests of the journal that need no privilege: its file, its checks.
 
 use super::*;
+use crate::settings::Access;
+use std::{fs, os::unix::fs::PermissionsExt, time::Instant};
+
+fn save(j: &Journal) {
+    j.save(&mut Access::for_current_netns().unwrap()).unwrap();
+}
+
+fn record(j: &mut Journal, planned: &[Planned]) -> Result<()> {
+    record(&mut j, &mut Access::for_current_netns().unwrap(), planned)
+}
 
 fn document() -> Document {
     let setting = |set, id, old: u64, new: u64| Entry {
@@ -33,14 +43,15 @@ fn journal(dir: &Path) -> Journal {
 fn file_round_trip() {
     let dir = tempfile::tempdir().unwrap();
     let mut j = journal(dir.path());
-    j.save().unwrap();
+    save(&j);
     assert_eq!(fs::metadata(j.path()).unwrap().permissions().mode() & 0o777, 0o600);
     let loaded = Journal::load(j.path()).unwrap();
     assert_eq!(serde_json::to_string(&loaded.doc).unwrap(), serde_json::to_string(&j.doc).unwrap());
     assert_eq!(loaded.longest_flush(), Duration::from_millis(2));
     let setting = Setting::NapiDefer { ifindex: 7, napi_id: 8193 };
     for (old, new) in [(8, 9), (9, 10), (8, 11), (11, 12), (0, 8)] {
-        j.record(&[Planned { setting, queue: Some(0), old: old.into(), new: Value::Number(new) }]).unwrap();
+        record(&mut j, &[Planned { setting, queue: Some(0), old: old.into(), new: Value::Number(new) }])
+            .unwrap();
     }
     let loaded = Journal::load(j.path()).unwrap();
     assert_eq!(loaded.len(), 3, "a known setting is not recorded twice");
@@ -59,7 +70,8 @@ fn values_from_before_weir_outlive_the_napi() {
     let mut j = journal(dir.path());
     let defer = |napi_id| Setting::NapiDefer { ifindex: 7, napi_id };
     let before = |j: &Journal, id, queue, found: u64| j.before(&defer(id), Some(queue), &found.into());
-    j.record(&[Planned { setting: defer(8193), queue: Some(0), old: 3.into(), new: 8.into() }]).unwrap();
+    record(&mut j, &[Planned { setting: defer(8193), queue: Some(0), old: 3.into(), new: 8.into() }])
+        .unwrap();
     assert_eq!(before(&j, 8193, 0, 8), 3.into());
     assert_eq!(before(&j, 8200, 0, 8), 3.into(), "the queue's next NAPI");
     assert_eq!(before(&j, 8200, 0, 4), 4.into(), "somebody's value");
@@ -69,7 +81,7 @@ fn values_from_before_weir_outlive_the_napi() {
 
     // However often it comes back, it is one entry with the first old value, and all of weir's values stay known.
     for napi_id in 8200..8300 {
-        j.record(&[Planned { setting: defer(napi_id), queue: Some(0), old: 8.into(), new: 9.into() }])
+        record(&mut j, &[Planned { setting: defer(napi_id), queue: Some(0), old: 8.into(), new: 9.into() }])
             .unwrap();
     }
     let j = Journal::load(j.path()).unwrap();
@@ -89,9 +101,9 @@ fn record_refuses_what_it_could_not_restore() {
         old: 0.into(),
         new,
     };
-    assert!(j.record(&[plan(8, 8.into())]).is_err(), "another interface");
-    assert!(j.record(&[plan(7, (1u64 << 31).into())]).is_err(), "out of range");
-    assert!(j.record(&[plan(7, Value::Cpus("0".parse().unwrap()))]).is_err(), "wrong kind");
+    assert!(record(&mut j, &[plan(8, 8.into())]).is_err(), "another interface");
+    assert!(record(&mut j, &[plan(7, (1u64 << 31).into())]).is_err(), "out of range");
+    assert!(record(&mut j, &[plan(7, Value::Cpus("0".parse().unwrap()))]).is_err(), "wrong kind");
     let many: Vec<_> = (0..=MAX_ENTRIES as u32)
         .map(|napi_id| Planned {
             setting: Setting::NapiDefer { ifindex: 7, napi_id },
@@ -100,10 +112,10 @@ fn record_refuses_what_it_could_not_restore() {
             new: 8.into(),
         })
         .collect();
-    assert!(j.record(&many).is_err());
+    assert!(record(&mut j, &many).is_err());
     assert_eq!(j.len(), 3, "a refused record leaves the journal as it was");
     assert!(!j.path().exists());
-    j.record(&many[..MAX_ENTRIES - 3]).unwrap();
+    record(&mut j, &many[..MAX_ENTRIES - 3]).unwrap();
     assert!(fs::metadata(j.path()).unwrap().len() <= MAX_BYTES as u64);
     assert_eq!(Journal::load(j.path()).unwrap().len(), MAX_ENTRIES);
 }
@@ -112,7 +124,7 @@ fn record_refuses_what_it_could_not_restore() {
 fn refuses_files_it_did_not_write() {
     let dir = tempfile::tempdir().unwrap();
     let j = journal(dir.path());
-    j.save().unwrap();
+    save(&j);
     let set_mode = |mode| fs::set_permissions(j.path(), fs::Permissions::from_mode(mode)).unwrap();
     set_mode(0o644);
     assert!(Journal::load(j.path()).is_err(), "readable by others");
@@ -253,6 +265,42 @@ impl Kernel for Returning {
         if self.up { Presence::Up } else { Presence::Down }
     }
 
+    fn name(&mut self, _: u32) -> Result<String> {
+        Ok("eth0".into())
+    }
+
+    fn here(&mut self) -> Result<NetnsId> {
+        Ok(document().netns)
+    }
+
+    fn me(&mut self) -> Result<Owner> {
+        Owner::me()
+    }
+
+    fn alive(&mut self, owner: Owner) -> bool {
+        owner.alive()
+    }
+
+    fn lock(&mut self, _: &Path) -> Result<Option<Lock>> {
+        Ok(None)
+    }
+
+    fn journals(&mut self, dir: &Path) -> Result<Vec<PathBuf>> {
+        paths(dir)
+    }
+
+    fn load(&mut self, path: &Path) -> Result<Vec<u8>> {
+        rundir::load(path)
+    }
+
+    fn save(&mut self, path: &Path, bytes: &[u8]) -> Result<()> {
+        rundir::save(path, bytes)
+    }
+
+    fn remove(&mut self, path: &Path) -> Result<()> {
+        rundir::remove(path)
+    }
+
     fn wait(&mut self) {
         self.waits += 1;
         self.absent = self.absent.saturating_sub(1);
@@ -268,7 +316,7 @@ fn take_over(j: &mut Journal, kernel: &mut Returning) {
         let found = kernel.read(&setting).unwrap();
         let old = j.before(&setting, Some(0), &found);
         kernel.write(&setting, &old).unwrap();
-        j.record(&[Planned { setting, queue: Some(0), old, new: Value::Number(new) }]).unwrap();
+        j.record(kernel, &[Planned { setting, queue: Some(0), old, new: Value::Number(new) }]).unwrap();
         kernel.write(&setting, &Value::Number(new)).unwrap();
     }
 }

@@ -12,7 +12,8 @@
 
 use crate::{
     error::{Error, Result},
-    journal::{Fate, Journal, Lock, Outcome, Owner},
+    journal::{Journal, Owner},
+    restore,
     settings::Access,
 };
 use apart::{isolate, leave_cgroup};
@@ -56,8 +57,6 @@ const MAX_MESSAGE: usize = 1024;
 const START_PATIENCE: Duration = Duration::from_secs(2);
 /// How long the guard waits for an answer of a keeper that is ready.
 pub const PATIENCE: Duration = Duration::from_millis(200);
-/// Attempts to restore what could not be restored at first, 10 ms apart.
-const ATTEMPTS: u32 = 5;
 /// Most datagrams that are taken out of a handle before its last turn.
 const MAX_STRAY: usize = 256;
 
@@ -525,82 +524,24 @@ impl Care {
         }
     }
 
-    /// Puts everything back under a guard that does not move but lives: its journals stay, and so does this process.
-    /// Nobody else restores the journal of a live guard, so no lock is waited for; the guard may hold it.
+    /// Puts everything back under a guard that does not move but lives.
     fn revoke(&mut self) -> Vec<String> {
-        let mut lines = Vec::new();
-        let mut done = Vec::new();
-        for (path, owner) in &self.journals {
-            let Ok(journal) = Journal::load(path) else { continue };
-            if journal.owner() != *owner || !journal.is_here() {
-                continue;
-            }
-            let mut outcomes = journal.restore_present(&mut self.access);
-            for _ in 1..ATTEMPTS {
-                if !outcomes.iter().any(|o| matches!(o.fate, Fate::Failed { .. })) {
-                    break;
-                }
-                std::thread::sleep(Duration::from_millis(2));
-                outcomes = journal.restore_present(&mut self.access);
-            }
-            done.push((journal, outcomes));
-        }
-        for handle in self.handles.values() {
-            turn(handle.as_fd());
-        }
-        for (journal, outcomes) in &done {
-            let open = outcomes.iter().filter(|o| !o.settled()).count();
-            let rest = if open == 0 { String::new() } else { format!(", {open} not") };
-            lines.push(format!(
-                "weir keeper: guard pid {} does not move; {}: {} settings as before{rest}",
-                journal.owner().pid,
-                journal.name(),
-                outcomes.len() - open
-            ));
-        }
-        lines
+        let handles = &self.handles;
+        let done = restore::under_stop(&mut self.access, &self.journals, || turns(handles));
+        done.iter().map(|d| d.line("does not move", ", {open} not")).collect()
     }
 
     /// Puts everything back; answers one line per interface for the user.
     fn restore(&mut self) -> Vec<String> {
-        let journals = std::mem::take(&mut self.journals);
-        // Whoever holds the lock restores the same settings; waiting for ever would help nobody.
-        let locks: Vec<_> = journals.keys().filter_map(|p| p.parent()).take(1).map(Lock::take).collect();
-        let mut done = Vec::new();
-        for (path, owner) in &journals {
-            // Gone: the guard restored it before it died. Another owner: a new guard has taken over.
-            let Ok(journal) = Journal::load(path) else { continue };
-            if journal.owner() != *owner || !journal.is_here() {
-                continue;
-            }
-            let mut outcomes = journal.restore(&mut self.access);
-            for _ in 1..ATTEMPTS {
-                if outcomes.iter().all(Outcome::settled) {
-                    break;
-                }
-                std::thread::sleep(Duration::from_millis(10));
-                outcomes = journal.restore(&mut self.access);
-            }
-            done.push((journal, outcomes));
-        }
-        // Only now: a turn under weir's settings would start the timer again.
-        for handle in self.handles.values() {
-            turn(handle.as_fd());
-        }
-        let mut lines = Vec::new();
-        for (journal, outcomes) in &done {
-            let open = outcomes.iter().filter(|o| !o.settled()).count();
-            let removed = open == 0 && journal.remove().is_ok();
-            let rest = if removed { String::new() } else { format!(", {open} not: run `weir undo`") };
-            lines.push(format!(
-                "weir keeper: guard pid {} is gone; {}: {} settings as before{rest}",
-                journal.owner().pid,
-                journal.name(),
-                outcomes.len() - open
-            ));
-        }
-        drop(locks);
-        lines
+        let handles = &self.handles;
+        let done = restore::after_death(&mut self.access, &self.journals, || turns(handles));
+        done.iter().map(|d| d.line("is gone", ", {open} not: run `weir undo`")).collect()
+    }
+}
+
+fn turns(handles: &BTreeMap<u32, OwnedFd>) {
+    for handle in handles.values() {
+        turn(handle.as_fd());
     }
 }
 

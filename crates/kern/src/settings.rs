@@ -1,5 +1,6 @@
 //! The kernel settings that weir may change: a closed list, each readable, writable and verified.
 
+pub use crate::kernel::{Kernel, Swapped};
 use crate::{
     cpus::CpuSet,
     error::{Error, Result},

@@ -2,8 +2,8 @@
 
 use crate::{
     error::Result,
-    journal::{Fate, Journal, Lock, Outcome, paths},
-    netns,
+    journal::{Fate, Journal, Outcome, paths},
+    kernel::Kernel,
     settings::Access,
 };
 use serde::Serialize;
@@ -100,16 +100,20 @@ pub fn dry_run(dir: &Path, only: &[String]) -> Result<Report> {
 }
 
 fn run(dir: &Path, only: &[String], write: bool) -> Result<Report> {
-    let mut report = Report::default();
     if paths(dir)?.is_empty() {
-        return Ok(report);
+        return Ok(Report::default());
     }
+    undo_with(&mut Access::for_current_netns()?, dir, only, write)
+}
+
+/// As [`undo`], or [`dry_run`] unless it shall `write`, over any kernel.
+pub fn undo_with<K: Kernel>(kernel: &mut K, dir: &Path, only: &[String], write: bool) -> Result<Report> {
+    let mut report = Report::default();
     // A keeper may be at it: then it is done when the lock is free.
-    let _lock = if write { Some(Lock::take(dir)?) } else { None };
-    let here = netns::current()?;
-    let mut access = None;
-    for path in paths(dir)? {
-        let journal = match Journal::load(&path) {
+    let _lock = if write { kernel.lock(dir)? } else { None };
+    let here = kernel.here()?;
+    for path in kernel.journals(dir)? {
+        let journal = match Journal::load_from(kernel, &path) {
             Ok(j) => j,
             Err(e) if e.errno() == Some(libc::ENOENT) => continue,
             Err(e) => {
@@ -122,11 +126,11 @@ fn run(dir: &Path, only: &[String], write: bool) -> Result<Report> {
         if !only.is_empty() && !only.contains(&interface) {
             continue;
         }
-        let (alive, of) = (journal.owner().alive(), journal.netns());
+        let (alive, of) = (kernel.alive(journal.owner()), journal.netns());
         let state = if of.inode == here.inode && !of.same(&here) {
             // This namespace has got the inode of a dead one.
             if write {
-                journal.remove()?;
+                journal.remove_from(kernel)?;
             }
             Undone::NamespaceGone { interface, netns: of.inode }
         } else if !of.same(&here) {
@@ -135,17 +139,13 @@ fn run(dir: &Path, only: &[String], write: bool) -> Result<Report> {
         } else if alive {
             Undone::Guarded { interface, pid }
         } else {
-            let access = match &mut access {
-                Some(a) => a,
-                None => access.insert(Access::for_current_netns()?),
-            };
-            let outcomes = if write { journal.restore(access) } else { journal.dry_run(access) };
+            let outcomes = if write { journal.restore(kernel) } else { journal.dry_run(kernel) };
             if outcomes.iter().any(|o| matches!(o.fate, Fate::Restored { .. })) {
                 let flush = journal.longest_flush().min(Duration::from_secs(3600));
                 report.settles_in_ms = report.settles_in_ms.max(flush.as_nanos().div_ceil(1_000_000) as u64);
             }
             if write && outcomes.iter().all(Outcome::settled) {
-                journal.remove()?;
+                journal.remove_from(kernel)?;
             }
             Undone::Restored { interface, pid, outcomes }
         };

@@ -75,7 +75,7 @@ fn guard(dir: &Path) {
         (Setting::NapiDefer { ifindex, napi_id }, Value::Number(8)),
     ]
     .map(|(setting, new)| Planned { setting, queue: Some(0), old: access.read(&setting).unwrap(), new });
-    journal.record(&planned).unwrap();
+    journal.record(&mut access, &planned).unwrap();
     let mut keeper = Keeper::spawn(&dir.join("keeper")).unwrap();
     keeper.journal(&journal).unwrap();
     keeper.handle(napi_id, handle.as_fd()).unwrap();
@@ -423,6 +423,16 @@ fn signal(pid: u32, signal: i32) {
     assert_eq!(unsafe { libc::kill(pid as i32, signal) }, 0);
 }
 
+/// Stops a process; it stands when each of its threads has seen the signal.
+fn stop(pid: u32) {
+    signal(pid, libc::SIGSTOP);
+    let stands = |task: std::io::Result<fs::DirEntry>| {
+        let stat = fs::read_to_string(task.unwrap().path().join("stat")).unwrap_or_default();
+        stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('T'))
+    };
+    wait_until("stop", DEADLINE, || fs::read_dir(format!("/proc/{pid}/task")).unwrap().all(stands));
+}
+
 /// A stopped guard is restored under within its time, is told so when it goes on, and is watched again. The time is
 /// measured from the signal; its bound is the promise plus what a busy machine may be late, so the median is printed.
 #[test]
@@ -517,7 +527,7 @@ fn a_late_answer_is_nobodys_root() {
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     let pid = keeper.pid();
     for round in 1..=5 {
-        signal(pid, libc::SIGSTOP);
+        stop(pid);
         let begin = Instant::now();
         // It would be refused: no descriptor is a handle of this request.
         let late = keeper.drop_handle(1).unwrap_err();
@@ -526,7 +536,7 @@ fn a_late_answer_is_nobodys_root() {
         keeper.handle(round, socket.as_fd()).unwrap();
         assert!(keeper.alive());
     }
-    signal(pid, libc::SIGSTOP);
+    stop(pid);
     keeper.kill();
     assert_eq!(proc::start_time(pid), None, "ended and reaped, though it was stopped");
 }

@@ -200,7 +200,7 @@ fn journal_restores_only_what_is_still_ours_root() {
             plan(&mut access, defer, 8),
             plan(&mut access, threaded, 1),
         ];
-        journal.record(&planned).unwrap();
+        journal.record(&mut access, &planned).unwrap();
         for p in &planned[1..3] {
             access.write(&p.setting, &p.new).unwrap();
         }
@@ -258,7 +258,7 @@ fn claims_exclude_each_other_root() {
         );
         let defer = Setting::DevDefer { ifindex };
         let planned = plan(&mut access, defer, 8);
-        journal.record(std::slice::from_ref(&planned)).unwrap();
+        journal.record(&mut access, std::slice::from_ref(&planned)).unwrap();
         access.write(&defer, &planned.new).unwrap();
 
         // The same journal by a guard that is dead: put back first, then claimed.
@@ -275,7 +275,7 @@ fn claims_exclude_each_other_root() {
         let napi_id = napi::list(ifindex).unwrap()[0].id;
         let napi = Setting::NapiDefer { ifindex, napi_id };
         let mut journal = journal;
-        journal.record(&[plan(&mut access, napi, 8)]).unwrap();
+        journal.record(&mut access, &[plan(&mut access, napi, 8)]).unwrap();
         ns.sh("ip", &["link", "set", "w0", "down"]);
         make_dead(journal.path());
         let (journal, before) = Journal::claim(&path, &mut access, ifindex).unwrap();
