@@ -255,7 +255,8 @@ impl Interface {
         let (setting, new) = (Setting::Gro { ifindex: self.ifindex }, Value::Number(1));
         let old = setup.access.read(&setting)?;
         if let Some(journal) = &mut self.journal {
-            journal.record(&[journal::Planned { setting, queue: None, old, new: new.clone() }])?;
+            journal
+                .record(setup.access, &[journal::Planned { setting, queue: None, old, new: new.clone() }])?;
         }
         Ok(setup.access.write(&setting, &new)?)
     }
@@ -366,7 +367,7 @@ impl Interface {
             sources.push(Arc::new(source));
         }
         if let Some(journal) = &mut self.journal {
-            journal.record(&record)?;
+            journal.record(setup.access, &record)?;
         }
         self.learning_from = self.received(setup.access);
         self.sources = sources;
@@ -488,7 +489,7 @@ impl Interface {
                 let mut planned = plan(access, self.ifindex, id, flush)?;
                 self.put_own_back(access, queue as u32, &mut planned)?;
                 if let Some(journal) = &mut self.journal {
-                    journal.record(&written_down(&planned, queue as u32))?;
+                    journal.record(access, &written_down(&planned, queue as u32))?;
                 }
                 plan_now.splice(0..0, planned);
             }
