@@ -366,6 +366,13 @@ impl Journal {
         outcomes(self.walk(kernel, true, 0))
     }
 
+    /// As [`Journal::restore_present`], for the settings that `which` names.
+    pub fn restore_those<K: Kernel>(&self, kernel: &mut K, which: impl Fn(&Setting) -> bool) -> Vec<Outcome> {
+        let chosen = |e: &&Entry| e.setting(self.doc.ifindex).is_some_and(|s| which(&s));
+        let entries = self.in_order().into_iter().filter(chosen);
+        entries.filter_map(|entry| self.settle(kernel, entry, true)).collect()
+    }
+
     /// What [`Journal::restore`] would do; changes nothing. `Restored` then means "would be".
     pub fn dry_run<K: Kernel>(&self, kernel: &mut K) -> Vec<Outcome> {
         outcomes(self.walk(kernel, false, 0))

@@ -9,7 +9,7 @@ fn save(j: &Journal) {
 }
 
 fn record(j: &mut Journal, planned: &[Planned]) -> Result<()> {
-    record(&mut j, &mut Access::for_current_netns().unwrap(), planned)
+    j.record(&mut Access::for_current_netns().unwrap(), planned)
 }
 
 fn document() -> Document {

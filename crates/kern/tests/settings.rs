@@ -275,7 +275,8 @@ fn claims_exclude_each_other_root() {
         let napi_id = napi::list(ifindex).unwrap()[0].id;
         let napi = Setting::NapiDefer { ifindex, napi_id };
         let mut journal = journal;
-        journal.record(&mut access, &[plan(&mut access, napi, 8)]).unwrap();
+        let planned = [plan(&mut access, napi, 8)];
+        journal.record(&mut access, &planned).unwrap();
         ns.sh("ip", &["link", "set", "w0", "down"]);
         make_dead(journal.path());
         let (journal, before) = Journal::claim(&path, &mut access, ifindex).unwrap();

@@ -157,7 +157,7 @@ impl Dispatch {
         for order in orders {
             let Some(source) = self.sources[order.slot].as_ref().map(Arc::clone) else { continue };
             source.because(format!("{}; polled on CPU {}", order.cause, order.cpu));
-            source.by_polls.store(order.cause.may_be_bulk(), Relaxed);
+            source.now.by_polls.store(order.cause.may_be_bulk(), Relaxed);
             let Order { poller, switch, evidence, .. } = order;
             // Hands that do not listen any more are ending with the guard.
             let _ = self.hands.send(HandsOrder::TakeOver { source, switch, poller, evidence });

@@ -15,9 +15,11 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use kern::change::{self, Change};
 use kern::guard::{Handle, Steering, Views};
+use kern::journal::Fate;
 use kern::keeper::Keeper;
-use kern::settings::Access;
+use kern::settings::{Access, Setting};
 use policy::causes::{Refusal, Release};
 use policy::settling::PROD_MOST;
 use policy::switch::ModeSwitch;
@@ -29,7 +31,7 @@ use super::messages::{Adopted, Command, End, Order, Report, Reports};
 use super::prod::Prod;
 use super::pulse::Pulse;
 use super::source::Source;
-use super::{clock, sched, takeover};
+use super::{clock, plan, sched};
 
 /// Between two looks whether handles are marked, while an XDP program is attached for nothing else. Where no packet
 /// comes it doubles at each look, up to [`LOOK_MAX`]: 50 looks a second at 32 silent sources cost 1 % of a CPU.
@@ -60,6 +62,8 @@ struct Life {
     marking: Marking,
     /// The handle's duplicate that is the keeper's, too.
     kept: Option<OwnedFd>,
+    /// What is changed for it now.
+    changes: Vec<Change>,
     /// Since when it is a user of the XDP program, to be marked in peace.
     in_peace: Option<Nanos>,
 }
@@ -84,12 +88,21 @@ pub struct Hands {
     pub keeper: Arc<Mutex<Option<Keeper>>>,
 }
 
+/// Settings of a device hold for all its sources: they are made for the first and put back after the last.
+#[derive(Default)]
+struct OfDevice {
+    polled: u32,
+    changes: Vec<Change>,
+}
+
 /// A running thread's state.
 struct Work {
     h: Hands,
     access: Access,
     /// By slot.
     lives: BTreeMap<usize, Life>,
+    /// Settings of whole devices, by interface.
+    devices: BTreeMap<u32, OfDevice>,
     /// Lives whose interface is gone, until their poller gives them back.
     leaving: Vec<Life>,
     /// Takeovers that wait until the slot's last life has left.
@@ -111,8 +124,9 @@ impl Hands {
             // A takeover is what ends starvation: it cannot wait for its turn among the starved.
             sched::go_fifo();
             let access = Access::for_current_netns()?;
-            let (lives, leaving, later, attach) = Default::default();
-            Work { h: self, access, lives, leaving, later, attach, look: (Nanos::MAX, LOOK) }.run();
+            let (lives, devices, leaving, later, attach) = Default::default();
+            let look = (Nanos::MAX, LOOK);
+            Work { h: self, access, lives, devices, leaving, later, attach, look }.run();
             Ok(())
         })
     }
@@ -125,7 +139,7 @@ impl Life {
             && let Some(keeper) = keeper.as_ref()
         {
             // A keeper that is lost is noticed by the control loop, and the next one is told anew.
-            let _ = keeper.handle(self.source.napi_id.load(Relaxed), handle.as_fd());
+            let _ = keeper.handle(self.source.now.napi_id.load(Relaxed), handle.as_fd());
         }
     }
 }
@@ -166,7 +180,7 @@ impl Work {
             Order::Settle(slot) => {
                 if let Some(life) = self.lives.get(&slot).filter(|l| l.phase != Phase::Interrupt) {
                     // Refused it stays as long as it was: found and told by undo at the end, as any other.
-                    let _ = takeover::settle(&life.source, &mut self.access);
+                    let _ = change::settle(&mut self.access, &life.changes);
                 }
             }
             Order::GiveBack { adopted, why } => self.give_back(adopted, why),
@@ -183,10 +197,10 @@ impl Work {
                 return;
             }
         };
-        let mut life = Life { source, phase: Phase::Interrupt, marking, kept: None, in_peace: None };
+        let mut life = Life { source, phase: Phase::Interrupt, marking, kept: None, in_peace: None, changes: Vec::new() };
         if life.source.marks_in_peace && life.source.hold_rx().is_ok() {
             life.in_peace = Some(clock::now());
-            life.source.is_marking.store(true, Relaxed);
+            life.source.now.is_marking.store(true, Relaxed);
             life.marking.ask(&self.h.views);
             self.h.pulse.wake();
             self.look = (clock::now() + LOOK, LOOK);
@@ -208,7 +222,7 @@ impl Work {
             && let Some(keeper) = keeper.as_ref()
         {
             // A keeper that is lost is noticed by the control loop.
-            let _ = keeper.drop_handle(life.source.napi_id.load(Relaxed));
+            let _ = keeper.drop_handle(life.source.now.napi_id.load(Relaxed));
         }
         if let Phase::Polled { poller } = life.phase {
             let _ = self.h.pollers[poller].0.send(Command::Drop(slot));
@@ -258,12 +272,9 @@ impl Work {
         }
         let revoked = self.h.pulse.revoked();
         self.h.pulse.begin();
-        let changed = {
-            // Writes to files of a device are tried again and again until the kernel's lock is free.
-            let _gentle = life.source.writes_files().then(sched::Gentle::begin);
-            takeover::change(&life.source, &mut self.access)
-        };
+        let changed = self.make(slot);
         let still = self.h.pulse.revoked() == revoked;
+        let Some(life) = self.lives.get_mut(&slot) else { return Err(other(&"it is gone")) };
         let result = match changed {
             Ok(()) if still => {
                 life.marking.lend().map_err(|e| (Refusal::Other, format!("busy polling: {e}")))
@@ -276,16 +287,73 @@ impl Work {
                 life.phase = Phase::Polled { poller };
                 // What it held for marking it holds for shedding from here on.
                 if life.in_peace.take().is_some() {
-                    life.source.is_marking.store(false, Relaxed);
+                    life.source.now.is_marking.store(false, Relaxed);
                 }
                 Ok((handle, revoked))
             }
             Err(why) => {
-                takeover::put_back(&life.source, &mut self.access);
-                life.marking.handle().turn();
+                self.put_back(slot);
+                if let Some(life) = self.lives.get(&slot) {
+                    life.marking.handle().turn();
+                }
                 self.h.pulse.end();
                 Err(why)
             }
+        }
+    }
+
+    /// Makes the changes of poll mode; those of the device only if no other source of it is polled.
+    fn make(&mut self, slot: usize) -> anyhow::Result<()> {
+        let Some(life) = self.lives.get(&slot) else { return Ok(()) };
+        let source = Arc::clone(&life.source);
+        let id = (source.ifindex, source.queue, source.now.napi_id.load(Relaxed));
+        let all = plan::of_source(&mut self.access, id, plan::Wish::Poll(source.flush))?;
+        let made = self.devices.get(&source.ifindex).is_some_and(|d| d.polled > 0);
+        let (of_device, own): (Vec<Change>, Vec<Change>) = all.iter().cloned().partition(Change::of_device);
+        let now: Vec<Change> = if made { own } else { all.clone() };
+        let file = |c: &Change| c.of_device() || matches!(c.setting, Setting::RpsCpus { .. });
+        {
+            // Writes to files of a device are tried again and again until the kernel's lock is free.
+            let _gentle = now.iter().any(file).then(sched::Gentle::begin);
+            plan::make(&mut self.access, &source.journal, &now)?;
+        }
+        if !of_device.is_empty() {
+            let device = self.devices.entry(source.ifindex).or_default();
+            device.polled += 1;
+            device.changes = of_device;
+        }
+        source.has_changed(&all);
+        if let Some(life) = self.lives.get_mut(&slot) {
+            life.changes = all;
+        }
+        Ok(())
+    }
+
+    /// Puts back what [`Self::make`] has changed; what an administrator has changed meanwhile is left, and told.
+    fn put_back(&mut self, slot: usize) {
+        let Some(life) = self.lives.get_mut(&slot) else { return };
+        let (source, changes) = (Arc::clone(&life.source), std::mem::take(&mut life.changes));
+        self.undo(&source, changes);
+    }
+
+    fn undo(&mut self, source: &Arc<Source>, changes: Vec<Change>) {
+        let (of_device, mut back): (Vec<Change>, Vec<Change>) = changes.into_iter().partition(Change::of_device);
+        if !of_device.is_empty()
+            && let Some(device) = self.devices.get_mut(&source.ifindex)
+        {
+            device.polled = device.polled.saturating_sub(1);
+            if device.polled == 0 {
+                back.append(&mut device.changes);
+            }
+        }
+        let file = |c: &Change| c.of_device() || matches!(c.setting, Setting::RpsCpus { .. });
+        let outcomes = {
+            let _gentle = back.iter().any(file).then(sched::Gentle::begin);
+            plan::put_back(&mut self.access, &source.journal, &back)
+        };
+        source.has_changed(&[]);
+        for outcome in outcomes.into_iter().filter(|o| matches!(o.fate, Fate::Left { .. })) {
+            self.h.reports.send(Report::Left(outcome));
         }
     }
 
@@ -301,7 +369,10 @@ impl Work {
     /// Old settings, then one more turn, else the queue waits for the old timer.
     fn give_back(&mut self, adopted: Adopted, why: End) {
         let Adopted { source, handle, mut switch, .. } = adopted;
-        takeover::put_back(&source, &mut self.access);
+        let same = |l: &&mut Life| Arc::ptr_eq(&l.source, &source);
+        let life = self.lives.values_mut().chain(&mut self.leaving).find(same);
+        let changes = life.map(|l| std::mem::take(&mut l.changes)).unwrap_or_default();
+        self.undo(&source, changes);
         handle.turn();
         self.h.pulse.end();
         let now = clock::now();
@@ -319,7 +390,7 @@ impl Work {
                 } else {
                     source.release_rx(now);
                 }
-                source.releases.fetch_add(1, Relaxed);
+                source.counts.releases.fetch_add(1, Relaxed);
                 if let Ok(mut dispatch) = self.h.dispatch.lock() {
                     dispatch.released(&source, switch);
                 }
@@ -366,7 +437,7 @@ impl Work {
 
     fn end_peace(&self, life: &mut Life) {
         if life.in_peace.take().is_some() {
-            life.source.is_marking.store(false, Relaxed);
+            life.source.now.is_marking.store(false, Relaxed);
             life.source.release_rx(0);
         }
     }

@@ -146,7 +146,7 @@ impl Marking {
                 }
             }
             let waited = clock::now().saturating_sub(start);
-            let (second, id) = (!steered || waited > STEERED, self.source.napi_id.load(Relaxed));
+            let (second, id) = (!steered || waited > STEERED, self.source.now.napi_id.load(Relaxed));
             if second
                 && id != 0
                 && let Ok(ring) = Handle::by_id(id)
@@ -191,7 +191,7 @@ impl Marking {
         if self.marked {
             return Ok(Told::Id);
         }
-        let expected = self.source.napi_id.load(Relaxed);
+        let expected = self.source.now.napi_id.load(Relaxed);
         let id = match self.handle.napi_id()? {
             None if self.handle.got_something() => return Ok(Told::Never),
             None => return Ok(Told::Nothing),
@@ -205,7 +205,7 @@ impl Marking {
             views.source_stats[self.source.slot].napi_id.store(id, Relaxed);
         }
         self.marked = true;
-        self.source.marked.store(true, Relaxed);
+        self.source.now.marked.store(true, Relaxed);
         Ok(Told::Id)
     }
 

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::sync::mpsc::Sender;
 
 use kern::guard::Handle;
+use kern::journal::Outcome;
 use policy::Nanos;
 use policy::causes::{Fallback, Release};
 use policy::poller::Config;
@@ -51,6 +52,8 @@ pub enum Report {
     Released { source: Arc<Source>, time: Nanos, why: Release },
     /// A poller is not on its CPU any more, or is there again.
     Moved { cpu: usize, away: bool },
+    /// A setting that somebody else has changed while it was weir's: it is left.
+    Left(Outcome),
     /// Something is not as it should be, and goes on.
     Warning { source: Arc<Source>, text: String },
     /// Programs wait for input while the CPU is not idle: others compete for it, so that the low water must wake.

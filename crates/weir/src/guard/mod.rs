@@ -41,6 +41,8 @@ mod names;
 #[cfg(not(no_bpf))]
 mod near;
 #[cfg(not(no_bpf))]
+mod plan;
+#[cfg(not(no_bpf))]
 mod poller;
 #[cfg(not(no_bpf))]
 mod prod;
@@ -58,8 +60,6 @@ mod source;
 mod start;
 #[cfg(not(no_bpf))]
 mod supervisor;
-#[cfg(not(no_bpf))]
-mod takeover;
 
 /// Guards until SIGTERM or SIGINT.
 ///

@@ -268,14 +268,14 @@ impl Loop {
         }
         let Adopted { source, handle, switch, evidence, revoked } = adopted;
         let now = clock::now();
-        source.takeovers.fetch_add(1, Relaxed);
-        source.cpu.store(self.p.cpu as u32, Relaxed);
+        source.counts.takeovers.fetch_add(1, Relaxed);
+        source.now.cpu.store(self.p.cpu as u32, Relaxed);
         self.p.gauge.polling.fetch_add(1, Relaxed);
         self.meter();
         self.policy.taken_over(now, slot, switch);
         let holding = source.counters(&self.p.views).map(|c| Holding::new(now, c));
         let rx = &self.p.views.rx_stats[slot];
-        let by_polls = source.by_polls.load(Relaxed);
+        let by_polls = source.now.by_polls.load(Relaxed);
         let bulk = by_polls.then(|| Bulk::new(now, rx.frames.load(Relaxed), rx.tcp.load(Relaxed)));
         self.settling.taken_over(slot);
         self.polled[slot] = Some(Polled {

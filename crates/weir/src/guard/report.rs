@@ -12,7 +12,7 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::{Duration, Instant, SystemTime};
 
 use kern::guard::SOURCES;
-use kern::journal::Outcome;
+use kern::journal::{Fate, Outcome};
 use policy::Nanos;
 use policy::classes::Class;
 
@@ -96,6 +96,14 @@ impl Log {
             why: why.to_owned(),
         });
         self.line(kind, source, why);
+    }
+
+    /// A setting that somebody else has changed.
+    pub fn left(&mut self, outcome: &Outcome) {
+        if let Fate::Left { found, old } = &outcome.fate {
+            let text = format!("{} is {found}, not weir's and not {old}: left as it is", outcome.setting);
+            self.line("left", &outcome.target, &text);
+        }
     }
 
     /// What became of one setting at the end.
@@ -186,7 +194,7 @@ impl Maker {
                 let (stat, rx) = (&views.source_stats[source.slot], &views.rx_stats[source.slot]);
                 let now = [
                     stat.packets.load(Relaxed),
-                    source.turns.load(Relaxed),
+                    source.counts.turns.load(Relaxed),
                     stat.polls.load(Relaxed).saturating_sub(stat.own_polls.load(Relaxed)),
                     rx.shed.load(Relaxed),
                     rx.marked.load(Relaxed),
@@ -211,7 +219,7 @@ impl Maker {
                 let mode = mode_name(views, source.slot);
                 row.sources.push(Source {
                     name: source.name.clone(),
-                    cpu: match source.cpu.load(Relaxed) {
+                    cpu: match source.now.cpu.load(Relaxed) {
                         u32::MAX => stat.softirq_cpu.load(Relaxed),
                         cpu => cpu,
                     },
@@ -220,9 +228,9 @@ impl Maker {
                     packets: Some(delta[0]),
                     turns: Some(delta[1]),
                     foreign_polls: (mode == "poll").then_some(delta[2]),
-                    napi_id: source.napi_id.load(Relaxed),
+                    napi_id: source.now.napi_id.load(Relaxed),
                     mode_switches: source.switches(),
-                    refused_turns: source.refused.load(Relaxed),
+                    refused_turns: source.counts.refused.load(Relaxed),
                     classes: class(&delta[5..8]),
                     over_bound: delta[8],
                     shed: class(&delta[9..12]),
@@ -298,8 +306,7 @@ impl Maker {
                 softirq_ns: now[1],
             });
         }
-        let polled = (0..SOURCES).filter(|slot| mode_name(views, *slot) == "poll").count();
-        status.settings_changed = 2 * polled as u64;
+        status.settings_changed = control.interfaces.iter().map(Interface::changed).sum();
         status
     }
 }

@@ -3,102 +3,114 @@
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 
+use kern::change::Change;
 use kern::guard::{Rx, Views};
-use kern::settings::{Setting, Value};
 use policy::holding::Counters;
 
-/// A setting with the value it had and the one that poll mode needs.
-#[derive(Clone, Debug)]
-pub struct Planned {
-    /// Which.
-    pub setting: Setting,
-    /// Before weir.
-    pub old: Value,
-    /// In poll mode.
-    pub new: Value,
-    /// In its place from the takeover on, until [`super::takeover::settle`].
-    pub first: Option<Value>,
-}
-
-impl Planned {
-    /// It holds for the whole device, not for this source alone.
-    pub fn of_device(&self) -> bool {
-        matches!(self.setting, Setting::DevFlush { .. } | Setting::DevDefer { .. })
-    }
-}
-
-/// How many sources of a device are polled: settings of the device are written for the first and put back after the
-/// last.
-#[derive(Debug, Default)]
-pub struct Hold(pub Mutex<u32>);
+use super::plan::{self, LeftAlone};
 
 /// One source; lives as long as its interface is known under its index.
 pub struct Source {
     /// Slot in the maps.
     pub slot: usize,
+    /// Index of its interface.
+    pub ifindex: u32,
+    /// Its receive queue.
+    pub queue: u32,
     /// Such as `eth0/1`.
     pub name: String,
-    /// NAPI id; 0 until known.
-    pub napi_id: AtomicU32,
     /// Slot of the first source of its interface, which names what the interface asks for.
     pub first: usize,
     /// Indices under which the stack sees its packets: its interface's, and those of what stands on that.
     pub seen_as: Vec<u32>,
     /// Its handle is marked before it is needed, since what arrives may be forwarded.
     pub marks_in_peace: bool,
-    /// For that its XDP program is attached now.
-    pub is_marking: AtomicBool,
-    /// True once its handle has learnt its id.
-    pub marked: AtomicBool,
-    /// Changed at takeover in this order, put back at release in the reverse order.
-    pub plan: Mutex<Vec<Planned>>,
-    /// Shared by all sources of its device.
-    pub hold: Arc<Hold>,
-    /// True from before the first change of a takeover until everything is put back.
-    pub held: AtomicBool,
     /// Interrupt to be watched while it is polled; `None` without one, or if the user insists on polling.
     pub irq: Option<u32>,
-    /// Why it is in the mode it is in.
-    pub reason: Mutex<String>,
-    /// CPU of its poller, once taken over.
-    pub cpu: AtomicU32,
-    /// Takeovers so far.
-    pub takeovers: AtomicU64,
-    /// Releases so far.
-    pub releases: AtomicU64,
-    /// Turns that found the NAPI owned by somebody else.
-    pub refused: AtomicU64,
-    /// Why it is left as found, if it is.
-    pub hands_off: Option<String>,
     /// It runs in a kernel thread and is never taken over.
     pub threaded: bool,
     /// The one CPU that RPS sends its packets to: its poller runs there.
     pub rps_cpu: Option<u32>,
-    /// Turns.
-    pub turns: AtomicU64,
-    /// Taken over because its polls were full, for no other sign.
-    pub by_polls: AtomicBool,
-    /// Its interface is gone or down.
-    pub lost: AtomicBool,
-    /// XDP program of its interface, held while the source is polled.
-    pub rx: Option<Arc<Rx>>,
-    /// This source is one of the program's users.
-    pub holds_rx: AtomicBool,
     /// Packets of its peer may come past its NAPI as long as no XDP program is attached.
     pub bypass: bool,
+    /// XDP program of its interface, held while the source is polled.
+    pub rx: Option<Arc<Rx>>,
+    /// Old values of its interface.
+    pub journal: plan::Shared,
+    /// Flush timeout in poll mode, ns.
+    pub flush: u64,
+    /// What it is at present.
+    pub now: Now,
+    /// What was counted.
+    pub counts: Counts,
+}
+
+/// What a source is at present, for whoever looks; each is written by one thread.
+pub struct Now {
+    /// NAPI id; 0 until known.
+    pub napi_id: AtomicU32,
+    /// Why it is left as it was found, if it is.
+    left_alone: Mutex<Option<LeftAlone>>,
+    /// Why it is in the mode it is in.
+    reason: Mutex<String>,
+    /// CPU of its poller, once taken over.
+    pub cpu: AtomicU32,
+    /// Settings that are changed for it.
+    pub changed: AtomicU32,
+    /// Of these, some hold for the whole device.
+    pub of_device: AtomicBool,
+    /// True once its handle has learnt its id.
+    pub marked: AtomicBool,
+    /// Its XDP program is attached to mark its handle.
+    pub is_marking: AtomicBool,
+    /// This source is one of the program's users.
+    holds_rx: AtomicBool,
+    /// Taken over because its polls were full, for no other sign.
+    pub by_polls: AtomicBool,
+}
+
+/// Counters of a source since it is known.
+#[derive(Default)]
+pub struct Counts {
+    /// Takeovers.
+    pub takeovers: AtomicU64,
+    /// Releases.
+    pub releases: AtomicU64,
+    /// Turns.
+    pub turns: AtomicU64,
+    /// Turns that found the NAPI owned by somebody else.
+    pub refused: AtomicU64,
+}
+
+impl Now {
+    /// Before the first takeover.
+    pub fn new(napi_id: u32, left_alone: Option<LeftAlone>, reason: String) -> Self {
+        Self {
+            napi_id: AtomicU32::new(napi_id),
+            left_alone: Mutex::new(left_alone),
+            reason: Mutex::new(reason),
+            cpu: AtomicU32::new(u32::MAX),
+            changed: AtomicU32::new(0),
+            of_device: AtomicBool::new(false),
+            marked: AtomicBool::new(false),
+            is_marking: AtomicBool::new(false),
+            holds_rx: AtomicBool::new(false),
+            by_polls: AtomicBool::new(false),
+        }
+    }
 }
 
 impl Source {
     /// Says why it is in its mode.
     pub fn because(&self, reason: impl Into<String>) {
-        if let Ok(mut slot) = self.reason.lock() {
+        if let Ok(mut slot) = self.now.reason.lock() {
             *slot = reason.into();
         }
     }
 
     /// The reason, for the status.
     pub fn why(&self) -> String {
-        self.reason.lock().map(|r| r.clone()).unwrap_or_default()
+        self.now.reason.lock().map(|r| r.clone()).unwrap_or_default()
     }
 
     /// Has the XDP program attached for this source, if there is one. Takes milliseconds where it is not attached yet.
@@ -107,15 +119,15 @@ impl Source {
     /// As [`Rx::hold`].
     pub fn hold_rx(&self) -> std::io::Result<()> {
         let Some(rx) = &self.rx else { return Ok(()) };
-        if self.holds_rx.swap(true, Relaxed) {
+        if self.now.holds_rx.swap(true, Relaxed) {
             return Ok(());
         }
-        rx.hold().inspect_err(|_| self.holds_rx.store(false, Relaxed))
+        rx.hold().inspect_err(|_| self.now.holds_rx.store(false, Relaxed))
     }
 
     /// This source does not need the XDP program any more, at `now`.
     pub fn release_rx(&self, now: u64) {
-        if let (Some(rx), true) = (&self.rx, self.holds_rx.swap(false, Relaxed)) {
+        if let (Some(rx), true) = (&self.rx, self.now.holds_rx.swap(false, Relaxed)) {
             rx.release(now);
         }
     }
@@ -128,10 +140,23 @@ impl Source {
         }
     }
 
-    /// Settings of poll mode are files of its device, whose writes wait for the kernel's lock by trying again.
-    pub fn writes_files(&self) -> bool {
-        let file = |p: &Planned| p.of_device() || matches!(p.setting, Setting::RpsCpus { .. });
-        self.plan.lock().is_ok_and(|plan| plan.iter().any(file))
+    /// True if it stays as it was found.
+    pub fn is_left_alone(&self) -> bool {
+        self.now.left_alone.lock().is_ok_and(|why| why.is_some())
+    }
+
+    /// It stays as it was found, from here on.
+    pub fn leave_alone(&self, why: LeftAlone) {
+        self.because(format!("not taken over: {why}"));
+        if let Ok(mut slot) = self.now.left_alone.lock() {
+            *slot = Some(why);
+        }
+    }
+
+    /// These settings are changed for it now.
+    pub fn has_changed(&self, changes: &[Change]) {
+        self.now.changed.store(changes.len() as u32, Relaxed);
+        self.now.of_device.store(changes.iter().any(Change::of_device), Relaxed);
     }
 
     /// Whether its XDP program is attached now.
@@ -154,6 +179,6 @@ impl Source {
 
     /// Mode changes so far.
     pub fn switches(&self) -> u64 {
-        self.takeovers.load(Relaxed) + self.releases.load(Relaxed)
+        self.counts.takeovers.load(Relaxed) + self.counts.releases.load(Relaxed)
     }
 }

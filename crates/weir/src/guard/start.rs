@@ -9,6 +9,7 @@ use kern::guard::{Gauges, POLLERS, When};
 use kern::settings::Access;
 use policy::Nanos;
 
+use super::plan::{self, Wish};
 use crate::error::{failed, missing, usage};
 use crate::options::GuardOptions;
 use crate::parse::Mode;
@@ -29,30 +30,37 @@ pub fn load(opts: &GuardOptions, cpus: usize, netns_inode: u32) -> anyhow::Resul
 
 /// Prints what would be changed, and changes nothing.
 pub fn dry_run(opts: &GuardOptions, names: &[String], access: &mut Access) -> anyhow::Result<ExitCode> {
-    let (thread, sheds) = (opts.mode == Mode::Thread, opts.mode == Mode::Shed);
-    let mut text = String::from("at start\n");
-    let (mut early, mut late) = (String::new(), String::new());
+    let wish = match opts.mode {
+        Mode::Thread => Wish::Thread,
+        Mode::Shed => Wish::Shed,
+        _ => Wish::Poll(opts.flush.as_nanos() as Nanos),
+    };
+    let (mut early, mut late) = (Vec::new(), Vec::new());
     for name in names {
         let when = super::interface::rx_when(access, kern::netns::index_of(name)?, name).0;
         let (list, end) = match when {
-            _ if sheds => (&mut early, "weir ends"),
+            _ if wish == Wish::Shed => (&mut early, "weir ends"),
             When::Start => (&mut early, "weir ends"),
             When::Takeover => (&mut late, "it is not polled any more"),
         };
-        list.push_str(&format!("  {name}  XDP program  none -> weir_rx   gone when {end}\n"));
+        list.push(format!("{name}  XDP program  none -> weir_rx   gone when {end}"));
     }
-    text.push_str(if early.is_empty() { "  nothing\n" } else { &early });
-    if sheds {
-        text.push_str("nothing was changed\n");
-        crate::out::data(&text)?;
-        return Ok(ExitCode::SUCCESS);
-    }
-    text.push_str(if thread { "at start, too\n" } else { "only while a source is polled\n" });
-    text.push_str(&late);
     for name in names {
-        for line in super::interface::preview(access, name, opts.flush.as_nanos() as Nanos, thread)? {
-            text.push_str(&format!("  {line}\n"));
+        let (start, polled) = plan::preview(access, name, wish)?;
+        early.extend(start);
+        // A thread polls from start to end.
+        if wish == Wish::Thread { &mut early } else { &mut late }.extend(polled);
+    }
+    let mut text = String::new();
+    for (when, lines) in [("at start", early), ("only while a source is polled", late)] {
+        // Without lines the second says nothing that is new.
+        if lines.is_empty() && when != "at start" {
+            continue;
         }
+        text.push_str(&format!("{when}\n"));
+        let none = if lines.is_empty() { "  nothing\n" } else { "" };
+        text.push_str(none);
+        lines.iter().for_each(|line| text.push_str(&format!("  {line}\n")));
     }
     text.push_str("nothing was changed\n");
     crate::out::data(&text)?;

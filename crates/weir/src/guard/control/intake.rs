@@ -79,7 +79,7 @@ impl Control {
                 self.mode_switches += 1;
                 // Here, not in the poller: attaching waits for the whole kernel.
                 let _ = self.gauges.watch_idle(true);
-                let mine = |w: &&Worker| w.cpu == source.cpu.load(Relaxed) as usize;
+                let mine = |w: &&Worker| w.cpu == source.now.cpu.load(Relaxed) as usize;
                 let known = self.sessions.any(clock::now(), &self.opts.classes);
                 if let Some(worker) = self.workers.iter().find(mine).filter(|_| known) {
                     let _ = worker.commands.send(Command::Expect(source.slot));
@@ -118,6 +118,7 @@ impl Control {
                     _ => {}
                 }
             }
+            Report::Left(outcome) => self.log.left(&outcome),
             Report::Warning { source, text } => self.log.line("warning", &source.name, &text),
             Report::Moved { cpu, away } => {
                 let subject = format!("CPU {cpu}");

@@ -48,13 +48,13 @@ impl Control {
         }
         if let (Ok(mut dispatch), true) = (self.dispatch.lock(), full_polls > 0) {
             let known =
-                |s: &&Arc<Source>| s.hands_off.is_none() && !s.threaded && s.napi_id.load(Relaxed) != 0;
+                |s: &&Arc<Source>| !s.is_left_alone() && !s.threaded && s.now.napi_id.load(Relaxed) != 0;
             for source in interface.sources.iter().filter(known) {
                 dispatch.add(source, timing);
             }
         }
         if full_polls > 0 {
-            for source in interface.sources.iter().filter(|s| s.hands_off.is_none() && !s.threaded) {
+            for source in interface.sources.iter().filter(|s| !s.is_left_alone() && !s.threaded) {
                 let _ = self.orders.send(Order::Add(Arc::clone(source)));
             }
         }
@@ -119,33 +119,27 @@ impl Control {
         }
         let timing = self.host().timing();
         let interface = &mut self.interfaces[index];
-        match interface.learnt(&self.gauges, &mut self.access, self.opts.flush.as_nanos() as Nanos) {
-            Ok(learnt) if !learnt.is_empty() => {
-                if let Ok(mut dispatch) = self.dispatch.lock() {
-                    for source in &learnt {
-                        dispatch.add(source, timing);
-                    }
-                }
-                if !interface.is_learning() {
-                    self.gauges.unlearn(interface.ifindex);
+        let learnt = interface.learnt(&self.gauges, &mut self.access);
+        if !learnt.is_empty() {
+            if let Ok(mut dispatch) = self.dispatch.lock() {
+                for source in &learnt {
+                    dispatch.add(source, timing);
                 }
             }
-            Ok(_) if self.opts.mode == Mode::Auto && interface.is_mute(&mut self.access) => {
-                let lro = kern::ethtool::lro(&interface.name).unwrap_or(false);
-                let name = interface.name.clone();
-                self.go_thread(
-                    index,
-                    if lro {
-                        format!("its packets tell no NAPI id while LRO is on (ethtool -K {name} lro off)")
-                    } else {
-                        "its packets tell no NAPI id".to_owned()
-                    },
-                );
+            if !interface.is_learning() {
+                self.gauges.unlearn(interface.ifindex);
             }
-            Ok(_) => {}
-            Err(e) => self.log.line("warning", &interface.name.clone(), &format!("{e:#}")),
+        } else if self.opts.mode == Mode::Auto && interface.is_mute(&mut self.access) {
+            let lro = kern::ethtool::lro(&interface.name).unwrap_or(false);
+            let name = interface.name.clone();
+            let why = match lro {
+                true => format!("its packets tell no NAPI id while LRO is on (ethtool -K {name} lro off)"),
+                false => "its packets tell no NAPI id".to_owned(),
+            };
+            self.go_thread(index, why);
         }
     }
+
     /// What polling cannot do for an interface its NAPIs' kernel threads do, until weir ends.
     pub(super) fn go_thread(&mut self, index: usize, why: String) {
         let name = self.interfaces[index].name.clone();
@@ -157,13 +151,11 @@ impl Control {
     /// Settings of a device hold for all its sources: those that carry packets are polled together.
     pub(super) fn share_device(&mut self, index: usize) {
         let views = Arc::clone(&self.gauges.views);
-        let polled = |s: &Source| s.held.load(Relaxed);
         let sources = &self.interfaces[index].sources;
-        let shared =
-            |s: &Source| s.plan.lock().is_ok_and(|p| p.iter().any(crate::guard::source::Planned::of_device));
-        if sources.len() < 2 || !sources.iter().any(|s| polled(s) && shared(s)) {
+        if sources.len() < 2 || !sources.iter().any(|s| s.now.of_device.load(Relaxed)) {
             return;
         }
+        let polled = |s: &Source| s.now.changed.load(Relaxed) > 0;
         let Ok(mut dispatch) = self.dispatch.lock() else { return };
         for source in sources.iter().filter(|s| !polled(s)) {
             dispatch.companion(source.slot, &views);
@@ -187,8 +179,7 @@ impl Control {
     pub(super) fn lose(&mut self, index: usize, state: State, why: &str) {
         let name = self.interfaces[index].name.clone();
         for source in self.interfaces[index].sources.clone() {
-            source.lost.store(true, Relaxed);
-            if let Ok(mut dispatch) = self.dispatch.lock() {
+                        if let Ok(mut dispatch) = self.dispatch.lock() {
                 dispatch.remove(source.slot);
             }
             let _ = self.orders.send(Order::Remove(source.slot));
@@ -199,7 +190,7 @@ impl Control {
             && let Some(journal) = self.interfaces[index].journal.take()
         {
             // Its settings went with it.
-            let _ = journal.remove();
+            let _ = journal.lock().map(|journal| journal.remove());
         }
         self.log.line("lost", &name, why);
     }

@@ -10,7 +10,8 @@ impl Control {
         let itself = Path::new("/proc/self/exe");
         let keeper = Keeper::spawn_with(if exe.exists() { &exe } else { itself }, beats)?;
         for interface in &self.interfaces {
-            if let Some(Err(e)) = interface.journal.as_ref().map(|j| keeper.journal(j)) {
+            let journal = interface.journal.as_ref().and_then(|j| j.lock().ok());
+            if let Some(Err(e)) = journal.map(|j| keeper.journal(&j)) {
                 self.log.line("keeper", &interface.name, &format!("{e}"));
             }
         }

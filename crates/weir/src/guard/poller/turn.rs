@@ -76,10 +76,10 @@ impl Loop {
         let work = stat.own_packets.load(Relaxed).wrapping_sub(before.1) as u32;
         let shed = rx.shed.load(Relaxed).wrapping_sub(before.4) as u32;
         let source = Arc::clone(&polled.source);
-        source.turns.fetch_add(1, Relaxed);
+        source.counts.turns.fetch_add(1, Relaxed);
         if polls == 0 || end == TurnEnd::Nothing {
             let stale = polled.turns.silent();
-            source.refused.fetch_add(1, Relaxed);
+            source.counts.refused.fetch_add(1, Relaxed);
             let spent = self.spent(now);
             self.policy.refused(now, slot, spent);
             if stale {
