@@ -197,7 +197,14 @@ impl Work {
                 return;
             }
         };
-        let mut life = Life { source, phase: Phase::Interrupt, marking, kept: None, in_peace: None, changes: Vec::new() };
+        let mut life = Life {
+            source,
+            phase: Phase::Interrupt,
+            marking,
+            kept: None,
+            in_peace: None,
+            changes: Vec::new(),
+        };
         if life.source.marks_in_peace && life.source.hold_rx().is_ok() {
             life.in_peace = Some(clock::now());
             life.source.now.is_marking.store(true, Relaxed);
@@ -337,7 +344,8 @@ impl Work {
     }
 
     fn undo(&mut self, source: &Arc<Source>, changes: Vec<Change>) {
-        let (of_device, mut back): (Vec<Change>, Vec<Change>) = changes.into_iter().partition(Change::of_device);
+        let (of_device, mut back): (Vec<Change>, Vec<Change>) =
+            changes.into_iter().partition(Change::of_device);
         if !of_device.is_empty()
             && let Some(device) = self.devices.get_mut(&source.ifindex)
         {

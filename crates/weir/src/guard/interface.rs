@@ -427,7 +427,7 @@ impl Interface {
     /// Forgets the sources: the interface is down, gone, or about to be set up anew.
     pub fn tear_down(&mut self, gauges: &Gauges, state: State) {
         for source in self.sources.drain(..) {
-                        gauges.views.source_ctls[source.slot].mode.store(mode::NONE, Relaxed);
+            gauges.views.source_ctls[source.slot].mode.store(mode::NONE, Relaxed);
             let told = gauges.views.source_stats[source.slot].napi_id.load(Relaxed);
             for id in [source.now.napi_id.load(Relaxed), told].into_iter().filter(|id| *id != 0) {
                 gauges.unwatch_napi(id);

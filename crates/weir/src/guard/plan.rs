@@ -152,10 +152,7 @@ pub fn of_source(
 }
 
 /// Of the NAPI alone where the kernel can (6.17), else of the device.
-fn of_thread(
-    access: &mut Access,
-    (ifindex, queue, napi_id): (u32, u32, u32),
-) -> anyhow::Result<Vec<Change>> {
+fn of_thread(access: &mut Access, (ifindex, queue, napi_id): (u32, u32, u32)) -> anyhow::Result<Vec<Change>> {
     let mut last = None;
     for setting in [Setting::NapiThreaded { ifindex, napi_id }, Setting::DevThreaded { ifindex }] {
         match access.read(&setting) {
@@ -189,10 +186,9 @@ fn of_poll(
     let first = (FIRST_FLUSH > flush).then_some(Value::Number(FIRST_FLUSH));
     let change = |setting, new, first| Change { setting, queue: Some(queue), new, first };
     let mut changes = match settings {
-        Some([timer, defer]) => vec![
-            change(timer, Value::Number(flush), first),
-            change(defer, Value::Number(DEFER), None),
-        ],
+        Some([timer, defer]) => {
+            vec![change(timer, Value::Number(flush), first), change(defer, Value::Number(DEFER), None)]
+        }
         None => Vec::new(),
     };
     if !access.sysfs().device(ifindex)?.rps_cpus(queue).unwrap_or_default().is_empty() {

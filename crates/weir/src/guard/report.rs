@@ -11,7 +11,6 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::{Duration, Instant, SystemTime};
 
-use kern::guard::SOURCES;
 use kern::journal::{Fate, Outcome};
 use policy::Nanos;
 use policy::classes::Class;

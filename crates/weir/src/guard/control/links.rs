@@ -179,7 +179,7 @@ impl Control {
     pub(super) fn lose(&mut self, index: usize, state: State, why: &str) {
         let name = self.interfaces[index].name.clone();
         for source in self.interfaces[index].sources.clone() {
-                        if let Ok(mut dispatch) = self.dispatch.lock() {
+            if let Ok(mut dispatch) = self.dispatch.lock() {
                 dispatch.remove(source.slot);
             }
             let _ = self.orders.send(Order::Remove(source.slot));
