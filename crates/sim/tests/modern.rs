@@ -2,7 +2,7 @@
 
 #![allow(clippy::expect_used, reason = "a step that fails is a test that fails")]
 
-use results::{Class, Document, stats};
+use results::{Class, Document, Mode, stats};
 use sim::scenario::Sweep;
 use sim::{Options, Scenario};
 use std::collections::BTreeSet;
@@ -210,4 +210,53 @@ fn one_hung_consumer_stops_nobody() {
     let document = run(&scenario("hung-consumer"), &[]);
     let others = |arm: &str| document.panels[0].at(arm, 3_800_000.0).expect("point");
     assert!(others("weir-feedback") > 5.0 * others("stock-timer"), "{}", others("weir-feedback"));
+}
+
+/// MR-22: of several consumers one is full, and its program reads on at its peak whatever comes. A pause takes what comes for the
+/// others with it, since the ring overflows meanwhile: at four times what the host carries they get a third of it.
+#[test]
+fn one_full_consumer_of_four() {
+    let document = run(&scenario("full-consumer"), &[]);
+    let panel =
+        |title: &str| document.panels.iter().find(|panel| panel.title.starts_with(title)).expect("a panel");
+    let others = |arm: &str, rate: f64| panel("of what is for the others").at(arm, rate).expect("point");
+    let first = |arm: &str, rate: f64| panel("read by the flooded one").at(arm, rate).expect("point");
+    assert!(first("weir", 1_520_000.0) > 0.98 * first("weir", 760_000.0), "{}", first("weir", 1_520_000.0));
+    assert!(first("weir", 1_520_000.0) > 7.0 * first("stock-timer", 1_520_000.0));
+    assert!(others("weir", 380_000.0) > 99.0, "{}", others("weir", 380_000.0));
+    assert!(others("weir", 1_520_000.0) > 25.0, "{}", others("weir", 1_520_000.0));
+    assert!(others("weir-no-feedback", 1_520_000.0) > 99.0);
+}
+
+/// MR-34: protected packets come through a flood for a full program while its ring can be looked at often enough; beyond, more of
+/// them come than under stock, and the flooded program reads on.
+#[test]
+fn protected_packets_come_through_a_flood() {
+    let document = run(&scenario("protected-flow"), &[]);
+    let panel =
+        |title: &str| document.panels.iter().find(|panel| panel.title.starts_with(title)).expect("a panel");
+    let came = |arm: &str, rate: f64| panel("of the protected packets").at(arm, rate).expect("point");
+    for rate in [190_000.0, 380_000.0, 760_000.0, 1_520_000.0] {
+        assert!(came("weir", rate) > 99.0, "{rate}: {}", came("weir", rate));
+    }
+    let most = 3_800_000.0;
+    assert!(came("weir", most) > 1.5 * came("stock-timer", most), "{}", came("weir", most));
+    let read = |arm: &str| panel("read of the flood").at(arm, most).expect("point");
+    assert!(read("weir") > 200_000.0 && read("stock-timer") < 5_000.0, "{}", read("weir"));
+}
+
+/// A takeover that is refused at first is tried again soon; where every one is, the kernel's threads poll within a second.
+#[test]
+fn a_refused_takeover_is_tried_again_and_falls_back() {
+    let document = run(&scenario("refused-takeover"), &[]);
+    let point = |arm: &str| &document.arm(arm).expect("arm").points[0];
+    let goodput = |arm: &str| point(arm).goodput_pps;
+    assert_eq!(point("weir-refused-4").mode, Some(Mode::Poll));
+    assert_eq!(point("weir-refused").mode, Some(Mode::Thread));
+    // The window begins 1.2 s after the flood.
+    let (served, refused) = (goodput("weir"), goodput("weir-refused-4"));
+    assert!((refused / served - 1.0).abs() < 0.05, "{refused} {served}");
+    let (fallen, threaded) = (goodput("weir-refused"), goodput("threaded"));
+    assert!((fallen / threaded - 1.0).abs() < 0.05, "{fallen} {threaded}");
+    assert!(fallen > 1.2 * goodput("stock-timer"), "{fallen} {}", goodput("stock-timer"));
 }

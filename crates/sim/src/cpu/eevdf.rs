@@ -10,7 +10,7 @@
 //!
 //! Interrupts and softirqs count as time of the thread that they preempt if [`Eevdf::charging_interrupts`] says so.
 
-use super::{Class, Requeue, Scheduler, Thread};
+use super::{Class, Cpu, Requeue, Scheduler, Thread};
 use crate::engine::{NEVER, Nanos};
 
 /// The kernel's weights, nice -20 to 19.
@@ -213,14 +213,52 @@ impl Eevdf {
     }
 }
 
+fn weight(class: Class) -> u64 {
+    match class {
+        Class::Normal(nice) => WEIGHTS[(i32::from(nice).clamp(-20, 19) + 20) as usize],
+        Class::Idle => WEIGHT_IDLE,
+        Class::Fifo(_) => NICE_0,
+    }
+}
+
+impl Eevdf {
+    /// A thread that is blocked or has just been taken out is of another class from here on; it owes nothing.
+    fn set_class(&mut self, thread: Thread, class: Class) {
+        let state = &mut self.threads[thread.0 as usize];
+        *state = State { queue: state.queue, ..State::new(class, weight(class)) };
+    }
+
+    /// Takes a thread out that waits for the CPU.
+    fn take_out(&mut self, thread: Thread) {
+        self.fifo.retain(|other| *other != thread);
+        let queue = self.threads[thread.0 as usize].queue;
+        self.queues[queue].waiting.retain(|id| *id != thread.0 as Id);
+    }
+}
+
+impl Cpu<Eevdf> {
+    /// `sched_setscheduler`: a thread outside the task group is of another class from now on, whether it runs, waits or is blocked.
+    pub fn reclass(&mut self, now: Nanos, thread: Thread, class: Class) {
+        self.advance(now);
+        if self.is_blocked(thread) {
+            self.scheduler_mut().set_class(thread, class);
+        } else if self.current() == Some(thread) {
+            self.scheduler_mut().block(now, thread);
+            self.scheduler_mut().set_class(thread, class);
+            self.current = None;
+            self.scheduler_mut().wake(now, thread, None);
+            self.pick(now);
+        } else {
+            self.scheduler_mut().take_out(thread);
+            self.scheduler_mut().set_class(thread, class);
+            self.woken(now, thread);
+        }
+    }
+}
+
 impl Scheduler for Eevdf {
     fn add(&mut self, class: Class) {
-        let weight = match class {
-            Class::Normal(nice) => WEIGHTS[(i32::from(nice).clamp(-20, 19) + 20) as usize],
-            Class::Idle => WEIGHT_IDLE,
-            Class::Fifo(_) => NICE_0,
-        };
-        self.threads.push(State::new(class, weight));
+        self.threads.push(State::new(class, weight(class)));
     }
 
     fn wake(&mut self, _now: Nanos, thread: Thread, current: Option<Thread>) -> bool {

@@ -365,9 +365,13 @@ impl<S: Scheduler> Cpu<S> {
         self.advance(now);
         let index = thread.0 as usize;
         self.threads[index] = Piece { left: cost, bucket };
-        if !std::mem::take(&mut self.blocked[index]) {
-            return;
+        if std::mem::take(&mut self.blocked[index]) {
+            self.woken(now, thread);
         }
+    }
+
+    /// A thread that is in no queue becomes runnable.
+    fn woken(&mut self, now: Nanos, thread: Thread) {
         if self.scheduler.wake(now, thread, self.current)
             && let Some(current) = self.current
         {

@@ -13,7 +13,8 @@
 //! 8 ms, ten times, or 2 ms, or when a thread waits for the CPU, ksoftirqd is woken. Since 6.5 a softirq that is pending
 //! runs inline again although ksoftirqd waits: that is the livelock of today.
 //!
-//! weir is [`policy::poller::Poller`] and [`policy::switch::ModeSwitch`], driven as the guard drives them.
+//! weir is `policy`, driven as the guard drives it: [`policy::dispatch`] takes the source over or falls back to a NAPI kthread,
+//! [`policy::poller`] polls it, [`policy::lending`], [`policy::contention`] and [`policy::settling`] as in the guard.
 
 mod poller;
 mod report;
@@ -44,6 +45,12 @@ impl Design for Modern {
         }
         if self.hang && self.workload == Workload::Router {
             return Err("a router has no program that could hang; set hang = false".into());
+        }
+        if self.protected > 0 && self.workload == Workload::Router {
+            return Err("a router has no program for protected packets; set protected = 0".into());
+        }
+        if self.first.0 > 0 && self.consumers == 1 {
+            return Err("one program gets all packets; set first = 0, or more consumers".into());
         }
         if self.polled && self.receive != Receive::Weir {
             return Err("only weir takes a source over; set receive = weir, or polled = false".into());

@@ -1,6 +1,6 @@
 //! What is measured in the window.
 
-use super::settings::Receive;
+use super::settings::{Receive, Settings};
 use super::state::{Consumer, FIRST, bucket};
 use crate::check::{Ledger, Packet};
 use crate::cpu::{BUCKETS, Bucket, IDLE};
@@ -22,7 +22,8 @@ pub struct Window {
     accounts: [Nanos; BUCKETS],
     read_before: Vec<u64>,
     read: Vec<u64>,
-    offered: u64,
+    /// Packets by flow.
+    offered: Vec<u64>,
     delivered: u64,
     latency: Option<Histogram<u64>>,
     /// Of those that begin a burst.
@@ -54,8 +55,12 @@ impl Window {
     }
 
     /// A packet arrived.
-    pub fn offered(&mut self, _now: Nanos) {
-        self.offered += u64::from(self.open);
+    pub fn offered(&mut self, flow: u64) {
+        if self.open {
+            let flow = flow as usize;
+            self.offered.resize(self.offered.len().max(flow + 1), 0);
+            self.offered[flow] += 1;
+        }
     }
 
     /// A program has read a packet, or it was forwarded.
@@ -85,8 +90,10 @@ impl Window {
         ledger: &Ledger,
         events: u64,
         faults: Vec<String>,
-        (receive, mode, hung): (Receive, Option<Mode>, bool),
+        settings: &Settings,
+        mode: Option<Mode>,
     ) -> Outcome {
+        let programs = settings.consumers as usize;
         let seconds = self.length.max(1) as f64 / 1e9;
         let latency_us = self.latency.as_ref().map(quantiles);
         let cpu = CpuShares {
@@ -99,7 +106,7 @@ impl Window {
         };
         let goodput = self.delivered as f64 / seconds;
         let trial = Trial {
-            offered_pps: self.offered as f64 / seconds,
+            offered_pps: self.offered.iter().sum::<u64>() as f64 / seconds,
             sent: ledger.offered(),
             delivered: ledger.delivered(),
             goodput_pps: goodput,
@@ -111,7 +118,7 @@ impl Window {
             latency_us,
             ..Trial::default()
         };
-        let mode = match receive {
+        let mode = match settings.receive {
             Receive::Threaded | Receive::ThreadedIdle => Mode::Thread,
             _ => mode.unwrap_or(Mode::Interrupt),
         };
@@ -135,11 +142,22 @@ impl Window {
             values.insert("first_p50_us", first.p50);
             values.insert("first_p99_us", first.p99);
         }
-        // The first one may hang.
-        let reads: Vec<f64> = self.read.iter().skip(usize::from(hung)).map(|read| *read as f64).collect();
+        // The first one may hang, or be the flooded one.
+        let skip = usize::from(programs > 1 && (settings.hang || settings.first.0 > 0));
+        let reads: Vec<f64> = self.read.iter().take(programs).skip(skip).map(|read| *read as f64).collect();
         if let Some(jain) = stats::jain(&reads).filter(|_| reads.len() > 1) {
             values.insert("jain", jain);
             values.insert("others_pps", reads.iter().sum::<f64>() / seconds);
+        }
+        let read = |from: usize, to: usize| -> u64 { self.read.iter().take(to).skip(from).sum() };
+        let sent = |from: usize, to: usize| -> u64 { self.offered.iter().take(to).skip(from).sum() };
+        let percent = |from, to| 100.0 * read(from, to) as f64 / sent(from, to).max(1) as f64;
+        if settings.first.0 > 0 {
+            values.insert("first_pps", read(0, 1) as f64 / seconds);
+            values.insert("others_percent", percent(1, programs));
+        }
+        if settings.protected > 0 {
+            values.insert("protected_percent", percent(programs, programs + 1));
         }
         outcome
     }

@@ -47,6 +47,10 @@ settings! {
         consumers: u32 = 1, (1..=16);
         /// the first of them stops reading for good after the warm-up
         hang: bool = false, any;
+        /// share of the packets that go to the first of them; 0: each gets the same
+        first: Share = Share(0), (Share(0)..=Share(1000));
+        /// protected packets/s beside, evenly, for one more program; 0: nothing is protected
+        protected: u32 = 0, (0..=1_000_000);
         /// receive descriptors
         ring: u32 = 256, (1..=65536);
         /// datagrams that a socket holds
@@ -111,6 +115,12 @@ settings! {
         shed: Time = Time(80), ANY_TIME;
         /// weir: from the evidence of overload to the first turn
         takeover: Time = Time(10_000_000), ANY_TIME;
+        /// weir: takeovers that fail at first, because the handle learns no id
+        refusals: u32 = 0, (0..=1000);
+        /// weir: it runs behind the programs while nothing else wants the CPU
+        lending: bool = true, any;
+        /// weir: each read is watched at all times, not only while other programs compete
+        watched: bool = false, any;
         /// weir: the source is taken over at the start and never given back
         polled: bool = false, any;
         /// weir: packets per turn

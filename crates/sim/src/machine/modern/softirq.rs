@@ -5,7 +5,8 @@ use super::state::{SOFT, State, bucket, place};
 use crate::check::Packet;
 use crate::cpu::{Class, Cpu, Scheduler, Thread};
 use crate::engine::{MS, Nanos, SEC};
-use policy::switch::Evidence;
+use policy::causes::Cause;
+use policy::dispatch::FULL_POLLS;
 
 /// Packets that the filter lets through at once after a pause.
 const LIMIT_BURST: u64 = 64;
@@ -103,6 +104,7 @@ impl Softirq {
 impl State {
     fn threaded(&self) -> bool {
         matches!(self.s.receive, Receive::Threaded | Receive::ThreadedIdle | Receive::Hop)
+            || self.weir.threads
     }
 
     /// The interrupt has put NAPI on the poll list.
@@ -257,6 +259,13 @@ impl State {
             self.poll(now);
             return;
         }
+        if self.weir.threads {
+            // From its next poll on the NAPI is its thread's.
+            self.leave(now);
+            self.soft.context = Context::Kthread;
+            self.poll(now);
+            return;
+        }
         self.soft.action_packets += count;
         let squeezed = self.soft.action_packets >= self.s.softirq_packets
             || now - self.soft.action_from >= self.s.softirq_time.0;
@@ -306,9 +315,9 @@ impl State {
     fn evidence(&mut self, now: Nanos) {
         let overflows = std::mem::take(&mut self.soft.overflows);
         if self.guarded() && overflows {
-            self.overloaded(now, Evidence::Harm);
-        } else if self.guarded() && self.soft.full_polls >= 4 {
-            self.overloaded(now, Evidence::FullPolls);
+            self.overloaded(now, Cause::Overflow);
+        } else if self.guarded() && self.soft.full_polls >= FULL_POLLS {
+            self.overloaded(now, Cause::FullPolls);
         }
     }
 }

@@ -9,7 +9,7 @@ use crate::cpu::{Class, Cpu, Done, Eevdf, Thread};
 use crate::engine::{Agenda, MS, NEVER, Nanos, Rng, SEC, Timer};
 use crate::machine::{Input, Outcome};
 use crate::source::Source;
-use policy::switch::Evidence;
+use policy::causes::Cause;
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -71,6 +71,8 @@ pub(super) enum Event {
     Interrupt,
     Tick,
     Takeover,
+    LookAtLent,
+    Protected,
     Sleep,
     WarmUp,
     LoadEnds,
@@ -123,7 +125,8 @@ impl State {
             Cpu::new(Eevdf::new(s.slice.0).charging_interrupts(), s.switch.0, bucket::SWITCH).ticked();
         let soft = Softirq::new(&mut cpu, &s);
         let weir = Weir::new(&mut cpu, &s);
-        let count = if s.workload == Workload::Udp { s.consumers } else { 0 };
+        let extra = u32::from(s.protected > 0);
+        let count = if s.workload == Workload::Udp { s.consumers + extra } else { 0 };
         let consumers: Vec<Consumer> = (0..count)
             .map(|_| Consumer {
                 queue: VecDeque::new(),
@@ -146,7 +149,7 @@ impl State {
             sleep: agenda.timer(Event::Sleep),
             agenda,
             cpu,
-            ledger: Ledger::new(place::NAMES, input.strict, Some(s.consumers as usize)),
+            ledger: Ledger::new(place::NAMES, input.strict, Some((s.consumers + extra) as usize)),
             source: host.source(input.offered, rng),
             flows: Rng::stream(input.seed, "flows", 0),
             ring: VecDeque::with_capacity(s.ring as usize),
@@ -172,11 +175,14 @@ impl State {
         for hog in self.hogs.clone() {
             self.cpu.burst(0, hog, HOG_PIECE, bucket::HOG);
         }
+        if self.s.protected > 0 {
+            self.agenda.once(SEC / u64::from(self.s.protected), Event::Protected);
+        }
         let first = self.source.arrival();
         self.agenda.set(self.arrival, first);
         self.arm(0);
         if self.s.polled {
-            self.overloaded(0, Evidence::FullPolls);
+            self.overloaded(0, Cause::FullPolls);
         }
         self.agenda.once(self.s.tick.0, Event::Tick);
         self.agenda.once(self.s.warm_up.0, Event::WarmUp);
@@ -223,6 +229,7 @@ impl State {
                 if self.loading || self.ledger.unaccounted() > 0 {
                     self.agenda.once(now + self.s.tick.0, Event::Tick);
                 }
+                self.look_around(now);
                 self.cpu.tick(now);
                 if !self.cpu.is_active(HARD) {
                     self.tick_due = true;
@@ -230,6 +237,8 @@ impl State {
                 }
             }
             Event::Takeover => self.take_over(now),
+            Event::LookAtLent => self.look_at_lent(now),
+            Event::Protected => self.protected_arrives(now),
             Event::Sleep => self.poller_wakes(now, false),
             Event::WarmUp => {
                 if self.s.hang
@@ -257,11 +266,43 @@ impl State {
         self.agenda.set_or_cancel(self.cpu_timer, self.cpu.next());
     }
 
+    /// Whom the next packet of the flood is for.
+    fn flow(&mut self) -> u64 {
+        let programs = if self.s.workload == Workload::Udp { u64::from(self.s.consumers) } else { 1 };
+        match (programs, self.s.first.0) {
+            (1, _) => 0,
+            (_, 0) => self.flows.below(programs),
+            (_, first) if self.flows.below(1000) < u64::from(first) => 0,
+            _ => 1 + self.flows.below(programs - 1),
+        }
+    }
+
+    /// True if a class protects this packet: it is for the program behind the others.
+    pub(super) fn is_protected(&self, packet: &Packet) -> bool {
+        self.s.protected > 0 && packet.flow == self.s.consumers
+    }
+
+    fn protected_arrives(&mut self, now: Nanos) {
+        let packet = self.ledger.offer(now, self.s.consumers, 0);
+        self.window.offered(u64::from(self.s.consumers));
+        if self.ring.len() >= self.s.ring as usize {
+            self.looked = true;
+            self.ledger.drop(&packet, place::RING);
+        } else {
+            self.ring.push_back(packet);
+            self.arm(now);
+        }
+        let next = now + SEC / u64::from(self.s.protected);
+        if next < self.load_end {
+            self.agenda.once(next, Event::Protected);
+        }
+    }
+
     fn arrive(&mut self, now: Nanos) {
-        let flow = if self.consumers.len() > 1 { self.flows.below(self.consumers.len() as u64) } else { 0 };
+        let flow = self.flow();
         let is_first = self.source.is_first();
         let packet = self.ledger.offer(now, flow as u32, if is_first { FIRST } else { 0 });
-        self.window.offered(now);
+        self.window.offered(flow);
         if is_first || self.bulk == self.s.bulk {
             (self.bulk, self.refused) = (0, false);
         }
@@ -392,9 +433,12 @@ impl State {
         let mut faults = self.ledger.faults((queued + held) as u64);
         faults.extend(crate::check::time(0, &accounts, now).err());
         faults.extend(self.inhibits.faults(now));
-        let mode = self.weir.took_over.then_some(results::Mode::Poll);
-        let hung = self.s.hang && self.consumers.len() > 1;
-        self.window.outcome(&self.ledger, self.agenda.fired(), faults, (self.s.receive, mode, hung))
+        let mode = match (self.weir.threads, self.weir.took_over) {
+            (true, _) => Some(results::Mode::Thread),
+            (_, true) => Some(results::Mode::Poll),
+            _ => None,
+        };
+        self.window.outcome(&self.ledger, self.agenda.fired(), faults, &self.s, mode)
     }
 
     /// True if weir guards this host.
