@@ -126,6 +126,13 @@ impl Dispatch {
         *state = Slot { seen: state.seen, companion: state.companion, ..fresh };
     }
 
+    /// RPS has the packets of the source handled on this CPU, or no more on a single one.
+    pub fn handled_on(&mut self, slot: usize, rps_cpu: Option<u32>) {
+        if let Some(state) = self.slots.get_mut(slot) {
+            state.rps_cpu = rps_cpu;
+        }
+    }
+
     /// The source is gone.
     pub fn remove(&mut self, slot: usize) {
         if let Some(state) = self.slots.get_mut(slot) {

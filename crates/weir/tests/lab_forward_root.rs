@@ -51,8 +51,6 @@ fn a_source_of_packets_in_transit_is_taken_over_root() {
     closes(&document);
     let weir = || points(&document).filter(|(arm, _)| *arm == "weir").map(|(_, point)| point);
     assert!(weir().all(|point| point.mode == Some(Mode::Poll)), "{document:#?}");
-    // The frame that marked the handle was for another host and is nobody's loss but weir's own.
-    assert!(weir().all(|point| point.drops.get("handle").is_some_and(|n| *n > 0)), "{document:#?}");
     let net =
         weir().filter(|point| point.hogs == 1).filter_map(|point| point.net_share).max_by(f64::total_cmp);
     assert!(net.unwrap() < 0.9, "packets took {:.0} % of the CPU, the budget is 80 %", 100.0 * net.unwrap());

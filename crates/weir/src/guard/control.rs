@@ -194,8 +194,8 @@ pub fn run(opts: GuardOptions) -> anyhow::Result<ExitCode> {
     for index in 0..control.interfaces.len() {
         if let Err(e) = control.set_up(index) {
             control.end_workers();
-            // What could not be put back is told by the keeper, which then is not dismissed.
-            let _ = control.restore();
+            // What cannot be put back now is told by the keeper, which then is not dismissed.
+            let _ = control.put_back(false);
             return Err(e);
         }
     }
@@ -333,11 +333,15 @@ impl Control {
         }
         self.look_at_keeper();
     }
-    /// Puts all settings back.
-    fn restore(mut self) -> anyhow::Result<ExitCode> {
+    /// Puts all settings back; `tell` says what became of each.
+    fn put_back(&mut self, tell: bool) -> anyhow::Result<bool> {
         let mut complete = true;
         for interface in &mut self.interfaces {
-            complete &= interface.restore(&mut self.access, |outcome| self.log.outcome(outcome))?;
+            complete &= interface.restore(&mut self.access, |outcome| {
+                if tell {
+                    self.log.outcome(outcome);
+                }
+            })?;
         }
         if let Some(keeper) = self.keeper.lock().ok().and_then(|mut k| k.take()) {
             if complete {
@@ -346,6 +350,12 @@ impl Control {
                 drop(keeper);
             }
         }
+        Ok(complete)
+    }
+
+    /// The end: puts all settings back.
+    fn restore(mut self) -> anyhow::Result<ExitCode> {
+        let complete = self.put_back(true)?;
         self.log.sum(&self.interfaces);
         if complete {
             Ok(ExitCode::SUCCESS)

@@ -94,6 +94,11 @@ impl Dispatch {
         self.sources[source.slot] = Some(Arc::clone(source));
     }
 
+    /// An administrator may have changed the CPUs that RPS sends its packets to.
+    pub fn handled_on(&mut self, slot: usize, rps_cpu: Option<u32>) {
+        self.policy.handled_on(slot, rps_cpu);
+    }
+
     /// The source is gone.
     pub fn remove(&mut self, slot: usize) {
         self.policy.remove(slot);

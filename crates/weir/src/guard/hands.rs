@@ -314,6 +314,10 @@ impl Work {
         let Some(life) = self.lives.get(&slot) else { return Ok(()) };
         let source = Arc::clone(&life.source);
         let id = (source.ifindex, source.queue, source.now.napi_id.load(Relaxed));
+        // An administrator may have decided so since the source was found.
+        if let Some(why) = plan::left_alone_now(&mut self.access, id) {
+            anyhow::bail!("{why}");
+        }
         let all = plan::of_source(&mut self.access, id, plan::Wish::Poll(source.flush))?;
         let made = self.devices.get(&source.ifindex).is_some_and(|d| d.polled > 0);
         let (of_device, own): (Vec<Change>, Vec<Change>) = all.iter().cloned().partition(Change::of_device);
@@ -392,11 +396,10 @@ impl Work {
         self.leaving.retain(|l| !Arc::ptr_eq(&l.source, &source));
         match why {
             End::Released(why) => {
-                if why == Release::Bulk {
+                match why {
                     // On a veth it halves the transfer for as long as it is attached.
-                    source.drop_rx();
-                } else {
-                    source.release_rx(now);
+                    Release::Bulk => source.drop_rx(),
+                    _ => source.release_rx(now),
                 }
                 source.counts.releases.fetch_add(1, Relaxed);
                 if let Ok(mut dispatch) = self.h.dispatch.lock() {

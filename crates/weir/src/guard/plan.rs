@@ -122,6 +122,13 @@ pub fn left_alone(access: &Access, ifindex: u32, napi: Option<&Napi>, rps: &CpuS
     (rps.len() > 1).then(|| LeftAlone::Spread(rps.clone()))
 }
 
+/// The same for one source, by what the kernel says at this moment.
+pub fn left_alone_now(access: &mut Access, (ifindex, queue, napi_id): (u32, u32, u32)) -> Option<LeftAlone> {
+    let napi = access.netdev().and_then(|n| n.get(napi_id).ok());
+    let rps = access.sysfs().device(ifindex).and_then(|d| d.rps_cpus(queue)).unwrap_or_default();
+    left_alone(access, ifindex, napi.as_ref(), &rps)
+}
+
 /// What is changed on an interface at start, before its sources are known: a veth has NAPIs only with an XDP program or with
 /// GRO on, and GRO is the way without XDP.
 pub fn at_start(access: &mut Access, ifindex: u32, name: &str) -> Vec<Change> {

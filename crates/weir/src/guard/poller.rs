@@ -152,6 +152,9 @@ impl Loop {
     fn run(&mut self) {
         while !self.stop {
             self.take_commands();
+            if self.stop {
+                break;
+            }
             // The kernel moves the thread of a CPU that goes offline, and says so to nobody.
             if sched::here() != self.p.cpu && !self.is_away() {
                 self.leave();

@@ -130,6 +130,7 @@ struct Totals {
     time: Nanos,
     packets: BTreeMap<usize, [u64; 12]>,
     overflows: BTreeMap<usize, [u64; 2]>,
+    steered: BTreeMap<usize, u64>,
     cpu: BTreeMap<usize, [u64; 2]>,
 }
 
@@ -188,7 +189,11 @@ impl Maker {
                 ..IfStatus::default()
             };
             let (mut shed, mut marked) = (0, 0);
-            let (mut shed_total, mut marked_total) = (0, 0);
+            // A datagram that was steered to a handle is lost to its socket, as a frame that was rewritten.
+            let steered = control.steered(interface.first_slot);
+            let mut shed_total = 0;
+            let mut marked_total = steered;
+            marked += steered.saturating_sub(self.last.steered.insert(interface.first_slot, steered).unwrap_or(0));
             for source in &interface.sources {
                 let (stat, rx) = (&views.source_stats[source.slot], &views.rx_stats[source.slot]);
                 let now = [

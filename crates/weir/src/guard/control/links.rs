@@ -104,7 +104,10 @@ impl Control {
                 self.lose(index, State::Down, "its NAPI ids changed");
                 self.find_again(index);
             }
-            (State::Guarded, true) if thorough => self.interfaces[index].tell_addresses(&self.gauges),
+            (State::Guarded, true) if thorough => {
+                self.interfaces[index].tell_addresses(&self.gauges);
+                self.look_at_rps(index);
+            }
             (State::Down, true) => self.find_again(index),
             _ => {}
         }
@@ -148,6 +151,20 @@ impl Control {
         self.lose(index, State::Down, "mode thread from here on");
         self.find_again(index);
     }
+    /// Tells the watch thread where RPS has packets handled, which an administrator changes at any time. While a source is polled
+    /// RPS is off.
+    fn look_at_rps(&self, index: usize) {
+        let Ok(device) = self.access.sysfs().device(self.interfaces[index].ifindex) else { return };
+        let idle = |s: &&Arc<Source>| s.now.changed.load(Relaxed) == 0;
+        for source in self.interfaces[index].sources.iter().filter(idle) {
+            let cpus = device.rps_cpus(source.queue).unwrap_or_default();
+            let one = cpus.iter().next().filter(|_| cpus.len() == 1).map(|cpu| cpu as u32);
+            if let Ok(mut dispatch) = self.dispatch.lock() {
+                dispatch.handled_on(source.slot, one);
+            }
+        }
+    }
+
     /// Settings of a device hold for all its sources: those that carry packets are polled together.
     pub(super) fn share_device(&mut self, index: usize) {
         let views = Arc::clone(&self.gauges.views);

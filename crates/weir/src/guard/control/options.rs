@@ -117,4 +117,9 @@ impl Control {
         };
         self.log.line("reload", "config", &format!("in force{rest}"));
     }
+
+    /// Datagrams that were steered to handles of the interface whose first source this is.
+    pub fn steered(&self, first_slot: usize) -> u64 {
+        self.steering.as_ref().map_or(0, |s| s.taken(first_slot))
+    }
 }
