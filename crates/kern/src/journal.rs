@@ -243,7 +243,8 @@ impl Journal {
         let _lock = kernel.lock(dir)?;
         let mut outcomes = Vec::new();
         if let Some(found) = Journal::load_if_present(kernel, &journal.path)? {
-            if kernel.alive(found.owner()) {
+            // Its own is one whose claim was not finished.
+            if kernel.alive(found.owner()) && found.owner() != journal.doc.guard {
                 return Err(ClaimError::Guarded { name, pid: found.owner().pid });
             }
             if found.netns().same(&journal.doc.netns) {
@@ -452,6 +453,11 @@ impl Journal {
         });
         let target = queue.map_or_else(|| name.clone(), |q| format!("{name}/{q}"));
         Some(Outcome { target, setting: setting.label(), napi_id: setting.napi_id(), fate })
+    }
+
+    /// True if one of its settings is written by trying again and again, as [`Setting::spins`] says.
+    pub fn spins(&self) -> bool {
+        self.doc.entries.iter().filter_map(|e| e.setting(self.doc.ifindex)).any(|s| s.spins())
     }
 
     /// Removes the file: nothing of weir is left on the interface.

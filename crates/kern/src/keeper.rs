@@ -57,6 +57,8 @@ const MAX_MESSAGE: usize = 1024;
 const START_PATIENCE: Duration = Duration::from_secs(2);
 /// How long the guard waits for an answer of a keeper that is ready.
 pub const PATIENCE: Duration = Duration::from_millis(200);
+/// A guard that seems not to move is looked at once more after this time.
+const SECOND_LOOK: Duration = Duration::from_millis(8);
 /// Most datagrams that are taken out of a handle before its last turn.
 const MAX_STRAY: usize = 256;
 
@@ -312,7 +314,14 @@ pub fn main(fd: RawFd) -> Result<()> {
         match event(&sock, &watch, guard.as_ref()) {
             Event::Rung => watch.silence(),
             Event::Frozen => {
+                // A machine that stood still as a whole has two processes that look late; the guard's beat comes first then.
+                std::thread::sleep(SECOND_LOOK);
+                if !matches!(watch.next(), Next::Missed) {
+                    continue;
+                }
                 watch.give_up();
+                // Before the first write too: a keeper that dies between the two has told.
+                watch.count();
                 let report = care.revoke();
                 watch.count();
                 say(&report);
@@ -483,6 +492,8 @@ impl Care {
         match (tag, passed) {
             (tag::JOURNAL, _) => {
                 let path = PathBuf::from(OsStr::from_bytes(rest));
+                // Those of interfaces that are gone.
+                self.journals.retain(|known, _| known.exists());
                 if self.journals.len() >= MAX_JOURNALS && !self.journals.contains_key(&path) {
                     return bad("too many journals");
                 }
@@ -527,16 +538,25 @@ impl Care {
     /// Puts everything back under a guard that does not move but lives.
     fn revoke(&mut self) -> Vec<String> {
         let handles = &self.handles;
-        let done = restore::under_stop(&mut self.access, &self.journals, || turns(handles));
+        let (access, journals) = (&mut self.access, &self.journals);
+        let done =
+            apart::gently(spins(journals), || restore::under_stop(access, journals, || turns(handles)));
         done.iter().map(|d| d.line("does not move", ", {open} not")).collect()
     }
 
     /// Puts everything back; answers one line per interface for the user.
     fn restore(&mut self) -> Vec<String> {
         let handles = &self.handles;
-        let done = restore::after_death(&mut self.access, &self.journals, || turns(handles));
+        let (access, journals) = (&mut self.access, &self.journals);
+        let done =
+            apart::gently(spins(journals), || restore::after_death(access, journals, || turns(handles)));
         done.iter().map(|d| d.line("is gone", ", {open} not: run `weir undo`")).collect()
     }
+}
+
+/// True if a setting that is to be put back is one whose write may spin.
+fn spins(journals: &restore::Journals) -> bool {
+    journals.keys().filter_map(|path| Journal::load(path).ok()).any(|journal| journal.spins())
 }
 
 fn turns(handles: &BTreeMap<u32, OwnedFd>) {

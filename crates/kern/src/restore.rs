@@ -3,6 +3,7 @@
 use crate::{
     journal::{Fate, Journal, Outcome, Owner},
     kernel::Kernel,
+    settings::Setting,
 };
 use std::{
     collections::BTreeMap,
@@ -70,19 +71,20 @@ pub fn after_death<K: Kernel>(kernel: &mut K, journals: &Journals, turn: impl Fn
     done
 }
 
-/// The guard lives but does not move: puts everything back as above. The journals stay, because it goes on some day.
+/// The guard lives but does not move: puts back what a poller has to be there for. A kernel thread polls without one, and
+/// nobody would make it again. The journals stay, because the guard goes on some day.
 /// Nobody else restores the journal of a live guard, so no lock is waited for; the guard may hold it.
 pub fn under_stop<K: Kernel>(kernel: &mut K, journals: &Journals, turn: impl FnOnce()) -> Vec<Done> {
     let mut done = Vec::new();
     for (path, owner) in journals {
         let Some(journal) = ours(kernel, path, *owner) else { continue };
-        let mut outcomes = journal.restore_present(kernel);
+        let mut outcomes = journal.restore_those(kernel, Setting::of_poll_mode);
         for _ in 1..ATTEMPTS {
             if !outcomes.iter().any(|o| matches!(o.fate, Fate::Failed { .. })) {
                 break;
             }
             kernel.wait();
-            outcomes = journal.restore_present(kernel);
+            outcomes = journal.restore_those(kernel, Setting::of_poll_mode);
         }
         done.push(Done { journal, outcomes, removed: false });
     }

@@ -148,6 +148,21 @@ impl Setting {
         }
     }
 
+    /// It belongs to poll mode: without a poller packets wait for a timer.
+    pub fn of_poll_mode(&self) -> bool {
+        match self {
+            Setting::NapiDefer { .. } | Setting::NapiFlush { .. } => true,
+            Setting::DevDefer { .. } | Setting::DevFlush { .. } | Setting::RpsCpus { .. } => true,
+            Setting::NapiThreaded { .. } | Setting::DevThreaded { .. } | Setting::Gro { .. } => false,
+        }
+    }
+
+    /// It is a file whose write waits for the kernel's lock by trying again and again, so that a SCHED_FIFO thread would keep
+    /// the lock's owner from its CPU.
+    pub fn spins(&self) -> bool {
+        self.napi_id().is_none() && !matches!(self, Setting::Gro { .. })
+    }
+
     /// True if the setting can have this value.
     pub fn accepts(&self, value: &Value) -> bool {
         match (self, value) {

@@ -24,6 +24,7 @@
 //! | [`netset`] | how many CPUs do networking only | ES-17, ES-18 |
 //! | [`holding`] | whether a driver keeps its interrupts off | M&R 6.4, X-02 |
 //! | [`lease`] | until when something is held back for a poller that may have stopped | |
+//! | [`marking`] | how a handle learns its id, and for how long that is tried | |
 //! | [`turns`] | how many polls a turn makes, when a handle is stale | |
 //! | [`lending`] | when the poller runs behind its programs | M&R 7 |
 //! | [`contention`] | whether other programs compete, so that reads are watched | M&R 6.6.1 |
@@ -45,6 +46,7 @@ pub mod host;
 pub mod lease;
 pub mod lending;
 pub mod look;
+pub mod marking;
 pub mod near;
 pub mod netset;
 pub mod overflow;

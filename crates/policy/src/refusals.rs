@@ -21,7 +21,9 @@ pub const SOON: Nanos = 50 * MILLISECOND;
 /// Longest time that handles may learn no id, ns: the last try comes no later than this after the first refusal.
 pub const PATIENCE: Nanos = 700 * MILLISECOND;
 /// Without evidence for this long after a pause, refusals for want of an id begin anew, ns.
-pub const LAPSE: Nanos = 1000 * MILLISECOND;
+pub const LAPSE: Nanos = 300 * MILLISECOND;
+/// So many tries at least before it is given up: one burst and another a second later are no flood.
+pub const TRIES: u32 = 4;
 
 /// A pause that doubles.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,6 +52,7 @@ struct Unmarked {
     first: Nanos,
     until: Nanos,
     length: Nanos,
+    tries: u32,
 }
 
 /// The refusals of one source since its last takeover.
@@ -77,14 +80,14 @@ impl Refusals {
         if why == Refusal::Unmarked && !self.fallen {
             let run = match self.unmarked {
                 Some(last) if now <= last.until.saturating_add(LAPSE) => {
-                    Unmarked { length: last.length * 2, ..last }
+                    Unmarked { length: last.length * 2, tries: last.tries + 1, ..last }
                 }
-                _ => Unmarked { first: now, until: now, length: SOON },
+                _ => Unmarked { first: now, until: now, length: SOON, tries: 1 },
             };
             let end = run.first.saturating_add(PATIENCE);
-            if now < end {
+            if now < end || run.tries < TRIES {
                 // The last try comes in time, wherever the pauses before it have ended.
-                let until = now.saturating_add(run.length).min(end);
+                let until = now.saturating_add(run.length).min(end.max(now.saturating_add(SOON)));
                 self.unmarked = Some(Unmarked { until, ..run });
                 self.until = until;
                 return None;

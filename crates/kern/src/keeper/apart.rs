@@ -29,6 +29,18 @@ pub(super) fn isolate(fd: RawFd) {
     close(fd + 1, libc::c_uint::MAX);
     // The guard's thread may have been bound to one CPU; the keeper must run wherever there is time.
     _ = cpus::online().and_then(|all| cpus::set_affinity(0, &all));
+    fifo();
+    _ = std::fs::write("/proc/self/oom_score_adj", "-1000");
+    // Only what is touched stays in memory; receiving a journal walks through all of it once.
+    // SAFETY: plain flags.
+    unsafe { libc::mlockall(libc::MCL_CURRENT | libc::MCL_FUTURE | libc::MCL_ONFAULT) };
+    if let Ok((_, hard)) = nix::sys::resource::getrlimit(nix::sys::resource::Resource::RLIMIT_NOFILE) {
+        _ = nix::sys::resource::setrlimit(nix::sys::resource::Resource::RLIMIT_NOFILE, hard, hard);
+    }
+}
+
+/// Before all programs, where that is permitted.
+fn fifo() {
     // Under a flood a thread of the normal class can wait for seconds.
     let fifo = libc::sched_param { sched_priority: 1 };
     // SAFETY: `fifo` lives through the call; 0 is the calling thread.
@@ -38,13 +50,23 @@ pub(super) fn isolate(fd: RawFd) {
         // SAFETY: plain numbers; 0 is the calling thread.
         unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, -20) };
     }
-    _ = std::fs::write("/proc/self/oom_score_adj", "-1000");
-    // Only what is touched stays in memory; receiving a journal walks through all of it once.
-    // SAFETY: plain flags.
-    unsafe { libc::mlockall(libc::MCL_CURRENT | libc::MCL_FUTURE | libc::MCL_ONFAULT) };
-    if let Ok((_, hard)) = nix::sys::resource::getrlimit(nix::sys::resource::Resource::RLIMIT_NOFILE) {
-        _ = nix::sys::resource::setrlimit(nix::sys::resource::Resource::RLIMIT_NOFILE, hard, hard);
+}
+
+/// Does `work`, and lets programs run meanwhile if it `spins`: a SCHED_FIFO thread that tries again and again would keep the
+/// owner of the kernel's lock from its CPU.
+pub(super) fn gently<T>(spins: bool, work: impl FnOnce() -> T) -> T {
+    if spins {
+        let other = libc::sched_param { sched_priority: 0 };
+        // SAFETY: `other` lives through the call; 0 is the calling thread.
+        unsafe { libc::sched_setscheduler(0, libc::SCHED_OTHER, &raw const other) };
+        // SAFETY: plain numbers; 0 is the calling thread.
+        unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, -20) };
     }
+    let done = work();
+    if spins {
+        fifo();
+    }
+    done
 }
 
 /// Leaves every control group that could be frozen together with the guard's. True if the process is in none any more;

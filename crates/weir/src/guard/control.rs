@@ -26,12 +26,13 @@ use policy::{MILLISECOND, Nanos};
 use super::consumers::Consumers;
 use super::dispatch::{Dispatch, NewConsumer, Watch};
 use super::filters::Filters;
-use super::hands::Hands;
+use super::gauge::Gauge;
+use super::hands::{Hands, Hired};
 use super::interface::{Interface, Setup, State, Threads};
 use super::lend::Lending;
 use super::messages::{Command, Order, Report, Reports};
 use super::near::Near;
-use super::poller::{Gauge, Poller};
+use super::poller::Poller;
 use super::prod::Prod;
 use super::pulse::Pulse;
 use super::report::{Log, Server, StatusWriter};
@@ -98,6 +99,10 @@ pub struct Control {
     /// What marks handles, if this kernel has it and sources are taken over.
     steering: Option<Arc<Steering>>,
     pulse: Arc<Pulse>,
+    /// What each keeper watches.
+    beats: kern::keeper::Pulse,
+    /// The number that the hands have answered.
+    hands_beat: Arc<AtomicU64>,
     /// To the hands.
     orders: Sender<Order>,
     hands: Option<JoinHandle<anyhow::Result<()>>>,
@@ -163,6 +168,8 @@ pub fn run(opts: GuardOptions) -> anyhow::Result<ExitCode> {
         keeper: Arc::default(),
         steering,
         pulse,
+        beats: beats.clone(),
+        hands_beat: Arc::default(),
         dispatch: Arc::new(Mutex::new(Dispatch::new(possible, orders.clone()))),
         orders,
         hands: None,
@@ -281,6 +288,7 @@ impl Control {
                 self.look_around(now);
                 if let Some(number) = supervisor.tick(now, || self.slowest(watch), || self.headline()) {
                     self.watch_beat.0.store(number, Relaxed);
+                    let _ = self.orders.send(Order::Beat(number));
                     for worker in &self.workers {
                         let _ = worker.commands.send(Command::Beat(number));
                     }

@@ -9,23 +9,25 @@
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::atomic::Ordering::Relaxed;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SendError, Sender, TryRecvError};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use kern::change::{self, Change};
+use kern::change::Change;
 use kern::guard::{Handle, Steering, Views};
 use kern::journal::Fate;
 use kern::keeper::Keeper;
-use kern::settings::{Access, Setting};
+use kern::settings::Access;
 use policy::causes::{Refusal, Release};
+use policy::marking::{IN_PEACE_MAX, LOOKS};
 use policy::settling::PROD_MOST;
 use policy::switch::ModeSwitch;
 use policy::{MILLISECOND, Nanos};
 
 use super::dispatch::Dispatch;
+use super::gauge::Gauge;
 use super::marking::{Marking, Unmarked};
 use super::messages::{Adopted, Command, End, Order, Report, Reports};
 use super::prod::Prod;
@@ -33,13 +35,6 @@ use super::pulse::Pulse;
 use super::source::Source;
 use super::{clock, plan, sched};
 
-/// Between two looks whether handles are marked, while an XDP program is attached for nothing else. Where no packet
-/// comes it doubles at each look, up to [`LOOK_MAX`]: 50 looks a second at 32 silent sources cost 1 % of a CPU.
-const LOOK: Nanos = 20 * MILLISECOND;
-/// See [`LOOK`].
-const LOOK_MAX: Nanos = 200 * MILLISECOND;
-/// Queues that get no packets must not keep the XDP program attached: they are marked at takeover.
-const MARKING_MAX: Nanos = 10_000 * MILLISECOND;
 /// Stack of the thread, bytes: journals are written from it.
 const STACK: usize = 512 * 1024;
 
@@ -68,12 +63,22 @@ struct Life {
     in_peace: Option<Nanos>,
 }
 
+/// A poller, as the hands know it.
+pub struct Hired {
+    /// What it is told.
+    pub commands: Sender<Command>,
+    /// Keeps softirqs short on its CPU.
+    pub prod: Arc<Prod>,
+    /// Whether it shows that it runs.
+    pub gauge: Arc<Gauge>,
+}
+
 /// The thread's own.
 pub struct Hands {
     /// From everybody.
     pub orders: Receiver<Order>,
-    /// To the pollers.
-    pub pollers: Vec<(Sender<Command>, Arc<Prod>)>,
+    /// The pollers, in the order in which the policy knows them.
+    pub pollers: Vec<Hired>,
     /// To the control loop.
     pub reports: Reports,
     /// The maps.
@@ -86,12 +91,16 @@ pub struct Hands {
     pub pulse: Arc<Pulse>,
     /// Who puts settings back if this process cannot.
     pub keeper: Arc<Mutex<Option<Keeper>>>,
+    /// The last [`Order::Beat`].
+    pub beat: Arc<AtomicU64>,
 }
 
 /// Settings of a device hold for all its sources: they are made for the first and put back after the last.
 #[derive(Default)]
 struct OfDevice {
     polled: u32,
+    /// How often the keeper had put settings back when they were made.
+    revoked: u32,
     changes: Vec<Change>,
 }
 
@@ -111,6 +120,8 @@ struct Work {
     attach: Vec<Arc<Source>>,
     /// The next look at marks, and the time to the one after it.
     look: (Nanos, Nanos),
+    /// The guard ends: nothing is taken over any more.
+    resting: bool,
 }
 
 impl Hands {
@@ -125,22 +136,30 @@ impl Hands {
             sched::go_fifo();
             let access = Access::for_current_netns()?;
             let (lives, devices, leaving, later, attach) = Default::default();
-            let look = (Nanos::MAX, LOOK);
-            Work { h: self, access, lives, devices, leaving, later, attach, look }.run();
+            let look = (Nanos::MAX, LOOKS.0);
+            Work { h: self, access, lives, devices, leaving, later, attach, look, resting: false }.run();
             Ok(())
         })
     }
 }
 
-impl Life {
-    /// Gives the keeper the handle: without a last turn on it a queue stays silent until its flush timer fires.
-    fn keep(&self, keeper: &Mutex<Option<Keeper>>) {
-        if let (Some(handle), Ok(keeper)) = (&self.kept, keeper.lock())
-            && let Some(keeper) = keeper.as_ref()
-        {
-            // A keeper that is lost is noticed by the control loop, and the next one is told anew.
-            let _ = keeper.handle(self.source.now.napi_id.load(Relaxed), handle.as_fd());
-        }
+/// What became of a handle that was to be kept.
+enum Kept {
+    Yes,
+    /// The keeper does not answer.
+    Lost,
+    /// There is no keeper.
+    Nobody,
+}
+
+/// Gives the keeper the handle: without a last turn on it a queue stays silent until its flush timer fires.
+fn keep(keeper: &Mutex<Option<Keeper>>, id: u32, handle: &OwnedFd) -> Kept {
+    let Ok(keeper) = keeper.lock() else { return Kept::Nobody };
+    match keeper.as_ref().map(|k| k.handle(id, handle.as_fd())) {
+        Some(Err(e)) if e.is_lost() => Kept::Lost,
+        // One that it refuses, for there are too many, is served by the flush timer.
+        Some(_) => Kept::Yes,
+        None => Kept::Nobody,
     }
 }
 
@@ -180,11 +199,19 @@ impl Work {
             Order::Settle(slot) => {
                 if let Some(life) = self.lives.get(&slot).filter(|l| l.phase != Phase::Interrupt) {
                     // Refused it stays as long as it was: found and told by undo at the end, as any other.
-                    let _ = change::settle(&mut self.access, &life.changes);
+                    let _ = plan::settle(&mut self.access, &life.changes);
                 }
             }
             Order::GiveBack { adopted, why } => self.give_back(adopted, why),
             Order::NewKeeper => self.meet(),
+            Order::Beat(number) => self.h.beat.store(number, Relaxed),
+            Order::Rest => {
+                self.resting = true;
+                for poller in &self.h.pollers {
+                    // One whose thread has ended has nothing to give back.
+                    let _ = poller.commands.send(Command::Stop);
+                }
+            }
             Order::Stop => {}
         }
     }
@@ -210,13 +237,20 @@ impl Work {
             life.source.now.is_marking.store(true, Relaxed);
             life.marking.ask(&self.h.views);
             self.h.pulse.wake();
-            self.look = (clock::now() + LOOK, LOOK);
+            self.look = (clock::now() + LOOKS.0, LOOKS.0);
         }
         self.lives.insert(life.source.slot, life);
     }
 
     fn meet(&self) {
-        self.lives.values().for_each(|life| life.keep(&self.h.keeper));
+        for life in self.lives.values() {
+            if let Some(handle) = &life.kept
+                && let Kept::Lost = keep(&self.h.keeper, life.source.now.napi_id.load(Relaxed), handle)
+            {
+                self.h.reports.send(Report::KeeperLost);
+                return;
+            }
+        }
     }
 
     fn remove(&mut self, slot: usize) {
@@ -232,8 +266,13 @@ impl Work {
             let _ = keeper.drop_handle(life.source.now.napi_id.load(Relaxed));
         }
         if let Phase::Polled { poller } = life.phase {
-            let _ = self.h.pollers[poller].0.send(Command::Drop(slot));
-            self.leaving.push(life);
+            if self.h.pollers[poller].commands.send(Command::Drop(slot)).is_ok() {
+                self.leaving.push(life);
+            } else {
+                let changes = std::mem::take(&mut life.changes);
+                self.undo(&Arc::clone(&life.source), changes);
+                self.h.pulse.end();
+            }
         }
     }
 
@@ -243,21 +282,28 @@ impl Work {
 
     fn take(&mut self, source: &Arc<Source>, switch: ModeSwitch, poller: usize, evidence: Nanos) {
         let known = self.lives.get(&source.slot).is_some_and(|l| Arc::ptr_eq(&l.source, source));
-        // Its interface has gone meanwhile, and its switch with it.
+        // Its interface has gone meanwhile, or there was no socket for it.
         if !known {
+            self.refuse(source, switch, Refusal::Other, "it has no handle".into());
             return;
         }
         let now = clock::now();
-        self.h.pollers[poller].1.need(now + PROD_MOST);
+        self.h.pollers[poller].prod.need(now + PROD_MOST);
         match self.change(source.slot, poller) {
             Ok((handle, revoked)) => {
                 let adopted = Adopted { source: Arc::clone(source), handle, switch, evidence, revoked };
-                // A poller that does not listen any more is ending with the guard.
-                let _ = self.h.pollers[poller].0.send(Command::Adopt(adopted));
-                self.attach.push(Arc::clone(source));
+                match self.h.pollers[poller].commands.send(Command::Adopt(adopted)) {
+                    Ok(()) => self.attach.push(Arc::clone(source)),
+                    // Its thread has ended.
+                    Err(SendError(Command::Adopt(adopted))) => self.give_back(adopted, End::Refused),
+                    Err(_) => {}
+                }
             }
             Err((why, text)) => {
-                self.h.pollers[poller].1.need(0);
+                if let Some(mut life) = self.lives.remove(&source.slot) {
+                    self.end_peace(&mut life);
+                    self.lives.insert(source.slot, life);
+                }
                 source.release_rx(clock::now());
                 self.refuse(source, switch, why, text);
             }
@@ -274,10 +320,17 @@ impl Work {
             why => (Refusal::Unmarked, why.to_string()),
         })?;
         if life.kept.is_none() {
-            life.kept = life.marking.handle().as_fd().try_clone_to_owned().ok();
-            life.keep(&self.h.keeper);
+            let handle = life.marking.handle().as_fd().try_clone_to_owned().map_err(|e| other(&e))?;
+            match keep(&self.h.keeper, life.source.now.napi_id.load(Relaxed), &handle) {
+                Kept::Yes => life.kept = Some(handle),
+                Kept::Lost => self.h.reports.send(Report::KeeperLost),
+                Kept::Nobody => return Err(other(&"no keeper lives: another one is being started")),
+            }
         }
         let revoked = self.h.pulse.revoked();
+        // From here on it is missed if it does not run.
+        let next = &self.h.pollers[poller].gauge.next;
+        let _ = next.compare_exchange(0, clock::now(), Relaxed, Relaxed);
         self.h.pulse.begin();
         let changed = self.make(slot);
         let still = self.h.pulse.revoked() == revoked;
@@ -319,19 +372,15 @@ impl Work {
             anyhow::bail!("{why}");
         }
         let all = plan::of_source(&mut self.access, id, plan::Wish::Poll(source.flush))?;
-        let made = self.devices.get(&source.ifindex).is_some_and(|d| d.polled > 0);
+        let revoked = self.h.pulse.revoked();
+        let made = self.devices.get(&source.ifindex).is_some_and(|d| d.polled > 0 && d.revoked == revoked);
         let (of_device, own): (Vec<Change>, Vec<Change>) = all.iter().cloned().partition(Change::of_device);
         let now: Vec<Change> = if made { own } else { all.clone() };
-        let file = |c: &Change| c.of_device() || matches!(c.setting, Setting::RpsCpus { .. });
-        {
-            // Writes to files of a device are tried again and again until the kernel's lock is free.
-            let _gentle = now.iter().any(file).then(sched::Gentle::begin);
-            plan::make(&mut self.access, &source.journal, &now)?;
-        }
+        plan::make(&mut self.access, &source.journal, &now)?;
         if !of_device.is_empty() {
             let device = self.devices.entry(source.ifindex).or_default();
             device.polled += 1;
-            device.changes = of_device;
+            (device.revoked, device.changes) = (revoked, of_device);
         }
         source.has_changed(&all);
         if let Some(life) = self.lives.get_mut(&slot) {
@@ -358,11 +407,7 @@ impl Work {
                 back.append(&mut device.changes);
             }
         }
-        let file = |c: &Change| c.of_device() || matches!(c.setting, Setting::RpsCpus { .. });
-        let outcomes = {
-            let _gentle = back.iter().any(file).then(sched::Gentle::begin);
-            plan::put_back(&mut self.access, &source.journal, &back)
-        };
+        let outcomes = plan::put_back(&mut self.access, &source.journal, &back);
         source.has_changed(&[]);
         for outcome in outcomes.into_iter().filter(|o| matches!(o.fate, Fate::Left { .. })) {
             self.h.reports.send(Report::Left(outcome));
@@ -436,13 +481,13 @@ impl Work {
             new |= life.marking.look(&self.h.views);
         }
         let waits = |l: &&mut Life| {
-            l.in_peace.is_some_and(|since| l.marking.is_marked() || now.saturating_sub(since) > MARKING_MAX)
+            l.in_peace.is_some_and(|since| l.marking.is_marked() || now.saturating_sub(since) > IN_PEACE_MAX)
         };
         let mut lives = std::mem::take(&mut self.lives);
         lives.values_mut().filter(waits).for_each(|l| self.end_peace(l));
         let waiting = lives.values().any(|l| l.in_peace.is_some());
         self.lives = lives;
-        let next = if new { LOOK } else { (2 * self.look.1).min(LOOK_MAX) };
+        let next = if new { LOOKS.0 } else { (2 * self.look.1).min(LOOKS.1) };
         self.look = (if waiting { now + next } else { Nanos::MAX }, next);
     }
 

@@ -13,6 +13,7 @@ use kern::netns;
 use kern::settings::Access;
 
 use super::plan::{self, Found, LeftAlone, Wish};
+use super::sched;
 use super::source::{Counts, Now, Source};
 use crate::error::{failed, missing, usage};
 
@@ -59,6 +60,8 @@ pub struct Interface {
     pub sources: Vec<Arc<Source>>,
     /// XDP program; without it there is no shed and a source's handle must know its id already.
     pub rx: Option<Arc<Rx>>,
+    /// Queues that the program was loaded for.
+    rx_queues: usize,
     /// When it is attached, and why then.
     pub rx_when: (When, &'static str),
     /// Why there is none.
@@ -127,6 +130,7 @@ impl Interface {
             first_slot: 0,
             sources: Vec::new(),
             rx: None,
+            rx_queues: 0,
             rx_when: (When::Start, ""),
             no_rx: None,
             fallback: None,
@@ -165,8 +169,9 @@ impl Interface {
         let start = plan::at_start(setup.access, ifindex, &self.name);
         plan::make(setup.access, self.journal()?, &start)?;
         self.started = start.len();
-        if self.rx.is_none() || first != self.first_slot || queues as usize != self.sources.len() {
+        if self.rx.is_none() || first != self.first_slot || queues as usize != self.rx_queues {
             self.close_rx();
+            self.rx_queues = queues as usize;
             match self.load_rx(setup, ifindex, first, queues as usize) {
                 Ok(rx) => (self.rx, self.no_rx) = (Some(Arc::new(rx)), None),
                 Err(e) => self.no_rx = Some(e),
@@ -210,20 +215,20 @@ impl Interface {
             };
             if same {
                 self.journal = Some(journal);
-                return Ok(());
             }
         }
-        let claimed = Journal::claim(setup.journal_dir, setup.access, ifindex);
-        let (journal, _left) = claimed.map_err(|e| match e {
-            ClaimError::Guarded { .. } => usage(e),
-            ClaimError::Other(e) => failed(e),
-        })?;
-        if let Ok(keeper) = setup.keeper.lock()
-            && let Some(keeper) = keeper.as_ref()
-        {
-            keeper.journal(&journal)?;
+        if self.journal.is_none() {
+            let claimed = Journal::claim(setup.journal_dir, setup.access, ifindex);
+            let (journal, _left) = claimed.map_err(|e| match e {
+                ClaimError::Guarded { .. } => usage(e),
+                ClaimError::Other(e) => failed(e),
+            })?;
+            self.journal = Some(Arc::new(Mutex::new(journal)));
         }
-        self.journal = Some(Arc::new(Mutex::new(journal)));
+        // Before the first change; what the keeper has already it takes again.
+        let journal = self.journal()?.lock().map_err(|_| anyhow::anyhow!("its journal is broken"))?;
+        let keeper = setup.keeper.lock().map_err(|_| anyhow::anyhow!("the keeper is broken"))?;
+        keeper.as_ref().context("no keeper lives: another one is being started")?.journal(&journal)?;
         Ok(())
     }
 
@@ -448,7 +453,10 @@ impl Interface {
         self.close_rx();
         let Some(journal) = self.journal.take() else { return Ok(true) };
         let journal = journal.lock().map_err(|_| anyhow::anyhow!("its journal is broken"))?;
-        let outcomes = journal.restore(access);
+        let outcomes = {
+            let _gentle = sched::Gentle::begin();
+            journal.restore(access)
+        };
         outcomes.iter().for_each(&mut hear);
         let complete = outcomes.iter().all(Outcome::settled);
         if complete {

@@ -11,23 +11,11 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use kern::guard::{Handle, Reach, Steering, Views};
-use policy::{MILLISECOND, Nanos, lease};
+use policy::marking::{self, MARKS_MAX, NAP, PATIENCE, SPARE, Way};
+use policy::{MILLISECOND, lease};
 
 use super::clock;
 use super::source::Source;
-
-/// Longest wait for a packet that marks the handle.
-const PATIENCE: Nanos = 10 * MILLISECOND;
-/// So long a takeover waits for a steered datagram before it takes what costs more: a ring, or a frame that is rewritten.
-const STEERED: Nanos = 3 * MILLISECOND;
-/// Frames that may be rewritten per takeover in vain; each is lost to its consumer and counted as `marked`.
-const MARKS_MAX: u16 = 4;
-/// Handles that may be replaced per takeover: with queues loaded alike each try hits the right one by chance.
-const HANDLES_MAX: u32 = 128;
-/// Between two looks at a handle.
-const NAP: Duration = Duration::from_micros(50);
-/// Frames that somebody would miss and that are spared before one of them marks a handle in peace.
-const SPARE: u32 = 64;
 
 /// Why a handle is not marked.
 #[derive(Debug, thiserror::Error)]
@@ -101,6 +89,8 @@ impl Marking {
 
     /// Asks for one frame to be rewritten in peace; the first ones that somebody would miss are let go. Returns at once.
     pub fn ask(&self, views: &Views) {
+        // A frame that was rewritten finds the handle only if it is steered there.
+        self.steer(u32::MAX);
         rewrite(&self.source, views, &self.handle, SPARE);
     }
 
@@ -127,41 +117,41 @@ impl Marking {
         if self.marked {
             return Ok(());
         }
-        let (start, mut strangers, mut asked, mut seen) = (clock::now(), 0, 0, None);
+        let (start, mut strangers, mut asked, mut seen, mut rings) = (clock::now(), 0, 0, None, true);
         let stat = &views.rx_stats[self.source.slot];
-        let steered = self.steer(0);
+        let steers = self.steer(0);
         let result = loop {
+            let (waited, id) = (clock::now().saturating_sub(start), self.source.now.napi_id.load(Relaxed));
+            let way = marking::way(waited, strangers, steers, id != 0 && rings, self.source.rx_attached());
+            match way {
+                Way::Ring => match Handle::by_id(id) {
+                    Ok(ring) => self.handle = ring,
+                    Err(_) => {
+                        rings = false;
+                        continue;
+                    }
+                },
+                Way::GiveUp => {
+                    break Err(match strangers {
+                        0 => Unmarked::Silence,
+                        n => Unmarked::Strangers(n),
+                    });
+                }
+                Way::Steer | Way::Rewrite => {}
+            }
             match self.told(views)? {
                 Told::Id => break Ok(()),
                 Told::Nothing => {}
                 Told::Never => {
                     strangers += 1;
-                    if strangers >= HANDLES_MAX {
-                        break Err(Unmarked::Strangers(strangers));
-                    }
                     self.replace()?;
-                    self.steer(0);
+                    // When frames are rewritten others are let go, so that none of them takes their place.
+                    self.steer(if way == Way::Rewrite { u32::MAX } else { 0 });
                     seen = None;
                     continue;
                 }
             }
-            let waited = clock::now().saturating_sub(start);
-            let (second, id) = (!steered || waited > STEERED, self.source.now.napi_id.load(Relaxed));
-            if second
-                && id != 0
-                && let Ok(ring) = Handle::by_id(id)
-            {
-                self.handle = ring;
-                continue;
-            }
-            if waited > PATIENCE {
-                break Err(match strangers {
-                    0 => Unmarked::Silence,
-                    n => Unmarked::Strangers(n),
-                });
-            }
-            // Attaching takes milliseconds, which a steered datagram mostly saves.
-            if second || self.source.rx_attached() {
+            if way == Way::Rewrite {
                 if let Err(e) = self.source.hold_rx() {
                     break Err(Unmarked::Rx(e));
                 }
@@ -172,7 +162,7 @@ impl Marking {
                     rewrite(&self.source, views, &self.handle, 0);
                 }
             }
-            std::thread::sleep(NAP);
+            std::thread::sleep(Duration::from_nanos(NAP));
         };
         self.end(views);
         result

@@ -52,6 +52,8 @@ pub enum Report {
     Released { source: Arc<Source>, time: Nanos, why: Release },
     /// A poller is not on its CPU any more, or is there again.
     Moved { cpu: usize, away: bool },
+    /// The keeper does not answer.
+    KeeperLost,
     /// A setting that somebody else has changed while it was weir's: it is left.
     Left(Outcome),
     /// Something is not as it should be, and goes on.
@@ -92,6 +94,10 @@ pub enum Order {
     },
     /// Another keeper has taken over from one that is lost: it knows no handle yet.
     NewKeeper,
+    /// Say that the thread still runs, by this number.
+    Beat(u64),
+    /// The guard ends: take nothing over any more, and have the pollers give back what they have.
+    Rest,
     /// End: all pollers have given back what they had.
     Stop,
 }

@@ -24,6 +24,8 @@ mod dispatch;
 #[cfg(not(no_bpf))]
 mod filters;
 #[cfg(not(no_bpf))]
+mod gauge;
+#[cfg(not(no_bpf))]
 mod hands;
 #[cfg(not(no_bpf))]
 mod interface;

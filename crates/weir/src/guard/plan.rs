@@ -13,6 +13,8 @@ use kern::napi::{Napi, Threaded};
 use kern::settings::{Access, Setting, Value};
 use policy::MILLISECOND;
 
+use super::sched;
+
 /// Timer expiries without a turn after which the kernel goes back to interrupts; each turn resets the count.
 const DEFER: u64 = 8;
 /// Flush timeout from a takeover until it has settled, ns: while other sources are taken over, which takes some ms each under
@@ -243,12 +245,27 @@ pub fn preview(access: &mut Access, name: &str, wish: Wish) -> anyhow::Result<(V
 /// # Errors
 /// As [`change::make`]; then everything is as before.
 pub fn make(access: &mut Access, journal: &Shared, changes: &[Change]) -> anyhow::Result<()> {
+    let _gentle = gentle(changes);
     let mut journal = journal.lock().map_err(|_| anyhow::anyhow!("its journal is broken"))?;
     change::make(access, &mut journal, changes).context("a setting")
 }
 
+/// The takeover is over: what it held longer gets its value of poll mode.
+///
+/// # Errors
+/// As [`change::settle`].
+pub fn settle(access: &mut Access, changes: &[Change]) -> kern::error::Result<()> {
+    let _gentle = gentle(changes);
+    change::settle(access, changes)
+}
+
+fn gentle(changes: &[Change]) -> Option<sched::Gentle> {
+    changes.iter().any(|c| c.setting.spins()).then(sched::Gentle::begin)
+}
+
 /// Puts the old values back; what somebody else has changed meanwhile is left.
 pub fn put_back(access: &mut Access, journal: &Shared, changes: &[Change]) -> Vec<Outcome> {
+    let _gentle = gentle(changes);
     journal.lock().map_or_else(|_| Vec::new(), |journal| change::put_back(access, &journal, changes))
 }
 

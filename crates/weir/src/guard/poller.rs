@@ -3,7 +3,7 @@
 //! It owns the turns, and the handles of the sources that it polls. It changes no setting and waits for nothing but its
 //! next turn: takeover and release are the hands' work. Everything it shares goes through atomics.
 
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, Sender, TryRecvError};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -13,13 +13,14 @@ use policy::bulk::Bulk;
 use policy::causes::Release;
 use policy::contention::Pauses;
 use policy::holding::Holding;
-use policy::poller::{Action, Config, Counts, Poller as Policy};
+use policy::poller::{Action, Config, Poller as Policy};
 use policy::settling::Settling;
 use policy::turns::Turns;
 use policy::{Nanos, lease};
 
 use super::clock;
 use super::dispatch::Dispatch;
+use super::gauge::Gauge;
 use super::lend::{Lender, Lending};
 use super::messages::{Adopted, Command, End, Order, Report, Reports};
 use super::prod::Prod;
@@ -33,25 +34,6 @@ mod turn;
 /// which on the slowest machine takes some milliseconds.
 const PROOF_TRIES: u32 = 200;
 const PROOF_NAP: Duration = Duration::from_micros(50);
-
-/// Figures of one poller for the status, written by it now and then.
-#[derive(Default)]
-pub struct Gauge {
-    /// Counters of the policy.
-    pub counts: Mutex<Counts>,
-    /// Time spent on packets, ns.
-    pub busy_ns: AtomicU64,
-    /// NET_RX softirq time on its CPU that was charged to the budget, ns.
-    pub softirq_ns: AtomicU64,
-    /// Sources it polls at present.
-    pub polling: AtomicU32,
-    /// The last [`Command::Beat`].
-    pub beat: AtomicU64,
-    /// When it means to run again at the latest, ns; 0 while it polls nothing.
-    pub next: AtomicU64,
-    /// It is not on its CPU.
-    pub away: AtomicBool,
-}
 
 /// Everything a poller's thread needs.
 pub struct Poller {
@@ -118,7 +100,12 @@ impl Poller {
     /// Runs until [`Command::Stop`] or until the control loop is gone; releases all sources at the end.
     pub fn run(self, config: Config, bell: &kern::guard::Bell) -> anyhow::Result<()> {
         sched::pin(self.cpu)?;
-        let (class, refused) = if self.yielding { (Class::Other, None) } else { sched::go_fifo() };
+        let (class, refused) = if self.yielding {
+            sched::ordinary();
+            (Class::Other, None)
+        } else {
+            sched::go_fifo()
+        };
         // Sleeps must end on time also under SCHED_OTHER; the default slack is 50 us.
         // SAFETY: plain system call on the calling thread.
         unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1) };
@@ -342,7 +329,9 @@ impl Loop {
     fn release(&mut self, slot: usize, why: Release) {
         let Some(polled) = self.polled[slot].take() else { return };
         let Polled { source, handle, revoked, .. } = polled;
-        self.p.views.source_ctls[slot].mode.store(mode::INTERRUPT, Relaxed);
+        // An interface that was lost meanwhile has another mode by now.
+        let mode = &self.p.views.source_ctls[slot].mode;
+        let _ = mode.compare_exchange(mode::POLL, mode::INTERRUPT, Relaxed, Relaxed);
         self.p.gauge.polling.fetch_sub(1, Relaxed);
         self.meter();
         if let Some(switch) = self.policy.released(clock::now(), slot) {

@@ -9,7 +9,7 @@ use std::time::Duration;
 use kern::guard::{Steering, Views, mode};
 use policy::{Nanos, lease};
 
-use super::poller::Gauge;
+use super::gauge::Gauge;
 use super::{clock, sched};
 
 /// Stack of the thread, bytes.
@@ -82,6 +82,11 @@ impl Pulse {
     /// How often the keeper has put settings back while this guard was silent.
     pub fn revoked(&self) -> u32 {
         self.keeper.revoked()
+    }
+
+    /// False once its thread has ended.
+    pub fn runs(&self) -> bool {
+        self.thread.lock().is_ok_and(|t| t.as_ref().is_some_and(|t| !t.is_finished()))
     }
 
     /// Ends the thread.

@@ -193,7 +193,8 @@ impl Maker {
             let steered = control.steered(interface.first_slot);
             let mut shed_total = 0;
             let mut marked_total = steered;
-            marked += steered.saturating_sub(self.last.steered.insert(interface.first_slot, steered).unwrap_or(0));
+            marked +=
+                steered.saturating_sub(self.last.steered.insert(interface.first_slot, steered).unwrap_or(0));
             for source in &interface.sources {
                 let (stat, rx) = (&views.source_stats[source.slot], &views.rx_stats[source.slot]);
                 let now = [

@@ -80,25 +80,38 @@ impl Drop for Urgent {
     }
 }
 
-/// The calling thread, which is SCHED_FIFO, shares its CPU with programs until this is dropped: what waits for others by trying
-/// again and again must let them run.
-pub struct Gentle(());
+/// The calling thread shares its CPU with programs until this is dropped, if it is SCHED_FIFO: what waits for others by
+/// trying again and again must let them run.
+pub struct Gentle {
+    fifo: bool,
+}
 
 impl Gentle {
     /// From here on.
     pub fn begin() -> Self {
-        let param = libc::sched_param { sched_priority: 0 };
-        // SAFETY: plain system call on the calling thread; giving priority up is always permitted.
-        unsafe { libc::sched_setscheduler(0, libc::SCHED_OTHER, &raw const param) };
-        strong();
-        Self(())
+        // SAFETY: plain system call on the calling thread.
+        let fifo = unsafe { libc::sched_getscheduler(0) } == libc::SCHED_FIFO;
+        if fifo {
+            ordinary();
+            strong();
+        }
+        Self { fifo }
     }
 }
 
 impl Drop for Gentle {
     fn drop(&mut self) {
-        go_fifo();
+        if self.fifo {
+            go_fifo();
+        }
     }
+}
+
+/// Makes the calling thread SCHED_OTHER, whatever it has inherited.
+pub fn ordinary() {
+    let param = libc::sched_param { sched_priority: 0 };
+    // SAFETY: plain system call on the calling thread; giving priority up is always permitted.
+    unsafe { libc::sched_setscheduler(0, libc::SCHED_OTHER, &raw const param) };
 }
 
 /// Makes the calling thread run only when nothing else wants the CPU, where that is permitted.

@@ -97,7 +97,11 @@ impl Control {
                 self.log.event(clock::now(), "refused", &source.name, &why);
                 let mine = |s: &Arc<Source>| Arc::ptr_eq(s, &source);
                 let found = self.interfaces.iter().position(|i| i.sources.iter().any(mine));
-                if let (Some(Fallback::Thread), Some(index), Mode::Auto) = (fallback, found, self.opts.mode) {
+                // What works for another source of the interface is not given up for this one.
+                let polled = |i: &Interface| i.sources.iter().any(|s| s.now.changed.load(Relaxed) > 0);
+                if let (Some(Fallback::Thread), Some(index), Mode::Auto) = (fallback, found, self.opts.mode)
+                    && !polled(&self.interfaces[index])
+                {
                     self.go_thread(index, why);
                 }
             }
@@ -145,7 +149,14 @@ impl Control {
                     }
                 }
             }
+            Report::KeeperLost => self.replace_keeper("it does not answer"),
             Report::Failed { cpu, why } => {
+                // Nothing is ordered from it any more.
+                if let (Some(index), Ok(mut dispatch)) =
+                    (self.workers.iter().position(|w| w.cpu == cpu), self.dispatch.lock())
+                {
+                    dispatch.set_away(index, true);
+                }
                 self.log.line("warning", &format!("CPU {cpu}"), &format!("its poller ended: {why}"));
             }
         }

@@ -46,16 +46,17 @@ impl Control {
         if self.opts.ablate.contains(&Ablate::Release) {
             timing = policy::switch::Timing { hold_min: NEVER, hold_max: NEVER, ..timing };
         }
+        // The hands know a source before anybody can order its takeover.
+        if full_polls > 0 {
+            for source in interface.sources.iter().filter(|s| !s.is_left_alone() && !s.threaded) {
+                let _ = self.orders.send(Order::Add(Arc::clone(source)));
+            }
+        }
         if let (Ok(mut dispatch), true) = (self.dispatch.lock(), full_polls > 0) {
             let known =
                 |s: &&Arc<Source>| !s.is_left_alone() && !s.threaded && s.now.napi_id.load(Relaxed) != 0;
             for source in interface.sources.iter().filter(known) {
                 dispatch.add(source, timing);
-            }
-        }
-        if full_polls > 0 {
-            for source in interface.sources.iter().filter(|s| !s.is_left_alone() && !s.threaded) {
-                let _ = self.orders.send(Order::Add(Arc::clone(source)));
             }
         }
         self.pulse.wake();

@@ -21,27 +21,36 @@ impl Control {
         let _ = self.orders.send(Order::NewKeeper);
         Ok(())
     }
-    /// Starts another keeper for one that is lost, and ends that.
+    /// Looks whether there is a keeper, and starts another one if not: at each tick until one lives.
     pub(super) fn look_at_keeper(&mut self) {
-        let Some(beats) = self.keeper.lock().ok().and_then(|mut slot| {
-            let lost = slot.as_mut().is_some_and(|k| !k.alive());
-            lost.then(|| slot.take()).flatten().map(|keeper| {
-                let beats = keeper.pulse();
-                keeper.kill();
-                beats
-            })
-        }) else {
-            return;
-        };
-        self.log.line("warning", "keeper", "it ended; another one is started");
+        let lives = self.keeper.lock().is_ok_and(|mut k| k.as_mut().is_some_and(Keeper::alive));
+        if !lives {
+            self.replace_keeper("it ended");
+        }
+    }
+
+    /// Ends a keeper that is lost, and starts another one.
+    pub(super) fn replace_keeper(&mut self, why: &str) {
+        if let Some(lost) = self.keeper.lock().ok().and_then(|mut k| k.take()) {
+            lost.kill();
+        }
+        self.log.line("warning", "keeper", &format!("{why}; another one is started"));
+        let beats = self.beats.clone();
         if let Err(e) = self.start_keeper(&beats) {
             self.log.line("warning", "keeper", &format!("{e:#}"));
         }
     }
+
     pub(super) fn start_hands(&mut self, orders: Receiver<Order>) -> anyhow::Result<()> {
+        let hired = |w: &Worker| Hired {
+            commands: w.commands.clone(),
+            prod: Arc::clone(&w.prod),
+            gauge: Arc::clone(&w.gauge),
+        };
         let hands = Hands {
             orders,
-            pollers: self.workers.iter().map(|w| (w.commands.clone(), Arc::clone(&w.prod))).collect(),
+            pollers: self.workers.iter().map(hired).collect(),
+            beat: Arc::clone(&self.hands_beat),
             reports: self.reports(),
             views: Arc::clone(&self.gauges.views),
             dispatch: Arc::clone(&self.dispatch),
@@ -58,12 +67,15 @@ impl Control {
     /// The number that the slowest thread has answered; `None` if one has ended.
     pub(super) fn slowest(&self, watch: Option<&JoinHandle<anyhow::Result<()>>>) -> Option<u64> {
         let alive = |w: &Worker| w.thread.as_ref().is_some_and(|t| !t.is_finished());
-        if watch.is_some_and(JoinHandle::is_finished) || !self.workers.iter().all(alive) {
+        let hands = self.hands.as_ref().is_some_and(|t| !t.is_finished());
+        let watches = !watch.is_some_and(JoinHandle::is_finished);
+        if !(watches && hands && self.pulse.runs() && self.workers.iter().all(alive)) {
             return None;
         }
         let pollers = self.workers.iter().map(|w| w.gauge.beat.load(Relaxed));
         let watch = watch.map(|_| self.watch_beat.1.load(Relaxed));
-        Some(pollers.chain(watch).min().unwrap_or(u64::MAX))
+        let hands = [self.hands_beat.load(Relaxed)];
+        Some(pollers.chain(watch).chain(hands).min().unwrap_or(u64::MAX))
     }
     pub(super) fn start_watch(
         &self,
@@ -135,8 +147,11 @@ impl Control {
     }
     /// Ends the pollers, each of which gives its sources back first; then the hands, who put the settings back.
     pub(super) fn end_workers(&mut self) {
-        for worker in &self.workers {
-            let _ = worker.commands.send(Command::Stop);
+        // By the hands, so that nothing is taken over after it; by this thread too, should they have ended.
+        if self.orders.send(Order::Rest).is_err() {
+            for worker in &self.workers {
+                let _ = worker.commands.send(Command::Stop);
+            }
         }
         for thread in self.workers.iter_mut().filter_map(|w| w.thread.take()) {
             let _ = thread.join();

@@ -112,10 +112,11 @@ impl Loop {
         self.p.prod.need(until);
         self.policy.turned(now, slot, turn);
         if bulk {
-            self.release(slot, Release::Bulk);
+            // Before it can be ordered anew.
             if let Ok(mut dispatch) = self.p.dispatch.lock() {
                 dispatch.was_bulk(slot, now);
             }
+            self.release(slot, Release::Bulk);
         } else if leaks {
             self.release(slot, Release::Leaks);
         }

@@ -1,0 +1,75 @@
+//! How a handle learns the id of its NAPI, and for how long it is tried.
+//!
+//! A datagram of a flow that the firewall lets through is steered to it; that costs one datagram and no time. A ring that polls
+//! by the id costs more system calls per turn. A frame that XDP rewrites takes attaching the program, and a firewall may drop it.
+//!
+//! # Properties
+//! - One takeover tries for [`PATIENCE`] at most and takes no more than [`HANDLES_MAX`] datagrams and [`MARKS_MAX`] frames.
+//! - Packets of other queues never keep the second way from being tried.
+
+use crate::{MILLISECOND, Nanos};
+
+/// Longest wait for a packet that marks the handle, ns.
+pub const PATIENCE: Nanos = 10 * MILLISECOND;
+/// So long a takeover waits for a steered datagram before it takes what costs more, ns.
+pub const STEERED: Nanos = 3 * MILLISECOND;
+/// Frames that may be rewritten per takeover in vain; each is lost to its consumer.
+pub const MARKS_MAX: u16 = 4;
+/// Handles that may be replaced per takeover: with queues loaded alike each try hits the right one by chance.
+pub const HANDLES_MAX: u32 = 128;
+/// Between two looks at a handle, ns.
+pub const NAP: Nanos = 50_000;
+/// Frames that somebody would miss and that are spared before one of them marks a handle in peace.
+pub const SPARE: u32 = 64;
+/// Between two looks at handles that are marked in peace, at first and at most, ns: where no packet comes it doubles at each
+/// look. 50 looks a second at 32 silent sources cost 1 % of a CPU.
+pub const LOOKS: (Nanos, Nanos) = (20 * MILLISECOND, 200 * MILLISECOND);
+/// Queues that get no packets must not keep the XDP program attached: they are marked at takeover. ns.
+pub const IN_PEACE_MAX: Nanos = 10_000 * MILLISECOND;
+
+/// What is tried next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// A steered datagram may come.
+    Steer,
+    /// A ring, if the kernel has it; else as [`Way::Rewrite`].
+    Ring,
+    /// One frame is rewritten.
+    Rewrite,
+    /// The takeover is refused.
+    GiveUp,
+}
+
+/// The way after `waited` ns and `strangers` packets of other queues or past every NAPI. `steers`: datagrams can be steered
+/// here; `listed`: the kernel lists the NAPI's id; `attached`: the XDP program is attached already.
+pub fn way(waited: Nanos, strangers: u32, steers: bool, listed: bool, attached: bool) -> Way {
+    if waited > PATIENCE || strangers >= HANDLES_MAX {
+        Way::GiveUp
+    } else if steers && waited <= STEERED {
+        // It costs nothing more where the program is there.
+        if attached { Way::Rewrite } else { Way::Steer }
+    } else if listed {
+        Way::Ring
+    } else {
+        Way::Rewrite
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        /// Whatever comes, the second way has its time, and everything ends.
+        #[test]
+        fn the_second_way_has_its_time(strangers in 0..HANDLES_MAX, listed: bool, attached: bool, steers: bool) {
+            let second = way(STEERED + 1, strangers, steers, listed, attached);
+            prop_assert_eq!(second, if listed { Way::Ring } else { Way::Rewrite });
+            prop_assert_eq!(way(PATIENCE + 1, strangers, steers, listed, attached), Way::GiveUp);
+            prop_assert_eq!(way(0, HANDLES_MAX, steers, listed, attached), Way::GiveUp);
+            // Without steering nothing is waited for.
+            prop_assert_eq!(way(0, 0, false, listed, attached), if listed { Way::Ring } else { Way::Rewrite });
+        }
+    }
+}
