@@ -19,10 +19,10 @@ pub const MAX_JOURNALS: usize = 256;
 pub const MAX_BYTES: usize = 64 * 1024;
 
 /// Makes `dir` and its parents if need be, for this user alone (0700). One that is there must be a real directory of this
-/// user; it is closed to others if it is not.
+/// user that nobody else may write to; its mode is left as it is, for it may be one that others need.
 ///
 /// # Errors
-/// If it is a link or no directory, belongs to another user, or cannot be made.
+/// If it is a link or no directory, belongs to another user or may be written to by one, or cannot be made.
 pub fn private(dir: &Path) -> Result<()> {
     let shown = || dir.display().to_string();
     match fs::DirBuilder::new().recursive(true).mode(0o700).create(dir) {
@@ -44,8 +44,8 @@ pub fn private(dir: &Path) -> Result<()> {
     if meta.uid() != nix::unistd::geteuid().as_raw() {
         return refused("belongs to another user, so not trusted");
     }
-    if meta.permissions().mode() & 0o077 != 0 {
-        file.set_permissions(fs::Permissions::from_mode(0o700)).map_err(|e| Error::io(shown(), e))?;
+    if meta.permissions().mode() & 0o022 != 0 {
+        return refused("others may write to it, so not trusted; chmod 0700 it, or name another one");
     }
     Ok(())
 }
@@ -197,9 +197,13 @@ mod tests {
         let dir = base.path().join("run/weir");
         private(&dir).unwrap();
         assert_eq!(mode(&dir), 0o700);
+        // One that others may read is none that they could put something into.
         fs::set_permissions(&dir, fs::Permissions::from_mode(0o755)).unwrap();
         private(&dir).unwrap();
-        assert_eq!(mode(&dir), 0o700, "closed again");
+        assert_eq!(mode(&dir), 0o755, "left as it is");
+        fs::set_permissions(&dir, fs::Permissions::from_mode(0o1777)).unwrap();
+        assert!(private(&dir).unwrap_err().to_string().contains("others may write"));
+        assert_eq!(mode(&dir), 0o777);
         let link = base.path().join("link");
         std::os::unix::fs::symlink(&dir, &link).unwrap();
         assert!(private(&link).unwrap_err().to_string().contains("a link"));

@@ -30,12 +30,13 @@ use super::gauge::Gauge;
 use super::hands::{Hands, Hired};
 use super::interface::{Interface, Setup, State, Threads};
 use super::lend::Lending;
+use super::log::Log;
 use super::messages::{Command, Order, Report, Reports};
 use super::near::Near;
+use super::outputs::{ANSWERS_MAX, Server, StatusWriter};
 use super::poller::Poller;
 use super::prod::Prod;
 use super::pulse::Pulse;
-use super::report::{Log, Server, StatusWriter};
 use super::sessions::Sessions;
 use super::source::Source;
 use super::start::{Signals, allowed_cpus, dry_run, load, resolve};
@@ -48,6 +49,7 @@ use crate::parse::{Ablate, Mode, Period, Sched};
 mod intake;
 mod links;
 mod options;
+mod status;
 mod threads;
 
 /// Time between two looks at links and consumers.
@@ -245,6 +247,7 @@ impl Control {
         status: &mut StatusWriter,
         (supervisor, watch): (&mut Supervisor, Option<&JoinHandle<anyhow::Result<()>>>),
     ) -> anyhow::Result<()> {
+        let (mut lines, mut answers) = (status::Maker::default(), status::Maker::default());
         let mut links = LinkWatch::open()?;
         let mut tick = clock::now() + TICK;
         let mut line = clock::now() + 1000 * MILLISECOND;
@@ -296,9 +299,17 @@ impl Control {
             }
             if now >= line {
                 line = now + 1000 * MILLISECOND;
-                status.write(self, now)?;
+                let (changes, events) = self.log.take();
+                match status.wants() {
+                    Ok(true) => status.write(lines.status(self, now, changes, events))?,
+                    Ok(false) => {}
+                    Err(why) => self.log.line("warning", "status", &format!("{why}: no more status lines")),
+                }
             }
-            server.answer(self, now);
+            for stream in std::iter::from_fn(|| server.asked()).take(ANSWERS_MAX) {
+                let (changes, events) = self.log.peek();
+                server.answer(stream, &answers.status(self, now, changes, events));
+            }
             if signals.reload.swap(false, Relaxed) {
                 supervisor.reloading();
                 self.reload();

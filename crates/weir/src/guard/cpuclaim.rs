@@ -1,8 +1,8 @@
 //! One guard owns a CPU: two pollers on one CPU would each count the other's time as the programs'.
 
-use std::fs::{DirBuilder, File, OpenOptions};
+use std::fs::{File, OpenOptions};
 use std::io::{Read, Seek, Write};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 use nix::fcntl::{Flock, FlockArg};
@@ -12,35 +12,12 @@ use crate::error::{failed, usage};
 /// CPUs claimed for this process, as locks that end with it.
 pub struct Claims(#[allow(dead_code, reason = "held for the locks")] Vec<Flock<File>>);
 
-/// Makes `dir` if it is not there, for its owner alone, and makes sure that nobody else could have put anything into it: a
-/// directory of another user, or one that others may write to, is refused.
-///
-/// # Errors
-/// Why it is not private, or the kernel's answer.
-fn private(dir: &Path) -> anyhow::Result<()> {
-    let said = |why: String| failed(format!("{}: {why}", dir.display()));
-    DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(|e| said(e.to_string()))?;
-    // Of the name itself: a link that leads to a private directory may lead elsewhere a moment later.
-    let meta = std::fs::symlink_metadata(dir).map_err(|e| said(e.to_string()))?;
-    let own = nix::unistd::geteuid().as_raw();
-    if !meta.is_dir() {
-        return Err(said("not a directory".to_owned()));
-    }
-    if meta.uid() != own {
-        return Err(said(format!("owned by uid {}, not {own}; remove it, or name another one", meta.uid())));
-    }
-    if meta.mode() & 0o022 != 0 {
-        return Err(said("others may write to it; chmod 0700 it, or name another one".to_owned()));
-    }
-    Ok(())
-}
-
 /// Claims each CPU.
 ///
 /// # Errors
 /// Usage error naming the guard that has one of them. A failure if the directory is not private or a lock file is a link.
 pub fn claim(dir: &Path, cpus: &[usize]) -> anyhow::Result<Claims> {
-    private(dir)?;
+    kern::rundir::private(dir).map_err(failed)?;
     let mut locks = Vec::new();
     for cpu in cpus {
         let path = dir.join(format!("cpu-{cpu}.lock"));
@@ -76,7 +53,7 @@ pub fn claim(dir: &Path, cpus: &[usize]) -> anyhow::Result<Claims> {
 #[cfg(test)]
 mod tests {
     use std::fs::Permissions;
-    use std::os::unix::fs::{PermissionsExt, symlink};
+    use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 
     use super::*;
 
@@ -101,13 +78,13 @@ mod tests {
         let top = tempfile::tempdir().unwrap();
         let (dir, victim) = (top.path().join("run"), top.path().join("victim"));
         std::fs::write(&victim, "precious").unwrap();
-        private(&dir).unwrap();
+        kern::rundir::private(&dir).unwrap();
         symlink(&victim, dir.join("cpu-0.lock")).unwrap();
         text(claim(&dir, &[0]));
         assert_eq!(std::fs::read_to_string(&victim).unwrap(), "precious");
         let link = top.path().join("link");
         symlink(&dir, &link).unwrap();
-        assert!(text(claim(&link, &[1])).contains("not a directory"));
+        assert!(text(claim(&link, &[1])).contains("a link or no directory"));
     }
 
     #[test]

@@ -35,6 +35,8 @@ mod leader;
 #[cfg(not(no_bpf))]
 mod lend;
 #[cfg(not(no_bpf))]
+mod log;
+#[cfg(not(no_bpf))]
 mod marking;
 #[cfg(not(no_bpf))]
 mod messages;
@@ -43,6 +45,8 @@ mod names;
 #[cfg(not(no_bpf))]
 mod near;
 #[cfg(not(no_bpf))]
+mod outputs;
+#[cfg(not(no_bpf))]
 mod plan;
 #[cfg(not(no_bpf))]
 mod poller;
@@ -50,8 +54,6 @@ mod poller;
 mod prod;
 #[cfg(not(no_bpf))]
 mod pulse;
-#[cfg(not(no_bpf))]
-mod report;
 #[cfg(not(no_bpf))]
 mod sched;
 #[cfg(not(no_bpf))]
