@@ -198,7 +198,8 @@ impl Flood<'_> {
         let pids = [sink.pid(), std::process::id(), guard.pid(), guard.keeper()];
         let (read, quiet) = self.read(sink, &load, FLOOD, &pids, ms(300));
         let again = sources(&guard.ask(world)).remove(0);
-        assert_eq!(again["mode"], mode.as_str(), "{what}: it did not stay so: {again:#}");
+        // A wire whose CPU others had has paused its flood, and what it floods is released.
+        assert!(!quiet || again["mode"] == mode.as_str(), "{what}: it did not stay so: {again:#}");
         drop(load);
         assert_eq!(guard.stop().0.code(), Some(0), "{what}");
         sink.drained();
