@@ -58,6 +58,7 @@ fn settings_of_an_administrator_stay_root() {
     let calm: [Setting; 3] =
         [("gro_flush_timeout", "77777"), ("napi_defer_hard_irqs", "1234567"), ("queues/rx-0/rps_cpus", "2")];
     calm.iter().for_each(|s| write(&world, *s));
+    assert_source(&world, 77_777, "as soon as it is set");
     let load = world.send(&[(0, PORT)], &[], &[(ms(400), FLOOD)]);
     within("takeover", ms(1000), || polled(&world, &guard));
     load.wait().unwrap();
@@ -73,6 +74,7 @@ fn settings_of_an_administrator_stay_root() {
     // Until the flush timeout of a takeover has settled, and after it.
     std::thread::sleep(ms(50));
     flood.iter().for_each(|s| write(&world, *s));
+    assert_source(&world, 88_888, "as soon as it is set in poll mode");
     load.wait().unwrap();
     within("release again", ms(10_000), || guard.modes(&world) == ["interrupt"]);
     assert_kept(&world, &flood, "set while it was polled, after release");
@@ -104,6 +106,7 @@ fn settings_of_an_administrator_stay_after_a_stop_in_poll_mode_root() {
         within("takeover", ms(1000), || polled(&world, &guard));
         std::thread::sleep(ms(50));
         settings.iter().for_each(|s| write(&world, *s));
+        assert_source(&world, 66_666, "as soon as it is set in poll mode");
         if dies {
             guard.kill();
             guard.gone(ms(1000));

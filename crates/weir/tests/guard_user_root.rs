@@ -223,7 +223,11 @@ fn a_status_that_nobody_reads_holds_nothing_up_root() {
     let mut command = Manner::default().command();
     command.args(["guard", "in0", "--cpu", "1", "--status", "-"]).args(world.dirs());
     command.stdout(Stdio::from(full)).stderr(Stdio::null());
-    let mut guard = Ended(world.host.run(|| Ok(command.spawn())).unwrap().unwrap());
+    let spawn = || {
+        bind_to(&[WIRE_CPU, HOST_CPU]);
+        Ok(command.spawn())
+    };
+    let mut guard = Ended(world.host.run(spawn).unwrap().unwrap());
     let ask = || world.weir(&["status", "--json", &world.dirs()[1]]).1.contains("weir.status");
     within("it is in force", ms(2000), ask);
     // Two lines later.
