@@ -303,6 +303,13 @@ impl Poller {
         Some(state.switch)
     }
 
+    /// As [`Self::released`], for a reason that says nothing about the source's packets.
+    pub fn revoked(&mut self, source: usize) -> Option<ModeSwitch> {
+        let mut state = self.sources.get_mut(source)?.take()?;
+        state.switch.revoked();
+        Some(state.switch)
+    }
+
     /// True while the poller polls `source`.
     pub fn polls(&self, source: usize) -> bool {
         self.sources.get(source).is_some_and(Option::is_some)

@@ -204,6 +204,16 @@ impl ModeSwitch {
         self.calm_since = now;
     }
 
+    /// The source had to be given back for a reason that says nothing about its packets: the next takeover holds as if it were
+    /// the first.
+    pub fn revoked(&mut self) {
+        if self.mode == Mode::Poll {
+            self.mode = Mode::Interrupt;
+            self.switches += 1;
+            self.last_release = None;
+        }
+    }
+
     /// The source has been released, or its takeover failed.
     pub fn released(&mut self, now: Nanos) {
         if self.mode == Mode::Poll {
@@ -230,6 +240,20 @@ mod tests {
                 return now;
             }
         }
+    }
+
+    #[test]
+    fn a_takeover_after_a_revocation_holds_as_the_first() {
+        let mut s = ModeSwitch::new(T);
+        assert!(s.overloaded(0, Evidence::FullPolls));
+        let first = s.hold();
+        for now in [5, 10, 15] {
+            s.revoked();
+            assert!(s.overloaded(now, Evidence::FullPolls));
+            assert_eq!(s.hold(), first);
+        }
+        s.released(16);
+        assert!(s.overloaded(17, Evidence::FullPolls) && s.hold() > first, "a release counts");
     }
 
     #[test]

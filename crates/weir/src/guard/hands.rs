@@ -439,6 +439,11 @@ impl Work {
             life.marking.give_back(handle);
         }
         self.leaving.retain(|l| !Arc::ptr_eq(&l.source, &source));
+        // RPS is back, where an administrator has it by now.
+        let rps = plan::rps(&self.access, source.ifindex, source.queue);
+        if let Ok(mut dispatch) = self.h.dispatch.lock() {
+            dispatch.handled_on(source.slot, plan::only(&rps));
+        }
         match why {
             End::Released(why) => {
                 match why {

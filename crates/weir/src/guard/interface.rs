@@ -321,7 +321,7 @@ impl Interface {
                 marks_in_peace: in_peace && left_alone.is_none() && !threaded,
                 irq: known.get(queue as usize).and_then(|s| s.irq).filter(|_| setup.watch_irqs),
                 threaded,
-                rps_cpu: found.rps(setup.access, queue).iter().next().map(|c| c as u32),
+                rps_cpu: plan::only(&plan::rps(setup.access, self.ifindex, queue)),
                 bypass,
                 rx: self.rx.clone(),
                 journal: Arc::clone(&journal),

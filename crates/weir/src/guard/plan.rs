@@ -94,18 +94,13 @@ impl Found {
         self.ids.get(queue as usize).copied().unwrap_or(0)
     }
 
-    /// CPUs that RPS spreads a queue over.
-    pub fn rps(&self, access: &Access, queue: u32) -> CpuSet {
-        access.sysfs().device(self.ifindex).and_then(|d| d.rps_cpus(queue)).unwrap_or_default()
-    }
-
     /// Why a source is left alone, if it is.
     pub fn left_alone(&self, access: &Access, queue: u32) -> Option<LeftAlone> {
         if self.asleep {
             return Some(LeftAlone::Down);
         }
         let napi = self.napis.iter().find(|n| n.id == self.id(queue));
-        left_alone(access, self.ifindex, napi, &self.rps(access, queue))
+        left_alone(access, self.ifindex, napi, &rps(access, self.ifindex, queue))
     }
 }
 
@@ -124,10 +119,20 @@ pub fn left_alone(access: &Access, ifindex: u32, napi: Option<&Napi>, rps: &CpuS
     (rps.len() > 1).then(|| LeftAlone::Spread(rps.clone()))
 }
 
+/// CPUs that RPS spreads a queue over.
+pub fn rps(access: &Access, ifindex: u32, queue: u32) -> CpuSet {
+    access.sysfs().device(ifindex).and_then(|d| d.rps_cpus(queue)).unwrap_or_default()
+}
+
+/// The one CPU that RPS sends all packets to, if it is one.
+pub fn only(rps: &CpuSet) -> Option<u32> {
+    rps.iter().next().filter(|_| rps.len() == 1).map(|cpu| cpu as u32)
+}
+
 /// The same for one source, by what the kernel says at this moment.
 pub fn left_alone_now(access: &mut Access, (ifindex, queue, napi_id): (u32, u32, u32)) -> Option<LeftAlone> {
     let napi = access.netdev().and_then(|n| n.get(napi_id).ok());
-    let rps = access.sysfs().device(ifindex).and_then(|d| d.rps_cpus(queue)).unwrap_or_default();
+    let rps = rps(access, ifindex, queue);
     left_alone(access, ifindex, napi.as_ref(), &rps)
 }
 
@@ -200,7 +205,7 @@ fn of_poll(
         }
         None => Vec::new(),
     };
-    if !access.sysfs().device(ifindex)?.rps_cpus(queue).unwrap_or_default().is_empty() {
+    if !rps(access, ifindex, queue).is_empty() {
         changes.push(change(Setting::RpsCpus { ifindex, queue }, Value::Cpus(CpuSet::new()), None));
     }
     Ok(changes)

@@ -334,7 +334,11 @@ impl Loop {
         let _ = mode.compare_exchange(mode::POLL, mode::INTERRUPT, Relaxed, Relaxed);
         self.p.gauge.polling.fetch_sub(1, Relaxed);
         self.meter();
-        if let Some(switch) = self.policy.released(clock::now(), slot) {
+        let switch = match why {
+            Release::Revoked | Release::Moved => self.policy.revoked(slot),
+            _ => self.policy.released(clock::now(), slot),
+        };
+        if let Some(switch) = switch {
             let adopted = Adopted { source, handle, switch, evidence: 0, revoked };
             self.order(Order::GiveBack { adopted, why: End::Released(why) });
         }

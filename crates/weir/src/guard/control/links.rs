@@ -1,6 +1,7 @@
 //! Interfaces that come, go, and change, and how their sources are known.
 
 use super::*;
+use crate::guard::plan;
 
 impl Control {
     pub(super) fn set_up(&mut self, index: usize) -> anyhow::Result<()> {
@@ -155,11 +156,9 @@ impl Control {
     /// Tells the watch thread where RPS has packets handled, which an administrator changes at any time. While a source is polled
     /// RPS is off.
     fn look_at_rps(&self, index: usize) {
-        let Ok(device) = self.access.sysfs().device(self.interfaces[index].ifindex) else { return };
         let idle = |s: &&Arc<Source>| s.now.changed.load(Relaxed) == 0;
         for source in self.interfaces[index].sources.iter().filter(idle) {
-            let cpus = device.rps_cpus(source.queue).unwrap_or_default();
-            let one = cpus.iter().next().filter(|_| cpus.len() == 1).map(|cpu| cpu as u32);
+            let one = plan::only(&plan::rps(&self.access, source.ifindex, source.queue));
             if let Ok(mut dispatch) = self.dispatch.lock() {
                 dispatch.handled_on(source.slot, one);
             }
