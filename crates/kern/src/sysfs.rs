@@ -11,7 +11,7 @@ use crate::{
 };
 use std::{
     collections::BTreeSet,
-    ffi::CString,
+    ffi::{CStr, CString},
     fs::File,
     io::{self, Read, Write},
     os::fd::{AsRawFd, FromRawFd, OwnedFd},
@@ -295,24 +295,39 @@ fn owned(fd: libc::c_long, what: &str) -> Result<OwnedFd> {
 /// A sysfs for this namespace, mounted nowhere (since 5.2; needs CAP_SYS_ADMIN). It is gone when the
 /// descriptor is closed, and does not keep the namespace alive.
 fn private_mount() -> Result<OwnedFd> {
+    open_at(detached(c"sysfs", None)?.as_raw_fd(), "class/net", libc::O_PATH | libc::O_DIRECTORY)
+}
+
+/// The root of a file system that is mounted nowhere (since 5.2; needs CAP_SYS_ADMIN): what is mounted over it, read-only or
+/// not at all in this process's view, is of no matter. `flag` is a mount option without a value.
+pub(crate) fn detached(kind: &CStr, flag: Option<&CStr>) -> Result<OwnedFd> {
     const FSOPEN_CLOEXEC: libc::c_uint = 1;
+    const FSCONFIG_SET_FLAG: libc::c_uint = 0;
     const FSCONFIG_CMD_CREATE: libc::c_uint = 6;
     const FSMOUNT_CLOEXEC: libc::c_uint = 1;
     const MOUNT_ATTRS: libc::c_ulong = libc::MS_NOSUID | libc::MS_NODEV | libc::MS_NOEXEC;
-    // SAFETY: the name is a NUL-terminated string constant.
-    let context =
-        owned(unsafe { libc::syscall(libc::SYS_fsopen, c"sysfs".as_ptr(), FSOPEN_CLOEXEC) }, "fsopen")?;
+    // SAFETY: the name is a NUL-terminated string that lives through the call.
+    let context = owned(unsafe { libc::syscall(libc::SYS_fsopen, kind.as_ptr(), FSOPEN_CLOEXEC) }, "fsopen")?;
     let none = std::ptr::null::<libc::c_char>();
-    // SAFETY: this command takes no key and no value.
-    let r =
-        unsafe { libc::syscall(libc::SYS_fsconfig, context.as_raw_fd(), FSCONFIG_CMD_CREATE, none, none, 0) };
-    if r < 0 {
-        return Err(Error::last("fsconfig"));
+    let config = |command: libc::c_uint, key: *const libc::c_char| {
+        // SAFETY: `key` is null or a NUL-terminated string that lives through the call; these commands take no value.
+        match unsafe { libc::syscall(libc::SYS_fsconfig, context.as_raw_fd(), command, key, none, 0) } {
+            r if r < 0 => Err(Error::last("fsconfig")),
+            _ => Ok(()),
+        }
+    };
+    if let Some(flag) = flag {
+        config(FSCONFIG_SET_FLAG, flag.as_ptr())?;
     }
+    config(FSCONFIG_CMD_CREATE, none)?;
     // SAFETY: plain numbers; MOUNT_ATTR_NOSUID, _NODEV and _NOEXEC have the values of the MS_ flags.
-    let mount = owned(
+    owned(
         unsafe { libc::syscall(libc::SYS_fsmount, context.as_raw_fd(), FSMOUNT_CLOEXEC, MOUNT_ATTRS) },
         "fsmount",
-    )?;
-    open_at(mount.as_raw_fd(), "class/net", libc::O_PATH | libc::O_DIRECTORY)
+    )
+}
+
+/// Opens a file below an open directory.
+pub(crate) fn open_below(dir: &OwnedFd, path: &str, flags: i32) -> Result<OwnedFd> {
+    open_at(dir.as_raw_fd(), path, flags)
 }

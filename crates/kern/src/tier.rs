@@ -233,6 +233,15 @@ pub fn host(access: &mut Access) -> Host {
             ],
         ),
         (
+            probe_ring(),
+            [
+                "handle by NAPI id",
+                "6.13",
+                "takeover of TCP and forwarded frames behind any firewall",
+                "one frame is rewritten, else mode thread",
+            ],
+        ),
+        (
             capabilities(net_admin, bpf, perfmon),
             ["privileges", "root", "everything that weir changes", "guard cannot run"],
         ),
@@ -346,14 +355,26 @@ fn probe_fifo() -> Seen {
     }
 }
 
+/// Whether an io_uring takes NAPI ids; the one that is tried belongs to no NAPI.
+fn probe_ring() -> Seen {
+    // The least that can be a NAPI's id: it is not looked up before the first poll.
+    const ID: u32 = 1 << 20;
+    match crate::guard::ring::open(ID) {
+        Ok(_) => seen(Here::Yes, "io_uring with static NAPI tracking"),
+        Err(e) if e.raw_os_error() == Some(libc::EPERM) => {
+            seen(Here::No, "io_uring is disabled here (kernel.io_uring_disabled)")
+        }
+        Err(e) => seen(Here::No, format!("io_uring with static NAPI tracking: {e}")),
+    }
+}
+
 /// Whether the program loads that marks a handle; it is attached to nothing.
 #[cfg(not(no_bpf))]
 fn probe_steering(bpf: bool) -> Seen {
     match crate::guard::Steering::load() {
-        Ok(_) => seen(
-            Here::Yes,
-            "sk_lookup; TCP and forwarded frames: only if the firewall accepts UDP to the interface's address",
-        ),
+        Ok(_) => {
+            seen(Here::Yes, "sk_lookup marks a handle by one datagram; TCP and forwarded frames need a ring")
+        }
         Err(_) if !bpf => hidden("loading it needs CAP_BPF"),
         Err(e) => seen(Here::No, format!("sk_lookup: {}", crate::guard::short(&e))),
     }

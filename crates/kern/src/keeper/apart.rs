@@ -1,11 +1,7 @@
 //! What the keeper does to depend on nothing that the guard depends on.
 
-use crate::cpus;
-use std::{
-    io,
-    os::fd::RawFd,
-    path::{Path, PathBuf},
-};
+use crate::{cpus, sysfs};
+use std::{fs::File, io, os::fd::RawFd};
 
 /// Makes the process independent of what it was started from; every descriptor above 2 but `fd` is closed. Each step is
 /// tried: a keeper without it is better than none.
@@ -72,31 +68,9 @@ pub(super) fn gently<T>(spins: bool, work: impl FnOnce() -> T) -> T {
 /// Leaves every control group that could be frozen together with the guard's. True if the process is in none any more;
 /// what refuses leaves it where it is.
 pub(super) fn leave_cgroup() -> bool {
-    let Ok(mounts) = std::fs::read_to_string("/proc/self/mountinfo") else { return false };
-    let hierarchies = hierarchies(&mounts);
-    // Without a mount it cannot be left; without a hierarchy there is nothing to leave.
-    let v2_seen = hierarchies.iter().any(|h| h.kind == Kind::Unified);
-    for hierarchy in &hierarchies {
-        // Refused where the file system is read-only, or by the kernel for a delegated part of the tree.
-        _ = join(&hierarchy.root);
-    }
     let Ok(mine) = std::fs::read_to_string("/proc/self/cgroup") else { return false };
-    mine.lines().all(|line| match freezable(line) {
-        None => true,
-        Some((kind, path)) => {
-            let mount = hierarchies.iter().find(|h| h.kind == kind);
-            // The root of a namespace is no root: only that of the hierarchy has nothing to be frozen with.
-            let root = |h: &Hierarchy| !h.root.join(kind.switch()).exists();
-            path == "/" && mount.map_or(kind == Kind::Unified && !v2_seen, root)
-        }
-    })
-}
-
-fn join(root: &Path) -> io::Result<()> {
-    std::fs::OpenOptions::new()
-        .write(true)
-        .open(root.join("cgroup.procs"))
-        .and_then(|mut file| io::Write::write_all(&mut file, b"0"))
+    // Every one is tried, whatever became of those before it.
+    mine.lines().filter_map(freezable).map(Kind::leave).fold(true, |all, left| all && left)
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -108,49 +82,32 @@ enum Kind {
 }
 
 impl Kind {
-    /// The file by which a group is frozen, which a root does not have.
-    fn switch(self) -> &'static str {
-        match self {
-            Kind::Unified => "cgroup.freeze",
-            Kind::Freezer => "freezer.state",
-        }
+    /// Moves the process to the root of the hierarchy, through a mount of its own: what is mounted here may be read-only, or
+    /// hidden by a network namespace's sysfs.
+    fn leave(self) -> bool {
+        // A root has no file by which it could be frozen; that of a namespace is the group of somebody else.
+        let (kind, flag, switch) = match self {
+            Kind::Unified => (c"cgroup2", None, "cgroup.freeze"),
+            Kind::Freezer => (c"cgroup", Some(c"freezer"), "freezer.state"),
+        };
+        let Ok(root) = sysfs::detached(kind, flag) else { return false };
+        let moved = sysfs::open_below(&root, "cgroup.procs", libc::O_WRONLY)
+            .is_ok_and(|fd| io::Write::write_all(&mut File::from(fd), b"0").is_ok());
+        moved && sysfs::open_below(&root, switch, libc::O_RDONLY).is_err()
     }
 }
 
-#[derive(Debug, PartialEq, Eq)]
-struct Hierarchy {
-    kind: Kind,
-    root: PathBuf,
-}
-
-/// The hierarchies that can freeze, out of `/proc/self/mountinfo`: `... ROOT POINT OPTIONS ... - TYPE SOURCE OPTIONS`.
-fn hierarchies(mountinfo: &str) -> Vec<Hierarchy> {
-    let parse = |line: &str| {
-        let (left, right) = line.split_once(" - ")?;
-        let mut left = left.split(' ').skip(3);
-        let (root, point) = (left.next()?, left.next()?);
-        let mut right = right.split(' ');
-        let (kind, options) = (right.next()?, right.nth(1)?);
-        let kind = match kind {
-            "cgroup2" => Kind::Unified,
-            "cgroup" if options.split(',').any(|o| o == "freezer") => Kind::Freezer,
-            _ => return None,
-        };
-        // A part of the tree that is mounted alone has no way to its root; a path with escapes is none of the usual.
-        (root == "/" && !point.contains('\\')).then(|| Hierarchy { kind, root: point.into() })
-    };
-    mountinfo.lines().filter_map(parse).collect()
-}
-
-/// A line of `/proc/self/cgroup`, `NUMBER:CONTROLLERS:PATH`, if it is one of a hierarchy that can freeze.
-fn freezable(line: &str) -> Option<(Kind, &str)> {
+/// A line of `/proc/self/cgroup`, `NUMBER:CONTROLLERS:PATH`, if it is one of a group that can be frozen. Of version 1 not the
+/// root: a mount would make the hierarchy anew where there is none. That of version 2 may be one of a namespace.
+fn freezable(line: &str) -> Option<Kind> {
     let mut parts = line.splitn(3, ':').skip(1);
     let (controllers, path) = (parts.next()?, parts.next()?);
-    match controllers {
-        "" => Some((Kind::Unified, path)),
-        c if c.split(',').any(|c| c == "freezer") => Some((Kind::Freezer, path)),
-        _ => None,
-    }
+    let kind = match controllers {
+        "" => Kind::Unified,
+        c if c.split(',').any(|c| c == "freezer") => Kind::Freezer,
+        _ => return None,
+    };
+    (path != "/" || kind == Kind::Unified).then_some(kind)
 }
 
 #[cfg(test)]
@@ -158,19 +115,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn finds_what_can_freeze() {
-        let mounts = "31 23 0:28 / /sys/fs/cgroup rw - tmpfs tmpfs rw,mode=755\n\
-                      37 31 0:34 / /sys/fs/cgroup/freezer rw,relatime - cgroup cgroup rw,freezer\n\
-                      36 31 0:33 / /sys/fs/cgroup/devices rw - cgroup cgroup rw,devices\n\
-                      41 31 0:38 / /sys/fs/cgroup/unified rw shared:9 - cgroup2 cgroup2 rw\n\
-                      42 31 0:38 /a/part /mnt rw - cgroup2 cgroup2 rw\nnonsense\n";
-        let of = |kind, root: &str| Hierarchy { kind, root: root.into() };
-        assert_eq!(
-            hierarchies(mounts),
-            [of(Kind::Freezer, "/sys/fs/cgroup/freezer"), of(Kind::Unified, "/sys/fs/cgroup/unified")]
-        );
-        assert_eq!(freezable("6:freezer:/a"), Some((Kind::Freezer, "/a")));
-        assert_eq!(freezable("0::/"), Some((Kind::Unified, "/")));
+    fn finds_what_can_be_frozen() {
+        assert_eq!(freezable("6:freezer:/a"), Some(Kind::Freezer));
+        assert_eq!(freezable("6:cpu,freezer:/a:b"), Some(Kind::Freezer));
+        assert_eq!(freezable("0::/system.slice/x"), Some(Kind::Unified));
+        assert_eq!((freezable("0::/"), freezable("6:freezer:/")), (Some(Kind::Unified), None), "a root");
         assert_eq!((freezable("4:memory:/x"), freezable("")), (None, None));
     }
 }

@@ -71,7 +71,12 @@ impl Control {
         let netdev = self.access.no_netdev().map(|why| {
             ("kernel".to_owned(), format!("ids are learnt from packets, settings are the device's: {why}"))
         });
-        refused.chain(netdev).chain(modes).chain(pollers).collect()
+        let frozen = self.keeper.lock().is_ok_and(|k| k.as_ref().is_some_and(|k| !k.left_cgroup()));
+        let keeper = frozen.then(|| {
+            let why = "can be frozen together with this guard: its cgroup does not let it go";
+            ("keeper".to_owned(), why.to_owned())
+        });
+        refused.chain(netdev).chain(modes).chain(pollers).chain(keeper).collect()
     }
     /// One line for the service manager.
     pub(super) fn headline(&self) -> String {
