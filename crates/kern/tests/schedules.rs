@@ -84,3 +84,17 @@ fn one_seed() {
     println!("{}", ran.trace.join("\n"));
     assert_eq!(ran.broken, None);
 }
+
+#[test]
+fn zz_debug() {
+    let mut kinds = std::collections::BTreeMap::<String, (u64, u64)>::new();
+    for seed in 1..number("WEIR_SCHEDULES", 100_000) {
+        if let Some(why) = seeded(seed, false).broken {
+            let key: String = why.split(|c: char| c.is_ascii_digit()).collect::<Vec<_>>().join("#");
+            let key: String = key.chars().take(90).collect();
+            let e = kinds.entry(key).or_insert((0, seed));
+            e.0 += 1;
+        }
+    }
+    for (k, (n, seed)) in kinds { println!("{n:6} seed {seed:6} {k}"); }
+}

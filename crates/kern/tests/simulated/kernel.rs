@@ -4,7 +4,7 @@
 use super::{
     actors,
     choices::{Action, Chooser},
-    world::{Cell, Iface, Link, Place, World},
+    world::{Iface, Link, Place, World},
 };
 use kern::{
     error::{Error, Result},
@@ -373,10 +373,21 @@ impl Kernel for SimKernel<'_> {
         let mut world = self.sim.world();
         let n = world.ifaces.iter().position(|i| path == journal_path(i.index));
         if let Some(n) = n.filter(|n| world.ifaces[*n].link != Link::Deleted) {
-            let left = |c: &&Cell| c.by != 0 && c.gone_to != who;
-            if let Some(k) = world.ifaces[n].cells.iter().position(|c| left(&c)) {
-                let shown = world.show((n, k));
-                world.break_rule(format!("{role:?} {who} removes the journal, but weir still has {shown}"));
+            for k in 0..world.ifaces[n].cells.len() {
+                let cell = world.cell((n, k));
+                match (cell.by, cell.gone_to == who) {
+                    (0, _) => {}
+                    (_, true) => {
+                        cell.forgive();
+                        world.counts.forgiven += 1;
+                    }
+                    (_, false) => {
+                        let shown = world.show((n, k));
+                        world.break_rule(format!(
+                            "{role:?} {who} removes the journal, but weir still has {shown}"
+                        ));
+                    }
+                }
             }
         }
         world.files.retain(|(p, _)| p != path);

@@ -45,10 +45,20 @@ pub struct Cell {
     pub by: u32,
     /// What the administrator wants; more than one value where nobody could tell.
     pub wanted: Vec<u64>,
+    /// All that it ever wanted, where weir's value can also be its.
+    pub ever: Vec<u64>,
     /// Counts writes of the administrator.
     pub writes: u32,
     /// Who has asked for it and was told that it is gone, last.
     pub gone_to: u32,
+}
+
+impl Cell {
+    /// It was gone for as long as anybody waits; should it come back with weir's value, nobody can know.
+    pub fn forgive(&mut self) {
+        self.by = 0;
+        self.wanted.push(self.value);
+    }
 }
 
 /// State of an interface.
@@ -159,7 +169,8 @@ pub struct World {
 impl World {
     pub fn new(modern: bool, ifaces: usize, queues: usize, counts: Counts) -> Self {
         let mut next_napi = 8193;
-        let cell = |value| Cell { value, by: 0, wanted: vec![value], writes: 0, gone_to: 0 };
+        let cell =
+            |value| Cell { value, by: 0, wanted: vec![value], ever: vec![value], writes: 0, gone_to: 0 };
         let iface = |n: usize| {
             let napis = (0..queues).map(|_| {
                 next_napi += 1;
@@ -300,13 +311,14 @@ impl World {
         self.note(|| format!("   administrator: {shown} = {value}"));
         let journalled = self.has_journal(place.0);
         let mut set = |cell: &mut Cell| {
-            // Written down as weir's it is taken for that, whoever wrote it.
+            cell.wanted.clear();
+            cell.wanted.push(value);
+            if own.is_some() {
+                cell.ever.push(value);
+            }
+            // Written down as weir's it is taken for that, whoever wrote it: the old value comes back.
             if own == Some(value) && journalled {
-                cell.wanted.push(value);
-                cell.wanted.dedup();
-            } else {
-                cell.wanted.clear();
-                cell.wanted.push(value);
+                cell.wanted.extend_from_slice(&cell.ever);
             }
             if cell.value != value {
                 cell.by = 0;
@@ -410,8 +422,7 @@ impl World {
             }
             let c = &mut self.ifaces[iface].cells[cell];
             if outcome.fate == Fate::Gone && c.by != 0 && c.gone_to == who {
-                // It was not there for as long as anybody waits. Should it come back, weir has said so.
-                (c.by, c.wanted) = (0, vec![c.value]);
+                c.forgive();
                 self.counts.forgiven += 1;
             }
             self.said[iface].push((cell, outcome.fate.clone()));
