@@ -96,5 +96,7 @@ fn zz_debug() {
             e.0 += 1;
         }
     }
-    for (k, (n, seed)) in kinds { println!("{n:6} seed {seed:6} {k}"); }
+    for (k, (n, seed)) in kinds {
+        println!("{n:6} seed {seed:6} {k}");
+    }
 }

@@ -359,6 +359,8 @@ impl Kernel for SimKernel<'_> {
         let late =
             self.point(Call::Save, || format!("save {}", String::from_utf8_lossy(bytes).trim_end()))?;
         let mut world = self.sim.world();
+        let iface = world.ifaces.iter_mut().filter(|i| path == journal_path(i.index));
+        iface.for_each(|i| i.journalled = true);
         match world.files.iter_mut().find(|(p, _)| p == path) {
             Some((_, old)) => *old = bytes.to_vec(),
             None => world.files.push((path.into(), bytes.to_vec())),

@@ -84,6 +84,8 @@ pub struct Napi {
 pub struct Iface {
     pub index: u32,
     pub link: Link,
+    /// There has been a journal.
+    pub journalled: bool,
     pub napis: Vec<Napi>,
     pub cells: Vec<Cell>,
 }
@@ -179,7 +181,7 @@ impl World {
             let napis = napis.collect();
             let of_queue = (0..queues).flat_map(|q| [cell(0), cell(0), cell((q as u64 + n as u64) % 2 * 2)]);
             let cells = [cell(0), cell(0), cell(0), cell(0)].into_iter().chain(of_queue).collect();
-            Iface { index: 3 + n as u32, link: Link::Up, napis, cells }
+            Iface { index: 3 + n as u32, link: Link::Up, journalled: false, napis, cells }
         };
         let ifaces: Vec<Iface> = (0..ifaces).map(iface).collect();
         World {
@@ -309,7 +311,7 @@ impl World {
         self.counts.admin_writes += 1;
         let shown = self.show(place);
         self.note(|| format!("   administrator: {shown} = {value}"));
-        let journalled = self.has_journal(place.0);
+        let journalled = self.ifaces[place.0].journalled;
         let mut set = |cell: &mut Cell| {
             cell.wanted.clear();
             cell.wanted.push(value);
