@@ -9,7 +9,7 @@ use kern::{
     change::{self, Change},
     cpus::CpuSet,
     error::Error,
-    journal::{Journal, Outcome},
+    journal::{ClaimError, Journal, Outcome},
     kernel::Kernel,
     restore,
     settings::{Setting, Value},
@@ -137,7 +137,11 @@ impl Guard<'_> {
             let mut world = kernel.sim.world();
             world.lock = world.lock.filter(|holder| *holder != me);
             drop(world);
-            let (journal, outcomes) = claimed.map_err(|_| ())?;
+            let (journal, outcomes) = claimed.map_err(|e| {
+                if matches!(e, ClaimError::Guarded { .. }) {
+                    kernel.sim.world().counts.rivals_refused += 1;
+                }
+            })?;
             kernel.sim.world().hear(who(Role::Guard, self.pid), index, &outcomes);
             if let Some(k) = self.keeper(kernel) {
                 kernel.sim.world().keepers[k].care.insert(journal.path().into(), journal.owner());
@@ -375,7 +379,7 @@ pub fn undo(sim: &Sim) -> bool {
 
 /// `weir undo` while others are at it.
 pub fn undo_alongside(sim: &Sim) {
-    sim.world().counts.undone_alive += 1;
+    sim.world().counts.undos_beside += 1;
     undo(sim);
 }
 

@@ -186,7 +186,7 @@ impl Chooser {
             Source::Plan(plan) => match plan.iter().position(|(n, _)| *n == self.calls) {
                 Some(i) => {
                     let action = plan.remove(i).1;
-                    if action == Action::Refuse {
+                    if matches!(action, Action::Refuse | Action::RefuseLate) {
                         self.calls += 1;
                     }
                     action

@@ -122,7 +122,7 @@ pub struct Counts {
     pub rivals: u64,
     pub rivals_refused: u64,
     pub late_keepers: u64,
-    pub undone_alive: u64,
+    pub undos_beside: u64,
     pub takeovers: u64,
     pub failed_takeovers: u64,
     pub restored: u64,
@@ -134,7 +134,6 @@ pub struct Counts {
     pub lost: u64,
     pub forgiven: u64,
     pub waits: u64,
-    pub unheard: u64,
 }
 
 impl Counts {
@@ -142,8 +141,8 @@ impl Counts {
     pub fn add(&mut self, o: &Counts) {
         macro_rules! sum { ($($f:ident)*) => { $(self.$f += o.$f;)* } }
         sum!(schedules calls guard_crashes keeper_crashes undo_crashes freezes revoked refusals refused_late
-            admin_writes links rivals rivals_refused late_keepers undone_alive takeovers failed_takeovers
-            restored verified left gone waiting failed lost forgiven waits unheard);
+            admin_writes links rivals rivals_refused late_keepers undos_beside takeovers failed_takeovers
+            restored verified left gone waiting failed lost forgiven waits);
     }
 }
 
