@@ -127,10 +127,30 @@ fn an_interface_that_goes_down_and_comes_up_at_any_two_calls() {
             plans.pairs(&shape, |_| Action::Down(0), |_| Action::Up(0, same_ids, keeps));
         }
         plans.pairs(&shape, |_| Action::Down(0), |_| Action::Crash);
-        plans.pairs(&shape, |i| Action::Away(0, 0, 1 + i as u32 % 12, i % 2 == 0), |_| Action::Crash);
+        plans.pairs(
+            &shape,
+            |i| Action::Away(0, 0, 1 + i as u32 % 12, i.is_multiple_of(2)),
+            |_| Action::Crash,
+        );
     }
     let counts = plans.end();
     assert!(counts.links > 10_000 && counts.waiting > 1_000 && counts.waits > 1_000);
+}
+
+/// A keeper at work, a NAPI that is disabled, and its interface set down: what cannot be seen must not pass for gone.
+#[test]
+fn a_napi_that_is_away_when_its_interface_is_set_down() {
+    let mut plans = Plans::new("a_napi_that_is_away_when_its_interface_is_set_down");
+    let shape = &Shape::few()[0];
+    let calls = plans.run(shape, &[]);
+    for i in 0..calls {
+        for j in i..i + 16 {
+            let (crash, away) = ((i, Action::Crash), (j, Action::Away(0, 0, 15, true)));
+            (j..j + 16).for_each(|k| _ = plans.run(shape, &[crash, away, (k, Action::Down(0))]));
+        }
+    }
+    let counts = plans.end();
+    assert!(counts.waiting > 10_000 && counts.links > 10_000);
 }
 
 /// What every kind of event must have been reached at least in so many of 100,000 schedules, that no schedule stops testing

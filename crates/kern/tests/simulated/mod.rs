@@ -42,7 +42,7 @@ fn run(shape: &Shape, chooser: Chooser, trace: bool) -> Ran {
         let mut world = sim.world();
         for iface in 0..world.ifaces.len() {
             if world.ifaces[iface].link == Link::Down {
-                let same_ids = world.next_value % 2 == 0;
+                let same_ids = world.next_value.is_multiple_of(2);
                 world.up(iface, same_ids, true);
             }
             world.ifaces[iface].napis.iter_mut().for_each(|n| n.away = 0);

@@ -305,7 +305,7 @@ impl World {
         let (value, own) = match kind {
             Kind::DevFlush | Kind::NapiFlush | Kind::DevDefer | Kind::NapiDefer => (n, None),
             Kind::Threaded | Kind::Gro => (n % 2, Some(1)),
-            Kind::Rps => (if n % 4 == 0 { 0 } else { 1 << (n % 8) }, Some(0)),
+            Kind::Rps => (if n.is_multiple_of(4) { 0 } else { 1 << (n % 8) }, Some(0)),
         };
         self.counts.admin_writes += 1;
         let shown = self.show(place);
