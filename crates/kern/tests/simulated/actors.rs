@@ -363,15 +363,20 @@ pub fn late_keepers(sim: &Sim) {
 
 /// True if it has looked at everything.
 pub fn undo(sim: &Sim) -> bool {
-    sim.world().note(|| "-- undo".into());
-    let report = alive(sim, Role::Undo, 0, |kernel| undo::undo_with(kernel, Path::new(DIR), &[], true));
+    let pid = {
+        let mut world = sim.world();
+        world.note(|| "-- undo".into());
+        world.undos += 1;
+        10_000 + world.undos
+    };
+    let report = alive(sim, Role::Undo, pid, |kernel| undo::undo_with(kernel, Path::new(DIR), &[], true));
     let Some(Ok(report)) = report else { return false };
     let mut world = sim.world();
     for journal in &report.journals {
         if let Undone::Restored { interface, outcomes, .. } = journal {
             let n: Option<usize> = interface.strip_prefix("if").and_then(|n| n.parse().ok());
             let index = n.map_or(0, |n| world.ifaces[n].index);
-            world.hear(who(Role::Undo, 0), index, outcomes);
+            world.hear(who(Role::Undo, pid), index, outcomes);
         }
     }
     true

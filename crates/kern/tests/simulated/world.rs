@@ -157,6 +157,8 @@ pub struct World {
     pub keepers: Vec<Keeper>,
     /// Who holds the lock of the journals.
     pub lock: Option<u32>,
+    /// Runs of undo so far: each is a process of its own.
+    pub undos: u32,
     pub next_napi: u32,
     pub next_value: u64,
     /// What the last one who acted for good on each interface has said about its settings.
@@ -191,6 +193,7 @@ impl World {
             alive: Vec::new(),
             keepers: Vec::new(),
             lock: None,
+            undos: 0,
             next_napi,
             next_value: 1000,
             counts,
