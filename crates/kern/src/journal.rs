@@ -423,6 +423,8 @@ impl Journal {
         let there = setting.of_napi(now);
         match kernel.read(&there) {
             Ok(value) if entry.ours.contains(&value) => Ok((there, value)),
+            // It may have weir's value: not known to be gone.
+            Err(e) if !e.is_gone() => Err(e),
             _ => found,
         }
     }
