@@ -381,10 +381,19 @@ impl Journal {
 
     fn walk<K: Kernel>(&self, kernel: &mut K, write: bool, mut patience: u32) -> Vec<(&Entry, Outcome)> {
         let mut settle = |entry| loop {
-            let outcome = self.settle(kernel, entry, write)?;
+            let mut outcome = self.settle(kernel, entry, write)?;
             let absent = matches!(outcome.fate, Fate::Gone | Fate::Waiting) && outcome.napi_id.is_some();
-            if !absent || patience == 0 || kernel.presence(self.doc.ifindex) != Presence::Up {
+            if !absent {
                 return Some((entry, outcome));
+            }
+            match kernel.presence(self.doc.ifindex) {
+                Presence::Up if patience > 0 => {}
+                // Set down between two calls, it looked like a NAPI that is gone.
+                Presence::Down => {
+                    outcome.fate = Fate::Waiting;
+                    return Some((entry, outcome));
+                }
+                _ => return Some((entry, outcome)),
             }
             patience -= 1;
             kernel.wait();
@@ -415,6 +424,8 @@ impl Journal {
         let there = setting.of_napi(now);
         match kernel.read(&there) {
             Ok(value) if entry.ours.contains(&value) => Ok((there, value)),
+            // It may have weir's value: not known to be gone.
+            Err(e) if !e.is_gone() => Err(e),
             _ => found,
         }
     }

@@ -49,6 +49,8 @@ pub fn after_death<K: Kernel>(kernel: &mut K, journals: &Journals, turn: impl Fn
     let dirs = journals.keys().filter_map(|p| p.parent()).take(1);
     // Whoever holds the lock restores the same settings; waiting for ever would help nobody.
     let locks: Vec<_> = dirs.map(|dir| kernel.lock(dir)).collect();
+    // But it may be a new guard, whose journal would be removed.
+    let alone = locks.iter().all(Result::is_ok);
     let mut done = Vec::new();
     for (path, owner) in journals {
         let Some(journal) = ours(kernel, path, *owner) else { continue };
@@ -65,7 +67,8 @@ pub fn after_death<K: Kernel>(kernel: &mut K, journals: &Journals, turn: impl Fn
     }
     turn();
     for d in &mut done {
-        d.removed = d.outcomes.iter().all(Outcome::settled) && d.journal.remove_from(kernel).is_ok();
+        let settled = alone && d.outcomes.iter().all(Outcome::settled);
+        d.removed = settled && d.journal.remove_from(kernel).is_ok();
     }
     drop(locks);
     done
