@@ -1,13 +1,14 @@
 //! `weir guard`: where policy meets the kernel.
 //!
 //! ```text
-//! BPF events --> watch thread --> poller of a CPU --> turns, settings
-//!                    |                   |
-//!                    +--> control loop <-+ reports
+//! BPF events --> watch thread --> hands --> poller of a CPU --> turns
+//!                    |              |            |
+//!                    +--> control loop <-- reports
 //! ```
-//! The watch thread decides on takeover. The control loop looks after links and consumers, writes the status and answers
-//! `weir status`; it needs neither the guarded CPU nor the guarded interface. The first thread waits, for the keeper's
-//! sake.
+//! The watch thread hears of overload and orders takeovers as `policy` decides. The hands change settings, mark handles and
+//! put everything back; pollers only poll. The pulse renews what BPF holds back and tells the keeper that the guard lives. The
+//! control loop looks after links and consumers, writes the status and answers `weir status`; it needs neither the guarded
+//! CPU nor the guarded interface. The first thread waits, for the keeper's sake. docs/guard.md has a table of all threads.
 
 #[cfg(not(no_bpf))]
 mod arrived;
