@@ -28,6 +28,7 @@ use policy::{MILLISECOND, Nanos};
 
 use super::dispatch::Dispatch;
 use super::gauge::Gauge;
+use super::keeping::{Kept, keep};
 use super::marking::{Marking, Unmarked};
 use super::messages::{Adopted, Command, End, Order, Report, Reports};
 use super::prod::Prod;
@@ -140,26 +141,6 @@ impl Hands {
             Work { h: self, access, lives, devices, leaving, later, attach, look, resting: false }.run();
             Ok(())
         })
-    }
-}
-
-/// What became of a handle that was to be kept.
-enum Kept {
-    Yes,
-    /// The keeper does not answer.
-    Lost,
-    /// There is no keeper.
-    Nobody,
-}
-
-/// Gives the keeper the handle: without a last turn on it a queue stays silent until its flush timer fires.
-fn keep(keeper: &Mutex<Option<Keeper>>, id: u32, handle: &OwnedFd) -> Kept {
-    let Ok(keeper) = keeper.lock() else { return Kept::Nobody };
-    match keeper.as_ref().map(|k| k.handle(id, handle.as_fd())) {
-        Some(Err(e)) if e.is_lost() => Kept::Lost,
-        // One that it refuses, for there are too many, is served by the flush timer.
-        Some(_) => Kept::Yes,
-        None => Kept::Nobody,
     }
 }
 

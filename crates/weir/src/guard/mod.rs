@@ -30,6 +30,8 @@ mod gauge;
 mod hands;
 #[cfg(not(no_bpf))]
 mod interface;
+#[cfg(not(no_bpf))]
+mod keeping;
 pub mod last_words;
 #[cfg(not(no_bpf))]
 mod leader;
