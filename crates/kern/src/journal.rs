@@ -243,8 +243,7 @@ impl Journal {
         let _lock = kernel.lock(dir)?;
         let mut outcomes = Vec::new();
         if let Some(found) = Journal::load_if_present(kernel, &journal.path)? {
-            // Its own is one whose claim was not finished.
-            if kernel.alive(found.owner()) && found.owner() != journal.doc.guard {
+            if kernel.alive(found.owner()) {
                 return Err(ClaimError::Guarded { name, pid: found.owner().pid });
             }
             if found.netns().same(&journal.doc.netns) {

@@ -1,7 +1,12 @@
 //! What the keeper does to depend on nothing that the guard depends on.
 
 use crate::{cpus, sysfs};
-use std::{fs::File, io, os::fd::RawFd};
+use std::{
+    fs::File,
+    io,
+    os::fd::{OwnedFd, RawFd},
+    path::Path,
+};
 
 /// Makes the process independent of what it was started from; every descriptor above 2 but `fd` is closed. Each step is
 /// tried: a keeper without it is better than none.
@@ -69,8 +74,11 @@ pub(super) fn gently<T>(spins: bool, work: impl FnOnce() -> T) -> T {
 /// what refuses leaves it where it is.
 pub(super) fn leave_cgroup() -> bool {
     let Ok(mine) = std::fs::read_to_string("/proc/self/cgroup") else { return false };
-    // Every one is tried, whatever became of those before it.
-    mine.lines().filter_map(freezable).map(Kind::leave).fold(true, |all, left| all && left)
+    let mut apart = true;
+    for (kind, path) in mine.lines().filter_map(freezable) {
+        apart &= kind.leave(path);
+    }
+    apart
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -82,24 +90,41 @@ enum Kind {
 }
 
 impl Kind {
-    /// Moves the process to the root of the hierarchy, through a mount of its own: what is mounted here may be read-only, or
-    /// hidden by a network namespace's sysfs.
-    fn leave(self) -> bool {
-        // A root has no file by which it could be frozen; that of a namespace is the group of somebody else.
-        let (kind, flag, switch) = match self {
-            Kind::Unified => (c"cgroup2", None, "cgroup.freeze"),
-            Kind::Freezer => (c"cgroup", Some(c"freezer"), "freezer.state"),
+    /// The file by which a group is frozen. A root has none; that of a namespace is the group of somebody else.
+    fn switch(self) -> &'static str {
+        match self {
+            Kind::Unified => "cgroup.freeze",
+            Kind::Freezer => "freezer.state",
+        }
+    }
+
+    /// The root of the hierarchy: through a mount of its own, since what is mounted here may be read-only, or hidden by a
+    /// network namespace's sysfs; without CAP_SYS_ADMIN where it is usually mounted.
+    fn root(self) -> Option<OwnedFd> {
+        let (kind, flag, usual) = match self {
+            Kind::Unified => (c"cgroup2", None, &["/sys/fs/cgroup", "/sys/fs/cgroup/unified"][..]),
+            Kind::Freezer => (c"cgroup", Some(c"freezer"), &["/sys/fs/cgroup/freezer"][..]),
         };
-        let Ok(root) = sysfs::detached(kind, flag) else { return false };
-        let moved = sysfs::open_below(&root, "cgroup.procs", libc::O_WRONLY)
-            .is_ok_and(|fd| io::Write::write_all(&mut File::from(fd), b"0").is_ok());
-        moved && sysfs::open_below(&root, switch, libc::O_RDONLY).is_err()
+        sysfs::detached(kind, flag).ok().or_else(|| {
+            let found = usual.iter().find(|path| Path::new(path).join("cgroup.procs").exists())?;
+            File::open(found).ok().map(OwnedFd::from)
+        })
+    }
+
+    /// Moves the process, which is in the group `path`, to the root of the hierarchy.
+    fn leave(self, path: &str) -> bool {
+        // Where nothing is to be seen of it, the kernel's own word counts.
+        let Some(root) = self.root() else { return path == "/" };
+        let moved = path == "/"
+            || sysfs::open_below(&root, "cgroup.procs", libc::O_WRONLY)
+                .is_ok_and(|fd| io::Write::write_all(&mut File::from(fd), b"0").is_ok());
+        moved && sysfs::open_below(&root, self.switch(), libc::O_RDONLY).is_err()
     }
 }
 
 /// A line of `/proc/self/cgroup`, `NUMBER:CONTROLLERS:PATH`, if it is one of a group that can be frozen. Of version 1 not the
 /// root: a mount would make the hierarchy anew where there is none. That of version 2 may be one of a namespace.
-fn freezable(line: &str) -> Option<Kind> {
+fn freezable(line: &str) -> Option<(Kind, &str)> {
     let mut parts = line.splitn(3, ':').skip(1);
     let (controllers, path) = (parts.next()?, parts.next()?);
     let kind = match controllers {
@@ -107,7 +132,7 @@ fn freezable(line: &str) -> Option<Kind> {
         c if c.split(',').any(|c| c == "freezer") => Kind::Freezer,
         _ => return None,
     };
-    (path != "/" || kind == Kind::Unified).then_some(kind)
+    (path != "/" || kind == Kind::Unified).then_some((kind, path))
 }
 
 #[cfg(test)]
@@ -116,10 +141,14 @@ mod tests {
 
     #[test]
     fn finds_what_can_be_frozen() {
-        assert_eq!(freezable("6:freezer:/a"), Some(Kind::Freezer));
-        assert_eq!(freezable("6:cpu,freezer:/a:b"), Some(Kind::Freezer));
-        assert_eq!(freezable("0::/system.slice/x"), Some(Kind::Unified));
-        assert_eq!((freezable("0::/"), freezable("6:freezer:/")), (Some(Kind::Unified), None), "a root");
+        assert_eq!(freezable("6:freezer:/a"), Some((Kind::Freezer, "/a")));
+        assert_eq!(freezable("6:cpu,freezer:/a:b"), Some((Kind::Freezer, "/a:b")));
+        assert_eq!(freezable("0::/system.slice/x"), Some((Kind::Unified, "/system.slice/x")));
+        assert_eq!(
+            (freezable("0::/"), freezable("6:freezer:/")),
+            (Some((Kind::Unified, "/")), None),
+            "a root"
+        );
         assert_eq!((freezable("4:memory:/x"), freezable("")), (None, None));
     }
 }
