@@ -55,7 +55,7 @@ pub struct Consumers {
     pub evicted: u64,
 }
 
-/// Nobody holds input back for this slot any more; its pollers hear of it by [`super::poller::Command::Forget`].
+/// Nobody holds input back for this slot any more; its pollers hear of it by [`super::messages::Command::Forget`].
 fn lift(gauges: &Gauges, slot: usize) {
     let held = gauges.views.consumer_ctls[slot].inhibited.swap(0, Relaxed);
     gauges.views.guard[0].inhibited.fetch_sub(held.count_ones(), Relaxed);

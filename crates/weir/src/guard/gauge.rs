@@ -16,7 +16,7 @@ pub struct Gauge {
     pub softirq_ns: AtomicU64,
     /// Sources it polls at present.
     pub polling: AtomicU32,
-    /// The last [`Command::Beat`].
+    /// The last [`super::messages::Command::Beat`].
     pub beat: AtomicU64,
     /// When it means to run again at the latest, ns; 0 while it polls nothing.
     pub next: AtomicU64,
