@@ -9,33 +9,33 @@ use crate::{Error, Result};
 /// An option of `weir lab run` that not every experiment takes. `--quick`, `--json`, `--html` and the CPUs are for all.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Choice {
-    /// [`Options::duration`].
+    /// `Options::duration`.
     Duration,
-    /// [`Options::repeat`].
+    /// `Options::repeat`.
     Repeat,
-    /// [`Options::pairs`].
+    /// `Options::pairs`.
     Pairs,
-    /// [`Options::onsets`].
+    /// `Options::onsets`.
     Onsets,
-    /// [`Options::arms`].
+    /// `Options::arms`.
     Arms,
-    /// [`Options::hogs`].
+    /// `Options::hogs`.
     Hogs,
-    /// [`Options::consumer`].
+    /// `Options::consumer`.
     Consumer,
-    /// [`Options::rcvbuf`].
+    /// `Options::rcvbuf`.
     Rcvbuf,
-    /// [`Options::work`].
+    /// `Options::work`.
     Work,
-    /// [`Options::multiples`].
+    /// `Options::multiples`.
     Multiples,
-    /// [`Options::reserves`].
+    /// `Options::reserves`.
     Reserves,
-    /// [`Options::guard`].
+    /// `Options::guard`.
     Guard,
-    /// [`Options::base_pps`].
+    /// `Options::base_pps`.
     BasePps,
-    /// [`Options::seed`].
+    /// `Options::seed`.
     Seed,
 }
 
