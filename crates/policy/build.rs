@@ -1,4 +1,4 @@
-//! Compiles `src/c/classify.h` for the host and tells the crate kern where it lies, which compiles it for BPF.
+//! Compiles the headers of `src/c` for the host and tells the crate kern where they lie, which compiles them for BPF.
 
 use std::{env, path::Path};
 
@@ -7,7 +7,7 @@ fn main() {
     let here = env::var("CARGO_MANIFEST_DIR").unwrap_or_default();
     println!("cargo::metadata=include={}", Path::new(&here).join("src/c").display());
     cc::Build::new()
-        .file("src/c/classify.c")
+        .files(["src/c/classify.c", "src/c/gate.c"])
         .std("gnu11")
         .opt_level(2)
         .warnings(true)

@@ -159,6 +159,11 @@ pub fn forwards() -> bool {
     })
 }
 
+/// True if a packet may be for somebody although no socket of this host has its port: addresses are translated, or it is sent on.
+pub fn translates() -> bool {
+    forwards() || std::path::Path::new("/sys/module/nf_nat").exists()
+}
+
 /// Why packets may end in another network namespace than this one, if that is so: it forwards, and has a
 /// bridge.
 pub fn hands_on() -> Option<String> {

@@ -133,6 +133,41 @@ pub fn udp_sockets(port: Option<u16>) -> Result<Vec<UdpSocket>> {
     Ok(all)
 }
 
+/// Ports that sockets of the caller's network namespace have, one by one and in any order: `take(tcp, port)`. Raw sockets of a
+/// protocol see all its packets: `None` stands for all its ports. Takes about 1 us per socket.
+///
+/// # Errors
+/// If a list cannot be read.
+pub fn ports_in_use(mut take: impl FnMut(bool, Option<u16>)) -> Result<()> {
+    const TCP: u16 = 6;
+    const UDP: u16 = 17;
+    for file in ["udp", "udp6", "tcp", "tcp6", "raw", "raw6"] {
+        let path = format!("/proc/thread-self/net/{file}");
+        let mut lines = match File::open(&path) {
+            Ok(f) => BufReader::new(f),
+            // A kernel without IPv6.
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound && file.ends_with('6') => continue,
+            Err(e) => return Err(Error::io(path, e)),
+        };
+        let mut line = String::new();
+        loop {
+            line.clear();
+            if lines.read_line(&mut line).map_err(|e| Error::io(&path, e))? == 0 {
+                break;
+            }
+            let local = line.split_ascii_whitespace().nth(1).and_then(|l| l.rsplit_once(':'));
+            let Some(port) = local.and_then(|(_, port)| u16::from_str_radix(port, 16).ok()) else { continue };
+            match (file.trim_end_matches('6'), port) {
+                // In the place of a raw socket's port stands its protocol.
+                ("raw", TCP | UDP) => take(port == TCP, None),
+                ("raw", _) => {}
+                (list, port) => take(list == "tcp", Some(port)),
+            }
+        }
+    }
+    Ok(())
+}
+
 pub(crate) fn parse_udp(line: &str) -> Option<UdpSocket> {
     // sl local remote st tx:rx tr:when retransmits uid timeout inode ref pointer drops
     let f: Vec<&str> = line.split_ascii_whitespace().collect();

@@ -23,9 +23,11 @@ fn polled(table: &Table, full: bool) -> (Gauges, Rx) {
     views.source_ctls[0].mode.store(mode::POLL, Relaxed);
     views.source_ctls[0].lease.store(u64::MAX, Relaxed);
     if full {
-        views.consumer_ctls[0].inhibited.store(1, Relaxed);
+        // Never followed: its share of the poll under way is spent.
+        views.consumer_ctls[0].sk.store(8, Relaxed);
         views.consumer_ctls[0].shed.store(1, Relaxed);
-        views.guard[0].inhibited.store(1, Relaxed);
+        views.guard[0].consumers.store(1, Relaxed);
+        gauges.fill(0).unwrap();
         (0..=u16::MAX).for_each(|port| gauges.set_port(port, Taker::Only(0)).unwrap());
     }
     let rx = gauges.load_rx(0, 1).unwrap();
@@ -183,7 +185,7 @@ fn what_a_frame_costs_root() {
     // The least of several spans: whatever else ran in the others.
     let cost = |frame: &[u8]| (0..20).map(|_| rx.run(frame, 20_000).unwrap().1).min().unwrap().as_nanos();
     let (shed, protected) = (cost(&flood), cost(&reply));
-    gauges.views.guard[0].inhibited.store(0, Relaxed);
+    gauges.views.guard[0].consumers.store(0, Relaxed);
     let normal = cost(&flood);
     gauges.views.source_ctls[0].mode.store(mode::INTERRUPT, Relaxed);
     let interrupt = cost(&flood);

@@ -8,7 +8,7 @@
 use crate::poller::Config;
 use crate::switch::Timing;
 use crate::watermark::Marks;
-use crate::{MILLISECOND, Nanos, Permille, look};
+use crate::{MILLISECOND, Nanos, Permille};
 
 /// Rate at which a ring fills while the poller is away, for the period chosen from its depth, packets/s.
 pub const FILL_RATE: u64 = 1_000_000;
@@ -40,8 +40,8 @@ pub struct Host {
     pub flush: Nanos,
     /// Sleep after a turn that drained its ring, ns.
     pub nap: Nanos,
-    /// Some frames are protected.
-    pub protects: bool,
+    /// Share of each CPU that may be spent on what will be shed, as far as the reserve leaves it.
+    pub look: Permille,
     /// Full consumers hold input back; the host tells their levels.
     pub feedback: bool,
     /// The budget is kept.
@@ -61,7 +61,7 @@ pub const DEFAULTS: Host = Host {
     timeout: 10 * MILLISECOND,
     flush: 5 * MILLISECOND,
     nap: 50_000,
-    protects: false,
+    look: 1000,
     feedback: true,
     budget: true,
 };
@@ -89,16 +89,17 @@ impl Host {
 impl Config {
     /// The options for `host`.
     pub fn for_host(host: &Host) -> Self {
+        let budget = if host.budget { 1000 - host.reserve.min(1000) } else { 1000 };
         Self {
             quota: host.quota,
             lent_quota: host.lent_quota,
             nap: host.nap,
             flush_timeout: host.flush,
             marks: Marks::new(host.high, host.low, host.timeout).filter(|_| host.feedback),
-            budget: if host.budget { 1000 - host.reserve.min(1000) } else { 1000 },
+            budget,
+            look: host.look.min(budget),
             period: host.period(),
             ring: host.ring,
-            first_look: if host.protects { look::FIRST } else { 0 },
             timing: Timing::default(),
         }
     }
@@ -124,7 +125,8 @@ mod tests {
         let config = Config::for_host(&Host { budget: false, feedback: false, ..DEFAULTS });
         assert_eq!((config.budget, config.marks), (1000, None));
         assert_eq!(Config::for_host(&DEFAULTS).budget, 800);
-        assert_eq!(Config::for_host(&Host { protects: true, ..DEFAULTS }).first_look, look::FIRST);
+        assert_eq!(Config::for_host(&DEFAULTS).look, 800, "never more than the budget");
+        assert_eq!(Config::for_host(&Host { look: 300, ..DEFAULTS }).look, 300);
     }
 
     proptest! {

@@ -34,6 +34,7 @@
 //! | [`watchdog`] | when the supervisor may hear that the guard is alive | |
 
 pub mod accept;
+pub mod admission;
 pub mod blame;
 pub mod budget;
 pub mod bulk;
@@ -41,6 +42,7 @@ pub mod causes;
 pub mod classes;
 pub mod contention;
 pub mod dispatch;
+pub mod gate;
 pub mod holding;
 pub mod host;
 pub mod lease;

@@ -1,16 +1,17 @@
-//! The look: turns of a source that stands in a pause, in order to find protected packets among those that are shed
-//! (MR-34, MR-37).
+//! The look: turns of a source that stands in a pause, in order to find what is not the flood's among what is shed (MR-34,
+//! MR-37).
 //!
-//! A pause costs nothing because the NIC drops, and the NIC knows no classes. So a source that carries protected packets
-//! is looked at during a pause too: its ring is drained, what is for full consumers is shed before a buffer is allocated
-//! for it, and what is protected passes. Between two looks the ring is left alone for as long as it can hold what arrives.
+//! A pause costs nothing because the NIC drops, and the NIC drops blindly. So a source that carries anything else is looked at
+//! during a pause too: its ring is drained, what is for full consumers or for nobody is shed before a buffer is allocated
+//! for it, and the rest passes. Between two looks the ring is left alone for as long as it can hold what arrives.
 //!
-//! Nobody knows beforehand which sources carry protected packets. So a source is looked at for [`FIRST`] when classes
-//! are first told of its frames, and afterwards the heartbeats of a pause, which are due anyway, look at [`LOOK_PACKETS`].
+//! Nobody knows beforehand which sources carry more than a flood. So a source is looked at for [`FIRST`] when it has just come,
+//! and afterwards the heartbeats of a pause, which are due anyway, look at [`LOOK_PACKETS`].
 //!
 //! # Properties
-//! - A source without a protected packet in the last [`MEMORY`] is not looked at: the look costs nothing then.
-//! - Looks take at most half the budget, over any whole number of periods, plus one turn.
+//! - A source without a protected packet in the last [`MEMORY`], and without an innocent's in the last [`SEEN`], is not looked at:
+//!   the look costs nothing then.
+//! - Looks take at most their share of the CPU, over any whole number of periods, plus one turn.
 //! - A nap between two looks is at least [`NAP_MIN`] and at most [`NAPS`] naps of an empty ring, and no longer than five
 //!   eighths of the ring last at the rate seen.
 
@@ -21,6 +22,9 @@ use crate::{MILLISECOND, Nanos, Permille};
 /// How long one protected packet keeps the look going: the hold time of the quickest sessions. Their keepalives come once a second,
 /// and what was lost is sent again within it.
 pub const MEMORY: Nanos = 3000 * MILLISECOND;
+/// How long the look goes on for a packet that is neither the flood's nor protected. Who is asked ten times a second is seen again by
+/// then; a consumer that has just come to be flooded is not known yet, and looks like somebody else's.
+pub const SEEN: Nanos = 200 * MILLISECOND;
 /// The look at a source that has just come to be polled: fifty packets a second are found if they are regular, at a rate
 /// that the look can follow. Programs wait for it, so it is short.
 pub const FIRST: Nanos = 20 * MILLISECOND;
@@ -87,8 +91,8 @@ struct Source {
     nap: Nap,
     /// Classes are told of its frames.
     classed: bool,
-    /// A protected packet was found, not long ago.
-    found: bool,
+    /// Until then protected packets are expected.
+    protected: Nanos,
 }
 
 /// The looks of one CPU's poller.
@@ -98,49 +102,52 @@ pub struct Look {
     budget: Budget,
     nap_max: Nanos,
     ring: u32,
-    first: Nanos,
 }
 
 impl Look {
-    /// Looks take at most half of `share` of every `period`; a ring of `ring` packets is left alone for at most
-    /// [`NAPS`] times `nap` ns. `first`: how long a source is looked at that has just come, [`FIRST`], or 0 if nothing is protected.
-    pub fn new(period: Nanos, share: Permille, nap: Nanos, ring: u32, first: Nanos, now: Nanos) -> Self {
+    /// Looks take at most `share` of every `period`; a ring of `ring` packets is left alone for at most [`NAPS`] times `nap` ns.
+    pub fn new(period: Nanos, share: Permille, nap: Nanos, ring: u32, now: Nanos) -> Self {
         Self {
             sources: [Source::default(); SOURCES_MAX],
-            budget: Budget::new(period, half(share), now),
+            budget: Budget::new(period, share, now),
             nap_max: nap,
             ring,
-            first,
         }
     }
 
     /// Takes new options.
-    pub fn set(&mut self, period: Nanos, share: Permille, nap: Nanos, ring: u32, first: Nanos) {
-        self.budget.set(period, half(share));
-        (self.nap_max, self.ring, self.first) = (nap, ring, first);
+    pub fn set(&mut self, period: Nanos, share: Permille, nap: Nanos, ring: u32) {
+        self.budget.set(period, share);
+        (self.nap_max, self.ring) = (nap, ring);
     }
 
-    /// A turn of `source` that ended at `now` saw `frames` with their classes, `protected` packets among them.
-    pub fn saw(&mut self, now: Nanos, source: usize, frames: u32, protected: u32) {
+    /// A turn of `source` that ended at `now` saw `frames`: `protected` packets among them, and `others` that are no flood's.
+    pub fn saw(&mut self, now: Nanos, source: usize, frames: u32, protected: u32, others: u32) {
         let Some(state) = self.sources.get_mut(source).filter(|_| frames > 0) else { return };
         let first = !std::mem::replace(&mut state.classed, true);
+        if first {
+            state.until = state.until.max(now.saturating_add(FIRST));
+        }
+        if others > 0 {
+            state.until = state.until.max(now.saturating_add(SEEN));
+        }
         if protected > 0 {
-            (state.until, state.found) = (now.saturating_add(MEMORY), true);
-        } else if first {
-            state.until = state.until.max(now.saturating_add(self.first));
+            let until = now.saturating_add(MEMORY);
+            (state.until, state.protected) = (state.until.max(until), until);
         }
     }
 
     /// The host knows of protected packets that may come through `source`: it is looked at as if one had come.
     pub fn expect(&mut self, now: Nanos, source: usize) {
         if let Some(state) = self.sources.get_mut(source) {
-            (state.until, state.found) = (now.saturating_add(MEMORY), true);
+            let until = now.saturating_add(MEMORY);
+            (state.until, state.protected) = (state.until.max(until), until);
         }
     }
 
     /// True if protected packets come through `source`.
     pub fn finds(&self, now: Nanos, source: usize) -> bool {
-        self.sources.get(source).is_some_and(|s| s.found && now < s.until)
+        self.sources.get(source).is_some_and(|s| now < s.protected)
     }
 
     /// True if `source` is looked at in a pause.
@@ -176,6 +183,12 @@ impl Look {
         if let Some(state) = self.sources.get_mut(source) {
             *state = Source::default();
         }
+    }
+
+    /// The first look at `source` is over, without a packet of anybody else.
+    #[cfg(test)]
+    pub(crate) fn first_is_over(&mut self, source: usize) {
+        self.sources[source].classed = true;
     }
 
     /// Nothing else wants the CPU: the account is cleared, as that of the budget.
@@ -234,27 +247,33 @@ mod tests {
 
     #[test]
     fn nothing_protected_no_look() {
-        let mut look = Look::new(MILLISECOND, 800, NAP, 256, FIRST, 0);
+        let mut look = Look::new(MILLISECOND, 800, NAP, 256, 0);
         assert_eq!(look.due(5, 3, false), None);
-        look.saw(10, 3, 0, 0);
+        look.saw(10, 3, 0, 0, 0);
         assert_eq!(look.due(11, 3, false), None, "no frame told its class");
         assert!(!look.is_classed(3));
-        look.saw(12, 3, 5, 0);
+        look.saw(12, 3, 5, 0, 0);
         assert!(look.is_classed(3));
         assert_eq!(look.due(13, 3, false), Some(13), "the first look");
-        look.saw(14, 3, 5, 0);
+        look.saw(14, 3, 5, 0, 0);
         assert_eq!(look.due(12 + FIRST, 3, false), None, "nothing was found");
         let late = 12 + FIRST + 1;
-        look.saw(late, 3, 5, 0);
+        look.saw(late, 3, 5, 0, 0);
         assert_eq!(look.due(late + 1, 3, false), None, "the first one is over");
-        look.saw(20, 3, 1, 1);
+        look.saw(20, 3, 1, 1, 0);
         assert_eq!(look.due(21, 3, false), Some(21));
         assert_eq!(look.due(21, 4, false), None, "another source");
         assert_eq!(look.due(20 + MEMORY, 3, false), None, "forgotten");
-        look.saw(30, 3, 1, 1);
+        look.saw(30, 3, 1, 1, 0);
         look.forget(3);
         assert_eq!(look.due(31, 3, false), None);
-        look.saw(40, 99, 1, 1);
+        look.saw(30, 5, 8, 0, 1);
+        assert_eq!(look.due(31, 5, false), Some(31), "an innocent's");
+        look.saw(30 + FIRST, 5, 8, 0, 1);
+        assert_eq!(look.due(29 + FIRST + SEEN, 5, false), Some(29 + FIRST + SEEN));
+        assert!(!look.finds(31, 5), "it is not protected");
+        assert_eq!(look.due(30 + FIRST + SEEN, 5, false), None, "it is seen no more");
+        look.saw(40, 99, 1, 1, 0);
         assert_eq!(look.due(41, 99, false), None, "no such source");
     }
 
@@ -272,12 +291,12 @@ mod tests {
     }
 
     proptest! {
-        /// A poller that asks before each look spends at most half the budget on looks, and an idle CPU lends.
+        /// A poller that asks before each look spends at most its share on looks, and an idle CPU lends.
         #[test]
-        fn looks_take_at_most_half(share in 50u16..1000, turn in 2_000u64..20_000, arrivals in 1u32..3000, period in 1u64..10) {
+        fn looks_take_at_most_their_share(share in 50u16..1000, turn in 2_000u64..20_000, arrivals in 1u32..3000, period in 1u64..10) {
             let period = period * MILLISECOND;
-            let mut look = Look::new(period, share, NAP, 256, FIRST, 0);
-            look.saw(0, 0, 1, 1);
+            let mut look = Look::new(period, share, NAP, 256, 0);
+            look.saw(0, 0, 1, 1, 0);
             let (mut now, mut spent, mut last) = (0, 0, 0);
             let end = (20 * period).min(MEMORY - 1);
             while now < end {
@@ -294,17 +313,17 @@ mod tests {
                 }
             }
             let periods = end / period + 1;
-            let allowed = periods * period * u64::from(share / 2) / 1000;
+            let allowed = periods * period * u64::from(share) / 1000;
             prop_assert!(spent <= allowed + 2 * turn, "{spent} of {allowed}");
         }
 
         /// The nap settles where the ring is three to five eighths full, if a nap within its range can do so.
         #[test]
         fn nap_follows_the_rate(rate in 100_000u64..20_000_000) {
-            let mut look = Look::new(MILLISECOND, 1000, NAP, 256, FIRST, 0);
+            let mut look = Look::new(MILLISECOND, 1000, NAP, 256, 0);
             let mut now = 0;
             for _ in 0..200 {
-                look.saw(now, 0, 1, 1);
+                look.saw(now, 0, 1, 1, 0);
                 look.idle(now);
                 let at = look.due(now, 0, false).unwrap();
                 let came = ((at - now) * rate / 1_000_000_000) as u32;

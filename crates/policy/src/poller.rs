@@ -9,19 +9,20 @@
 //!       Park    -> nothing is taken over: wait for poller.overloaded(..)
 //! ```
 //!
-//! **Pause.** A source is left alone while its budget is spent, or while (nearly) all that arrives on it is for
-//! inhibited consumers: then the NIC drops at no cost (MR-18). The share is learnt from the turns themselves; what a
-//! turn finds for an inhibited consumer is shed by the mechanism, so a wrong guess costs one turn.
+//! **Gate.** What a turn finds for a consumer without room, or for nobody, is shed by the mechanism before a buffer exists for it
+//! ([`crate::gate`]), so a turn never fills a consumer beyond its buffer.
 //!
-//! **Fitting turns.** While all input is for tracked consumers a turn takes no more than the fullest of them has room
-//! for, by the level that one packet added lately. What does not fit waits in the ring, at no cost.
+//! **Pause.** A source is left alone while its budget is spent, or while (nearly) all that arrives on it is for
+//! inhibited consumers and nothing else is seen: then the NIC drops at no cost, and blindly (MR-18). The share is learnt from
+//! the turns themselves, so a wrong guess costs one turn.
 //!
 //! **Heartbeat.** A pause is held by one turn every half `flush_timeout`, else the kernel's timer would drain the
 //! ring outside quota and budget, and transmit completions that ride on the same vector would hang. In a pause for
 //! the budget a heartbeat is the smallest turn; in a pause for feedback it is a look of one quota, which finds out
 //! whether something else arrives by now.
 //!
-//! **Look.** A source that carries protected packets is polled in a pause for feedback too, see [`crate::look`].
+//! **Look.** A source that carries anything but the flood is polled in a pause for feedback too, see [`crate::look`], and what
+//! the flooded consumers are given meanwhile is what this leaves of the budget, see [`crate::admission`].
 //!
 //! **Joining.** What ends a sleep costs programs more than a turn does, so a source whose nap, heartbeat or look would be due within
 //! a quarter of its wait has its turn as well: sources of one CPU keep one rhythm, and as many wakes as one of them needs.
@@ -32,6 +33,7 @@
 //! - No sleep is longer than half a flush timeout while anything is taken over.
 //! - An inhibited consumer is enabled at the latest when its timeout ends.
 
+use crate::admission::Admission;
 use crate::budget::Budget;
 use crate::look::{Bound, LOOK_PACKETS, Look, Nap};
 use crate::rotation::Rotation;
@@ -50,6 +52,8 @@ const ALL_FULL: Permille = 950;
 /// Share of a turn's packets that full queues refused from which on the turn was in vain. What goes to other queues beside them
 /// gains from a nap as well: its program gets the CPU.
 const VAIN: Permille = 750;
+/// Share of a turn's frames that were shed from which on the next one is a large one: what is shed costs little.
+const MOSTLY: Permille = 500;
 /// Sleep after a turn in vain, ns: programs that work 1 us per datagram read half of a small buffer meanwhile. Times the sources
 /// whose turns are in vain: together they take what one takes, a tenth of the CPU.
 const VAIN_NAP: Nanos = MILLISECOND / 2;
@@ -83,8 +87,8 @@ pub struct Config {
     pub period: Nanos,
     /// Packets that the smallest ring holds.
     pub ring: u32,
-    /// How long a source is looked at that has just come, [`crate::look::FIRST`], or 0 if nothing is protected; ns.
-    pub first_look: Nanos,
+    /// Share of the CPU that may be spent on what will be shed; never more than `budget`.
+    pub look: Permille,
     /// When to take over and release.
     pub timing: Timing,
 }
@@ -133,8 +137,12 @@ pub struct Turned {
     pub packets: u32,
     /// Frames that arrived in this turn, shed ones included; 0 if nobody counts them.
     pub frames: u32,
-    /// Of these, for inhibited consumers, protected ones not counted.
+    /// Of these, for consumers that are inhibited or have no room, protected ones not counted.
     pub to_full: u32,
+    /// Of the frames, those that were shed: for consumers without room, and for nobody.
+    pub shed: u32,
+    /// Of the frames, those that passed for consumers that are known here. What else passed is somebody else's.
+    pub known: u32,
     /// Frames that are protected.
     pub protected: u32,
     /// Packets handed up that a full queue refused which is no consumer here: the socket of a container.
@@ -156,6 +164,8 @@ struct Source {
     /// Its last turn was in vain.
     vain: bool,
     full_share: Permille,
+    /// Most of its last turn was shed.
+    sheds: bool,
     /// Packets handed up since the levels were read for the `reading`-th time.
     fed: u32,
     reading: u64,
@@ -166,7 +176,6 @@ struct Source {
 #[derive(Clone, Copy, Debug)]
 struct Consumer {
     watermark: Watermark,
-    level: Permille,
     /// Enabled because the CPU was idle, and not seen below high water since.
     probing: bool,
     /// Earliest time that an idle CPU enables it again.
@@ -208,14 +217,13 @@ pub struct Poller {
     lent: bool,
     /// When a consumer was inhibited last.
     full_at: Option<Nanos>,
-    /// Level that one packet adds, in 1/16 permille; 0 until learnt.
-    packet_level: u32,
     /// Packets handed up since the levels were read.
     fed: u32,
     /// How often the levels were read.
     readings: u64,
     budget: Budget,
     look: Look,
+    admission: Admission,
     bound: Bound,
     rotation: Rotation,
     /// A turn was made since the last sleep.
@@ -228,7 +236,8 @@ impl Poller {
     pub fn new(config: Config, now: Nanos) -> Self {
         Self {
             budget: Budget::new(config.period, config.budget, now),
-            look: Look::new(config.period, config.budget, config.nap, config.ring, config.first_look, now),
+            look: Look::new(config.period, config.look, config.nap, config.ring, now),
+            admission: Admission::default(),
             bound: Bound::default(),
             config,
             sources: [None; SOURCES_MAX],
@@ -236,7 +245,6 @@ impl Poller {
             inhibited: 0,
             lent: false,
             full_at: None,
-            packet_level: 0,
             fed: 0,
             readings: 0,
             rotation: Rotation::default(),
@@ -248,7 +256,7 @@ impl Poller {
     /// Takes new options; modes, levels and the budget used so far stay.
     pub fn configure(&mut self, config: Config) {
         self.budget.set(config.period, config.budget);
-        self.look.set(config.period, config.budget, config.nap, config.ring, config.first_look);
+        self.look.set(config.period, config.look, config.nap, config.ring);
         if let Some(marks) = config.marks {
             for consumer in self.consumers.iter_mut().flatten() {
                 consumer.watermark.set_marks(marks);
@@ -272,6 +280,11 @@ impl Poller {
         self.bound.per_packet(self.config.budget)
     }
 
+    /// Permille of a consumer's room that one poll may fill.
+    pub fn admits(&self) -> Permille {
+        self.admission.permille()
+    }
+
     /// True while this poller keeps input for `consumer` away.
     pub fn is_inhibited(&self, consumer: usize) -> bool {
         self.consumers.get(consumer).and_then(Option::as_ref).is_some_and(|c| c.watermark.is_inhibited())
@@ -288,6 +301,7 @@ impl Poller {
                 nap: Nap::default(),
                 vain: false,
                 full_share: 0,
+                sheds: false,
                 fed: 0,
                 reading: 0,
                 release: false,
@@ -326,7 +340,9 @@ impl Poller {
         let all_vain = all_vain - Nanos::from(state.vain);
         state.last_turn = now;
         self.bound.turned(turn.packets, turn.spent);
-        self.look.saw(now, source, turn.frames, turn.protected);
+        let others = turn.frames.saturating_sub(turn.protected).saturating_sub(turn.known).saturating_sub(turn.shed);
+        self.look.saw(now, source, turn.frames, turn.protected, others);
+        state.sheds = u64::from(turn.shed) * 1000 > u64::from(turn.frames) * u64::from(MOSTLY);
         let look = self.inhibited > 0 && state.full_share >= ALL_FULL;
         if look {
             self.look.looked(now, source, turn.frames, turn.spent, turn.drained);
@@ -372,7 +388,7 @@ impl Poller {
         }
         state.switch.found(now, turn.frames.max(turn.packets));
         // A ring that is empty because its frames were shed is no sign of calm.
-        if turn.drained && turn.to_full == 0 {
+        if turn.drained && turn.to_full == 0 && turn.shed == 0 {
             state.release |= state.switch.drained(now);
         }
     }
@@ -398,18 +414,10 @@ impl Poller {
         let Some(slot) = self.consumers.get_mut(consumer) else { return false };
         let consumer = slot.get_or_insert_with(|| Consumer {
             watermark: Watermark::new(marks),
-            level,
             probing: false,
             idle_from: 0,
         });
-        let rise = u32::from(level.saturating_sub(consumer.level));
-        consumer.level = level;
         let change = consumer.watermark.observe(now, level);
-        if self.fed >= LOOK_FRAMES_MIN && rise > 0 {
-            // Rises fast, falls slowly: a turn that does not fit costs more than one that leaves room.
-            let seen = rise * 16 / self.fed;
-            self.packet_level = seen.max(self.packet_level - self.packet_level / 16);
-        }
         match change {
             Some(Change::Inhibit) => {
                 // A consumer that is as full as before does not read: an idle CPU says nothing about it.
@@ -452,22 +460,6 @@ impl Poller {
     pub fn levels_read(&mut self) {
         self.fed = 0;
         self.readings += 1;
-    }
-
-    /// Packets that the fullest enabled consumer has room for, as an even number; at least 2.
-    fn room(&self) -> u32 {
-        if self.packet_level == 0 || self.config.marks.is_none() {
-            return u32::MAX;
-        }
-        let fullest = self
-            .consumers
-            .iter()
-            .flatten()
-            .filter(|c| !c.watermark.is_inhibited())
-            .map(|c| c.level)
-            .max()
-            .unwrap_or(0);
-        (u32::from(1000 - fullest.min(1000)) * 16 / self.packet_level).max(2) & !1
     }
 
     /// The consumer is gone; true if it was inhibited.
@@ -568,6 +560,9 @@ impl Poller {
             return Action::Park;
         }
         if let Some(resume) = self.budget.resume_at(now) {
+            if self.looks(now) {
+                self.admission.exhausted(now, self.config.period);
+            }
             if beats {
                 self.counts.heartbeats += 1;
                 return Action::Turn {
@@ -581,6 +576,7 @@ impl Poller {
                 wake: WakeOn { idle: true, ..WakeOn::default() },
             };
         }
+        self.admission.calm(now, self.config.period);
         let mut rotation = self.rotation;
         let picked = rotation.pick(SOURCES_MAX, |i| {
             self.sources[i]
@@ -589,11 +585,13 @@ impl Poller {
         });
         self.rotation = rotation;
         if let Some(source) = picked {
-            // Mixed traffic is not held back by one full consumer: its surplus is shed instead.
-            let fits = self.sources[source].as_ref().is_some_and(|s| s.full_share >= ALL_FULL);
-            let large = self.lent && polled == 1;
-            let most = if large { self.config.quota.max(self.config.lent_quota) } else { self.config.quota };
-            let packets = if fits { most.min(self.room()) } else { self.config.quota };
+            let sheds = self.sources[source].as_ref().is_some_and(|s| s.sheds);
+            let quota = self.config.quota;
+            let packets = match (sheds, self.lent && polled == 1) {
+                (true, _) => LOOK_PACKETS.max(quota),
+                (_, true) => self.config.lent_quota.max(quota),
+                _ => quota,
+            };
             return Action::Turn { source, packets };
         }
         if beats {

@@ -18,7 +18,7 @@ fn polling(config: Config, sources: usize) -> Poller {
 }
 
 fn full(spent: Nanos) -> Turned {
-    Turned { packets: 16, frames: 16, to_full: 0, spent, ..Turned::default() }
+    Turned { packets: 16, frames: 16, known: 16, spent, ..Turned::default() }
 }
 
 #[test]
@@ -72,16 +72,17 @@ fn a_source_that_fills_its_consumer_is_not_released() {
 #[test]
 fn pauses_for_a_full_consumer_and_resumes_at_low_water() {
     let mut p = polling(usual(), 1);
+    p.look.first_is_over(0);
     assert!(p.level(0, 3, 800));
     assert!(p.is_inhibited(3));
     // The first turn finds out that all of it is for the full consumer.
     assert!(matches!(p.next(0), Action::Turn { .. }));
-    p.turned(10, 0, Turned { packets: 0, frames: 16, to_full: 16, spent: 10, ..Turned::default() });
+    p.turned(10, 0, Turned { packets: 0, frames: 16, to_full: 16, shed: 16, spent: 10, ..Turned::default() });
     let Action::Sleep { until, wake } = p.next(10) else { panic!() };
     assert!(wake.level && wake.idle);
     assert_eq!(until, 10 + 5 * MILLISECOND / 2);
     assert!(p.level(500, 3, 200));
-    assert!(matches!(p.next(500), Action::Turn { source: 0, packets: 32 }));
+    assert!(matches!(p.next(500), Action::Turn { source: 0, .. }));
     // Full again: the share is remembered, the pause begins at once.
     p.turned(510, 0, full(10));
     p.level(510, 3, 800);
@@ -93,7 +94,7 @@ fn pauses_for_a_full_consumer_and_resumes_at_low_water() {
 fn mixed_traffic_is_not_paused() {
     let mut p = polling(usual(), 1);
     p.level(0, 0, 1000);
-    p.turned(10, 0, Turned { packets: 8, frames: 16, to_full: 8, spent: 10, ..Turned::default() });
+    p.turned(10, 0, Turned { packets: 8, frames: 16, to_full: 8, shed: 8, spent: 10, ..Turned::default() });
     assert!(matches!(p.next(10), Action::Turn { .. }));
 }
 
@@ -173,9 +174,9 @@ fn a_busy_cpu_lengthens_naps_and_an_idle_one_ends_them() {
 
 #[test]
 fn a_source_that_has_just_come_is_looked_at() {
-    let mut p = polling(Config { first_look: crate::look::FIRST, ..usual() }, 1);
+    let mut p = polling(usual(), 1);
     assert!(!p.looks(MILLISECOND));
-    p.turned(MILLISECOND, 0, Turned { packets: 8, frames: 8, ..Turned::default() });
+    p.turned(MILLISECOND, 0, Turned { packets: 8, frames: 8, known: 8, ..Turned::default() });
     assert!(p.looks(MILLISECOND) && !p.protects(MILLISECOND));
     assert!(!p.looks(MILLISECOND + crate::look::FIRST));
     p.expect(100 * MILLISECOND, 0);
@@ -282,7 +283,8 @@ proptest! {
                     now += spent;
                     last_served[source] = now;
                     p.turned(now, source, Turned {
-                        packets: in_, frames: n, to_full: if inhibited { n } else { 0 }, spent, drained: n < packets, ..Turned::default()
+                        packets: in_, frames: n, to_full: if inhibited { n } else { 0 },
+                        shed: if inhibited { n } else { 0 }, known: if inhibited { 0 } else { n }, spent, drained: n < packets, ..Turned::default()
                     });
                 }
                 Action::Sleep { until, wake } => {
@@ -312,8 +314,9 @@ proptest! {
 /// A source in a pause, with a full consumer.
 fn paused(config: Config) -> Poller {
     let mut p = polling(config, 1);
+    p.look.first_is_over(0);
     p.level(0, 0, 900);
-    p.turned(1000, 0, Turned { packets: 0, frames: 32, to_full: 32, spent: 1000, ..Turned::default() });
+    p.turned(1000, 0, Turned { packets: 0, frames: 32, to_full: 32, shed: 32, spent: 1000, ..Turned::default() });
     assert!(matches!(p.next(1001), Action::Sleep { wake: WakeOn { level: true, .. }, .. }));
     p
 }
@@ -328,7 +331,7 @@ fn a_pause_without_protected_packets_has_heartbeats_only() {
             Action::Turn { source, .. } => {
                 turns += 1;
                 now += 5000;
-                p.turned(now, source, Turned { frames: 32, to_full: 32, spent: 5000, ..Turned::default() });
+                p.turned(now, source, Turned { frames: 32, to_full: 32, shed: 32, spent: 5000, ..Turned::default() });
             }
             other => panic!("{other:?}"),
         }
@@ -341,11 +344,11 @@ fn a_protected_packet_starts_the_look_and_its_end_is_the_end_of_the_look() {
     // The consumer never reads, and its inhibit does not end within the test.
     let mut p = paused(Config { marks: Marks::new(750, 250, 10_000 * MILLISECOND), ..usual() });
     let one =
-        Turned { packets: 1, frames: 32, to_full: 31, protected: 1, spent: 5000, drained: true, refused: 0 };
+        Turned { packets: 1, frames: 32, to_full: 31, shed: 31, protected: 1, spent: 5000, drained: true, ..Turned::default() };
     p.turned(10_000, 0, one);
     let (mut now, mut busy) = (10_000, 0);
     let end = now + crate::look::MEMORY;
-    let none = Turned { frames: 100, to_full: 100, drained: true, ..Turned::default() };
+    let none = Turned { frames: 100, to_full: 100, shed: 100, drained: true, ..Turned::default() };
     while now < end + 20 * MILLISECOND {
         p.level(now, 0, 900);
         match p.next(now) {
@@ -387,9 +390,9 @@ fn protected_packets_are_told_for_as_long_as_the_look_lasts() {
 fn the_first_look_finds_protected_packets() {
     let first = crate::look::FIRST;
     let marks = Marks::new(750, 250, 10_000 * MILLISECOND);
-    let mut p = polling(Config { marks, first_look: first, ..usual() }, 1);
+    let mut p = polling(Config { marks, ..usual() }, 1);
     p.level(0, 0, 900);
-    let none = Turned { frames: 100, to_full: 100, spent: 10_000, drained: true, ..Turned::default() };
+    let none = Turned { frames: 100, to_full: 100, shed: 100, spent: 10_000, drained: true, ..Turned::default() };
     p.turned(1000, 0, none);
     let (mut now, mut late) = (1000, 0);
     while now < 2 * first {
@@ -415,10 +418,10 @@ fn protected_frames_do_not_end_a_pause() {
         packets: 16,
         frames: 32,
         to_full: 16,
+        shed: 16,
         protected: 16,
         spent: 5000,
-        drained: false,
-        refused: 0,
+        ..Turned::default()
     };
     p.turned(10_000, 0, half);
     assert!(matches!(p.next(10_000), Action::Turn { packets: crate::look::LOOK_PACKETS, .. }));
@@ -426,28 +429,21 @@ fn protected_frames_do_not_end_a_pause() {
     assert!(matches!(p.next(20_000), Action::Turn { packets: 32, .. }), "others arrive: no pause");
 }
 
-/// While programs run before it a poller's turns are larger, as far as its consumer has room; else of the quota.
+/// While programs run before it the turns of the only source are larger, and so are those after one that was shed for the most part.
 #[test]
-fn lent_turns_are_larger_and_fit() {
+fn turns_are_larger_where_they_cost_little() {
     let mut p = polling(usual(), 1);
     let packets = |p: &mut Poller, now| match p.next(now) {
         Action::Turn { packets, .. } => packets,
         other => panic!("{other:?}"),
     };
-    p.lend(true);
-    assert_eq!(packets(&mut p, 0), 32, "what arrives for others is served by the quota");
-    // All of it is for one consumer, which then reads, and 16 packets fill a tenth of it.
-    p.level(0, 3, 800);
-    p.turned(10, 0, Turned { packets: 0, frames: 16, to_full: 16, spent: 10, ..Turned::default() });
-    p.level(20, 3, 0);
+    assert_eq!(packets(&mut p, 0), 32);
+    p.turned(10, 0, Turned { packets: 12, frames: 32, shed: 20, known: 2, spent: 10, ..Turned::default() });
+    assert_eq!(packets(&mut p, 20), crate::look::LOOK_PACKETS, "most of it was shed");
     p.turned(30, 0, full(10));
-    p.level(40, 3, 100);
-    p.levels_read();
+    assert_eq!(packets(&mut p, 40), 32);
+    p.lend(true);
     assert_eq!(packets(&mut p, 50), 128);
-    p.level(60, 3, 730);
-    assert_eq!(packets(&mut p, 60), 42, "270 of 1000 are free, 100 hold 16");
-    p.level(70, 3, 100);
-    assert_eq!(packets(&mut p, 70), 128);
     let mut switch = ModeSwitch::new(Timing::default());
     assert!(switch.overloaded(70, Evidence::Harm));
     p.taken_over(70, 1, switch);
@@ -455,6 +451,37 @@ fn lent_turns_are_larger_and_fit() {
     assert!(p.released(71, 1).is_some());
     p.lend(false);
     assert_eq!(packets(&mut p, 72), 32);
+}
+
+/// P11: what belongs to neither the flood nor a rule keeps the source from pausing blindly, for as long as it is seen.
+#[test]
+fn an_innocent_keeps_the_look_going() {
+    let mut p = paused(Config { marks: Marks::new(750, 250, 10_000 * MILLISECOND), ..usual() });
+    let flood = Turned { frames: 100, to_full: 100, shed: 100, spent: 1000, drained: true, ..Turned::default() };
+    let late = 2 * crate::look::FIRST;
+    p.turned(late, 0, flood);
+    assert!(!p.looks(late));
+    p.turned(late, 0, Turned { packets: 1, to_full: 99, shed: 99, ..flood });
+    assert!(p.looks(late) && !p.protects(late));
+    assert!(!p.looks(late + crate::look::SEEN));
+}
+
+/// A budget that the flood spends is given to it no more: what is shed must have the CPU that it needs.
+#[test]
+fn the_flooded_consumer_is_given_what_the_look_leaves() {
+    let mut p = polling(usual(), 1);
+    let turn = Turned { packets: 32, frames: 32, known: 32, spent: 9 * MILLISECOND, ..Turned::default() };
+    p.turned(MILLISECOND, 0, turn);
+    p.next(MILLISECOND);
+    let alone = p.admits();
+    p.turned(2 * MILLISECOND, 0, Turned { known: 31, ..turn });
+    p.next(2 * MILLISECOND);
+    assert!(alone < 1000 && p.admits() <= alone, "its first look counts too");
+    let before = p.admits();
+    for step in 3..2000 {
+        p.next(step * MILLISECOND);
+    }
+    assert!(p.admits() == 1000 && before < 1000);
 }
 
 /// A container's socket is full: turns in vain are followed by a nap, and one that was not goes on at once.
@@ -475,7 +502,7 @@ fn turns_in_vain_pause_the_source() {
 /// Sleeps in 100 ms of so many sources that get 20 k/s and a bit, each another bit, and whether each is served.
 fn sleeps(sources: usize, protected: bool) -> u32 {
     let timing = Timing { hold_min: 1000 * MILLISECOND, ..Timing::default() };
-    let config = Config { first_look: 20 * MILLISECOND, timing, ..usual() };
+    let config = Config { timing, ..usual() };
     let mut p = polling(config, 1);
     let (mut now, mut sleeps, mut known) = (0, 0, 1);
     let mut arrived = vec![0; sources];
@@ -506,10 +533,11 @@ fn sleeps(sources: usize, protected: bool) -> u32 {
                         packets: 1,
                         protected: 1,
                         to_full: frames.saturating_sub(1),
+                        shed: frames.saturating_sub(1),
                         ..Turned::default()
                     }
                 } else {
-                    Turned { packets: frames, ..Turned::default() }
+                    Turned { packets: frames, known: frames, ..Turned::default() }
                 };
                 p.turned(now, source, Turned { frames, drained, spent: 5_000, ..kinds });
             }

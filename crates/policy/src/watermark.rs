@@ -127,25 +127,6 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    unsafe extern "C" {
-        fn weir_host_full(was: u32, level: u32, high: u32, low: u32) -> u32;
-    }
-
-    proptest! {
-        /// What XDP decides in mode shed is what the watermark decides, as long as no timeout ends an inhibit.
-        #[test]
-        fn the_header_decides_alike(low in 0u16..700, room in 1u16..300, levels in proptest::collection::vec(0u16..=1000, 1..200)) {
-            let marks = Marks::new(low + room, low, Nanos::MAX / 2).unwrap();
-            let (mut watermark, mut full) = (Watermark::new(marks), 0);
-            for (now, level) in levels.into_iter().enumerate() {
-                watermark.observe(now as Nanos, level);
-                // SAFETY: a pure function of its arguments.
-                full = unsafe { weir_host_full(full, level.into(), marks.high.into(), marks.low.into()) };
-                prop_assert_eq!(full != 0, watermark.is_inhibited());
-            }
-        }
-    }
-
     const MARKS: Marks = Marks { high: 750, low: 250, timeout: 10 };
 
     #[test]

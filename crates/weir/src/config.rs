@@ -15,7 +15,7 @@ use toml::de::{DeTable, DeValue};
 const FILE_MAX: u64 = 64 * 1024;
 
 /// Keys of the file, in the order in which an error lists them.
-pub const KEYS: [&str; 11] = [
+pub const KEYS: [&str; 12] = [
     "interfaces",
     "reserve",
     "period",
@@ -25,6 +25,7 @@ pub const KEYS: [&str; 11] = [
     "high",
     "low",
     "timeout",
+    "look",
     "protect",
     "status",
 ];
@@ -52,6 +53,7 @@ pub struct File {
     pub high: Option<At<u8>>,
     pub low: Option<At<u8>>,
     pub timeout: Option<At<Duration>>,
+    pub look: Option<At<u8>>,
     pub protect: Vec<At<String>>,
     pub status: Option<At<String>>,
 }
@@ -101,6 +103,7 @@ impl File {
                 "high" => file.high = Some(item.number(parse::level)?),
                 "low" => file.low = Some(item.number(parse::level)?),
                 "timeout" => file.timeout = Some(item.text(parse::timeout)?),
+                "look" => file.look = Some(item.number(parse::level)?),
                 "protect" => file.protect = item.list(|text| Ok(text.to_owned()))?,
                 "status" => file.status = Some(item.text(|text| Ok(text.to_owned()))?),
                 _ => {
@@ -228,6 +231,7 @@ mod tests {
             high = 60
             low = 30
             timeout = "50ms"
+            look = 40
             protect = ["ssh"]
             status = "-"
         "#;

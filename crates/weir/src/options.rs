@@ -72,6 +72,8 @@ pub struct GuardOptions {
     pub low: u8,
     /// Longest inhibit, 1 ms to 1 s.
     pub timeout: Duration,
+    /// Share of each CPU that may be spent on what is shed, percent, 1 to 99; the reserve is never touched.
+    pub look: u8,
     /// CPUs the pollers may use; all of them if absent. Each is online.
     pub cpu: Option<CpuSet>,
     /// How busy sources are handled.
@@ -111,6 +113,8 @@ pub const HIGH: u8 = (DEFAULTS.high / 10) as u8;
 pub const LOW: u8 = (DEFAULTS.low / 10) as u8;
 /// Default of `--timeout`.
 pub const TIMEOUT: Duration = Duration::from_nanos(DEFAULTS.timeout);
+/// Default of `--look`, percent: the whole budget.
+pub const LOOK: u8 = 99;
 /// Default of `--journal-dir` and `--control-dir`.
 pub const RUN_DIR: &str = "/run/weir";
 
@@ -180,6 +184,7 @@ impl GuardOptions {
             high,
             low,
             timeout: pick(args.timeout.as_ref(), file.timeout.as_ref(), TIMEOUT).value,
+            look: pick(args.look.as_ref(), file.look.as_ref(), LOOK).value,
             cpu,
             mode: mode.value,
             protect,

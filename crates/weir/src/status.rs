@@ -186,6 +186,8 @@ pub struct Source {
     pub over_bound: u64,
     /// Frames shed by class.
     pub shed: BTreeMap<String, u64>,
+    /// Of these, those that nobody would have taken: no socket has their port, or their very flow was refused.
+    pub nobody: u64,
     /// Since the guard started.
     pub total: Option<SourceTotal>,
 }
@@ -204,6 +206,8 @@ pub struct SourceTotal {
     pub classes: BTreeMap<String, u64>,
     /// Frames shed by class.
     pub shed: BTreeMap<String, u64>,
+    /// Of these, those that nobody would have taken.
+    pub nobody: u64,
 }
 
 /// One consumer.

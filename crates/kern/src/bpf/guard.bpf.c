@@ -13,25 +13,19 @@
 #include <bpf/bpf_core_read.h>
 #include "guard.h"
 #include "guard_maps.h"
-#include "kernel.h"
+#include "guard_kernel.h"
 
 #define NET_RX_SOFTIRQ 3
 /* One of so many softirqs is measured while nothing is polled; a power of two. */
 #define SAMPLE 8
 
-typedef struct { int counter; } atomic_t;
-typedef struct { __s64 counter; } atomic64_t;
-
-struct sk_buff {
-	struct net_device *dev;
-	unsigned int napi_id;
-	__u16 queue_mapping;
-	int skb_iif;
-	__u8 pkt_type : 3;
-} __attribute__((preserve_access_index));
-
 /* The kernel's number is put in by the loader. */
-enum skb_drop_reason { SKB_DROP_REASON_SOCKET_RCVBUFF = 6 };
+enum skb_drop_reason {
+	SKB_DROP_REASON_NO_SOCKET = 3,
+	SKB_DROP_REASON_SOCKET_RCVBUFF = 6,
+	SKB_DROP_REASON_NETFILTER_DROP = 8,
+	SKB_DROP_REASON_IP_INADDRERRORS = 61,
+};
 
 /* A packet that this host sent to a group and hears itself: its interface is that which it left by. */
 #define PACKET_LOOPBACK 5
@@ -46,33 +40,6 @@ struct file {
 
 struct socket {
 	struct file *file;
-} __attribute__((preserve_access_index));
-
-struct sock_common {
-	unsigned short skc_family;
-	__u16 skc_num;
-	possible_net_t skc_net;
-	atomic64_t skc_cookie;
-} __attribute__((preserve_access_index));
-
-typedef struct {
-	__u32 val;
-} kuid_t;
-
-struct sk_buff_head {
-	__u32 qlen;
-} __attribute__((preserve_access_index));
-
-struct sock {
-	struct sock_common __sk_common;
-	struct sk_buff_head sk_receive_queue;
-	struct {
-		atomic_t rmem_alloc;
-	} __attribute__((preserve_access_index)) sk_backlog;
-	int sk_rcvbuf;
-	__u16 sk_protocol;
-	struct socket *sk_socket;
-	kuid_t sk_uid;
 } __attribute__((preserve_access_index));
 
 struct netlink_sock {
@@ -176,6 +143,8 @@ static __always_inline struct weir_guard_ctl *the_guard(void)
 
 	return bpf_map_lookup_elem(&guard_ctl, &zero);
 }
+
+#include "guard_gate.h"
 
 static __always_inline void wake(__u32 poller, __u32 reason)
 {
@@ -443,7 +412,8 @@ static __always_inline _Bool tell(struct sock *sk, struct weir_event *event, str
 
 /* A socket has refused a datagram. It is evidence only if a guarded interface has carried it: what a local program sends to
  * itself makes no interface's packets too many. */
-static __always_inline int refuses(struct sock *sk, struct weir_overflow_stat *drops, __u32 cpu, _Bool guarded)
+static __always_inline int refuses(struct sock *sk, struct weir_overflow_stat *drops, __u32 cpu, _Bool guarded,
+				   __u32 truesize)
 {
 	struct weir_event event = { .kind = WEIR_EVENT_CONSUMER, .cpu = cpu };
 	struct weir_guard_ctl *guard = the_guard();
@@ -464,6 +434,8 @@ static __always_inline int refuses(struct sock *sk, struct weir_overflow_stat *d
 	slot = bpf_map_lookup_elem(&consumer_slots, &key);
 	if (slot) {
 		stat = bpf_map_lookup_elem(&consumer_stats, slot);
+		if (stat && truesize)
+			stat->truesize = stat->truesize ? (3 * stat->truesize + truesize + 3) / 4 : truesize;
 		if (stat && guarded)
 			stat->overflows++;
 		else if (stat)
@@ -503,7 +475,7 @@ int BPF_PROG(weir_udp_full, int rc, struct sock *sk, struct sk_buff *skb)
 	__u32 cpu = bpf_get_smp_processor_id();
 	struct weir_overflow_stat *drops = bpf_map_lookup_elem(&overflow_stats, &cpu);
 
-	return drops ? refuses(sk, drops, cpu, by_guarded(skb)) : 0;
+	return drops ? refuses(sk, drops, cpu, by_guarded(skb), skb->truesize) : 0;
 }
 
 /* Before, it comes right after the packet was freed, on the same CPU, with softirqs held off: weir_dropped has seen it, or
@@ -514,14 +486,16 @@ int BPF_PROG(weir_udp_full_old, int rc, struct sock *sk)
 	__u32 cpu = bpf_get_smp_processor_id();
 	struct weir_overflow_stat *drops = bpf_map_lookup_elem(&overflow_stats, &cpu);
 	_Bool guarded = 1;
+	__u32 truesize = 0;
 
 	if (!drops)
 		return 0;
 	if (told_by_drop) {
 		guarded = drops->dropped == WEIR_DROPPED_GUARDED;
+		truesize = drops->truesize;
 		drops->dropped = WEIR_DROPPED_NONE;
 	}
-	return refuses(sk, drops, cpu, guarded);
+	return refuses(sk, drops, cpu, guarded, truesize);
 }
 
 /* Runs for each packet that the kernel drops anywhere: one comparison for those that no full socket has refused. */
@@ -535,8 +509,10 @@ int BPF_PROG(weir_dropped, struct sk_buff *skb, void *location, enum skb_drop_re
 		return 0;
 	cpu = bpf_get_smp_processor_id();
 	drops = bpf_map_lookup_elem(&overflow_stats, &cpu);
-	if (drops)
-		drops->dropped = by_guarded(skb) ? WEIR_DROPPED_GUARDED : WEIR_DROPPED_FOREIGN;
+	if (!drops)
+		return 0;
+	drops->dropped = by_guarded(skb) ? WEIR_DROPPED_GUARDED : WEIR_DROPPED_FOREIGN;
+	drops->truesize = skb->truesize;
 	return 0;
 }
 

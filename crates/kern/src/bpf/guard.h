@@ -78,7 +78,9 @@ struct weir_rx_stat {
 	__u32 spared;		/* frames that were not rewritten because somebody would miss them */
 	__u32 pad32;
 	__u64 tcp;		/* of `frames`, TCP segments of connections that stand */
-	__u64 pad[3];
+	__u64 nobody;		/* of `shed`, for a port that no socket has, or of a flow that was refused */
+	__u64 known;		/* passed, for consumers that are tracked: all others are somebody else's */
+	__u64 pad;
 };
 
 struct weir_consumer_ctl {
@@ -86,10 +88,9 @@ struct weir_consumer_ctl {
 	__u64 cookie;
 	__u64 inhibited;	/* bit i: poller i keeps input away, wake it at `low` */
 	__u32 low;		/* permille */
-	__u32 shed;		/* while inhibited XDP drops what is for this consumer */
+	__u32 shed;		/* XDP drops what this consumer has no room for */
 	__u32 maxlen;		/* of a packet filter's queue, packets; 0: only the buffer counts */
-	__u32 high;		/* permille; in WEIR_MODE_SHED level, high and low say what is dropped */
-	__u32 pad[6];
+	__u32 pad[7];
 };
 
 struct weir_consumer_stat {
@@ -100,7 +101,7 @@ struct weir_consumer_stat {
 	__u32 gone;		/* the address holds another socket by now */
 	__u32 cpu;		/* CPU of the last read seen */
 	__u64 shed;
-	__u32 full;		/* in WEIR_MODE_SHED: above `high`, and not at `low` since */
+	__u32 truesize;		/* bytes that a packet takes of its buffer, by those that it refused; 0: none yet */
 	__u32 pad32;
 	__u64 foreign;		/* datagrams the socket refused, of others */
 	__u64 pad;
@@ -108,7 +109,7 @@ struct weir_consumer_stat {
 
 struct weir_poller_ctl {
 	__u32 wait;		/* bits of enum weir_wake; BPF clears what it answered */
-	__u32 pad;
+	__u32 admit;		/* permille of a consumer's room that one poll may fill */
 	__u64 protected_ns;	/* the bound: one protected packet per that many ns; 0: none */
 	__u64 pad2[6];
 };
@@ -139,7 +140,9 @@ struct weir_overflow_stat {
 	__u64 window_ns;	/* begin of the present window */
 	__u32 told;		/* sockets told in it */
 	__u32 dropped;		/* enum weir_dropped: of the packet that was freed last; read once */
-	__u64 pad[4];
+	__u32 truesize;		/* of the same packet, bytes */
+	__u32 pad32;
+	__u64 pad[3];
 };
 
 enum weir_dropped { WEIR_DROPPED_NONE = 0, WEIR_DROPPED_FOREIGN = 1, WEIR_DROPPED_GUARDED = 2 };
@@ -155,7 +158,43 @@ struct weir_guard_ctl {
 	__u32 transit;		/* 1 + the consumer that (nearly) all frames in transit end in; 0: none */
 	__u32 budget;		/* permille of a CPU that softirq may take from programs; 0: not watched */
 	__u32 near;		/* permille from which on that is to be watched; 0: it is, or shall not be */
-	__u32 pad[5];
+	__u32 listed;		/* tick at which the last list of sockets was begun; 0: none */
+	__u32 nobody_ticks;	/* what no socket took in so many ticks is somebody's; 0: nothing is nobody's */
+	__u32 by_flow;		/* this host translates addresses: only the very flow that was refused is nobody's */
+	__u32 slices;		/* sources that may feed one consumer at once */
+	__u32 pad;
+};
+
+/* A list of sockets counts for so many ticks: ten seconds. */
+#define WEIR_LISTED_TICKS 600
+
+/* Ports that some socket has: TCP from WEIR_TCP_PORTS on. */
+#define WEIR_TCP_PORTS 65536
+struct weir_ports_used {
+	__u64 word[2 * WEIR_TCP_PORTS / 64];
+};
+
+/* Flows that were refused, by hash; a power of two. */
+#define WEIR_REFUSALS 131072
+
+/* What the gate has learnt. */
+struct weir_gate_stat {
+	__u64 ports;		/* destinations found to be nobody's */
+	__u64 flows;		/* flows found to be refused */
+	__u64 spoken_for;	/* drops that nothing was learnt from: a socket has the port, or had it lately */
+	__u32 refused;		/* tick of the last refusal that was learnt */
+	__u32 pad32;
+	__u64 pad[4];
+};
+
+/* What one poll may still hand up to one consumer. */
+struct weir_share {
+	__u32 poll;		/* of the source, as far as `left` goes */
+	__u32 left;
+};
+
+struct weir_shares {
+	struct weir_share of[WEIR_CONSUMERS];
 };
 
 struct weir_event {
@@ -200,6 +239,8 @@ _Static_assert(sizeof(struct weir_guard_ctl) == 64, "one line");
 _Static_assert(WEIR_CONSUMERS < WEIR_PORT_SHARED, "no consumer's number");
 _Static_assert(sizeof(struct weir_overflow_stat) == 64, "one line");
 _Static_assert(sizeof(struct weir_steer) == 64, "one line");
+_Static_assert(sizeof(struct weir_gate_stat) == 64, "one line");
+_Static_assert(sizeof(struct weir_ports_used) == 16384, "whole pages");
 _Static_assert(sizeof(struct weir_event) == 56, "no holes");
 
 #endif

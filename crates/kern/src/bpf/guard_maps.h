@@ -4,6 +4,7 @@
 #define WEIR_GUARD_MAPS_H
 
 #include "classify.h"
+#include "gate.h"
 
 #define WEIR_SHARED_ARRAY(name, type_, entries)		\
 	struct {					\
@@ -21,6 +22,29 @@ WEIR_SHARED_ARRAY(rx_stats, struct weir_rx_stat, WEIR_SOURCES);
 WEIR_SHARED_ARRAY(consumer_ctls, struct weir_consumer_ctl, WEIR_CONSUMERS);
 WEIR_SHARED_ARRAY(consumer_stats, struct weir_consumer_stat, WEIR_CONSUMERS);
 WEIR_SHARED_ARRAY(poller_ctls, struct weir_poller_ctl, WEIR_POLLERS);
+WEIR_SHARED_ARRAY(ports_used, struct weir_ports_used, 1);
+WEIR_SHARED_ARRAY(gate_stats, struct weir_gate_stat, 1);
+
+struct { /* UDP ports, then TCP ports */
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 2 * WEIR_TCP_PORTS);
+	__type(key, __u32);
+	__type(value, struct weir_port);
+} ports SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, WEIR_REFUSALS);
+	__type(key, __u32);
+	__type(value, struct weir_refusal);
+} refusals SEC(".maps");
+
+struct { /* of each source */
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, WEIR_SOURCES);
+	__type(key, __u32);
+	__type(value, struct weir_shares);
+} shares SEC(".maps");
 
 struct { /* the rules in force and, while they change, the next ones */
 	__uint(type, BPF_MAP_TYPE_ARRAY);

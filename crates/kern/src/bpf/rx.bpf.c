@@ -24,9 +24,11 @@
 #include <linux/tcp.h>
 #include <linux/udp.h>
 #include <bpf/bpf_helpers.h>
+#include <bpf/bpf_core_read.h>
 #include <bpf/bpf_endian.h>
 #include "guard.h"
 #include "guard_maps.h"
+#include "guard_kernel.h"
 
 /* Header lengths without options: Ethernet, two VLAN tags. */
 #define L3_MAX 22
@@ -38,6 +40,8 @@
 /* First source of this interface; queue q is source first_source + q. */
 const volatile __u32 first_source = 0;
 const volatile __u32 sources = 1;
+
+#include "guard_flow.h"
 
 static __always_inline __u16 fold(__u32 sum)
 {
@@ -306,19 +310,147 @@ __noinline __u32 weir_rx_socket(struct xdp_md *ctx, const struct weir_view *view
 	return found;
 }
 
+/* Addresses and ports of a frame as the gate knows them; 0 for what is not whole. */
+static __always_inline int rx_flow(void *data, void *end, const struct weir_view *view, struct gate_flow *flow)
+{
+	__u32 l3 = view->l3;
+
+	if (l3 > L3_MAX)
+		return 0;
+	if (view->key[2] & WEIR_F_V4) {
+		struct iphdr *ip = data + l3;
+
+		if ((void *)(ip + 1) > end)
+			return 0;
+		flow->words = 1;
+		flow->source[0] = ip->saddr;
+		flow->target[0] = ip->daddr;
+	} else if (view->key[2] & WEIR_F_V6) {
+		struct ipv6hdr *ip6 = data + l3;
+
+		if ((void *)(ip6 + 1) > end)
+			return 0;
+		flow->words = 4;
+		__builtin_memcpy(flow->source, &ip6->saddr, sizeof(flow->source));
+		__builtin_memcpy(flow->target, &ip6->daddr, sizeof(flow->target));
+	} else {
+		return 0;
+	}
+	flow->ports = view->key[1];
+	flow->tcp = view->lane == WEIR_LANE_TCP;
+	return 1;
+}
+
+/* True if a refusal under this hash was confirmed lately, and after `left`. */
+static __always_inline int refused(__u64 hash, __u32 left, __u32 now, __u32 most)
+{
+	__u32 place = hash & (WEIR_REFUSALS - 1);
+	struct weir_refusal *refusal = bpf_map_lookup_elem(&refusals, &place);
+
+	return refusal && refusal->flow == hash >> 32 && weir_recent(refusal->dropped, now, most) &&
+	       weir_after(refusal->dropped, left);
+}
+
+/* True if the frame is nobody's, by what has become of those before it. */
+__noinline int weir_rx_nobodys(struct xdp_md *ctx, const struct weir_view *view, __u32 most)
+{
+	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
+	__u32 now = bpf_ktime_get_coarse_ns() >> WEIR_TICK_SHIFT, key, zero = 0, left = 0;
+	struct weir_gate_stat *learnt;
+	struct gate_flow flow = {};
+	struct weir_port *port;
+
+	if (!view || !rx_flow(data, end, view, &flow))
+		return 0;
+	if ((view->lane == WEIR_LANE_UDP || view->lane == WEIR_LANE_TCP) &&
+	    (view->key[2] & (WEIR_F_PORTS | WEIR_F_FRAGMENT)) == WEIR_F_PORTS) {
+		key = flow.tcp << 16 | (flow.ports & 0xffff);
+		port = bpf_map_lookup_elem(&ports, &key);
+		if (!port)
+			return 0;
+		if (weir_nobodys(port, gate_address(flow.target, flow.words), now, most))
+			return 1;
+		left = port->left;
+	} else {
+		flow.ports = 0;
+	}
+	learnt = bpf_map_lookup_elem(&gate_stats, &zero);
+	if (!learnt || !weir_recent(learnt->refused, now, most))
+		return 0;
+	if (refused(gate_target_hash(flow.target, flow.words), 0, now, most))
+		return 1;
+	return flow.ports && refused(gate_flow_hash(&flow), left, now, most);
+}
+
+/* Packets of one poll that the consumer has room for. Its buffer is read once per poll: what the poll has handed up by then
+ * is in it, and what it hands up from here on is counted. */
+static __always_inline __u32 room(const struct weir_consumer_ctl *ctl, const struct weir_consumer_stat *stat,
+				  __u32 slices, __u32 admit)
+{
+	struct sock *sk = (struct sock *)ctl->sk;
+	int held = 0, size = 0;
+	__s64 cookie = 0;
+
+	if (bpf_core_read(&cookie, sizeof(cookie), &sk->__sk_common.skc_cookie.counter) ||
+	    (__u64)cookie != ctl->cookie)
+		return ~0U;
+	bpf_core_read(&held, sizeof(held), &sk->sk_backlog.rmem_alloc.counter);
+	bpf_core_read(&size, sizeof(size), &sk->sk_rcvbuf);
+	if (held < 0 || size <= 0)
+		return ~0U;
+	return weir_room(size, held, stat->truesize, slices, admit);
+}
+
+/* True if this consumer of the source has room for one more packet, which then is taken from its share. */
+__noinline int weir_rx_fits(__u32 slot, __u32 consumer, __u32 slices, __u32 admit)
+{
+	struct weir_consumer_stat *stat = bpf_map_lookup_elem(&consumer_stats, &consumer);
+	struct weir_consumer_ctl *ctl = bpf_map_lookup_elem(&consumer_ctls, &consumer);
+	struct weir_source_stat *source = bpf_map_lookup_elem(&source_stats, &slot);
+	struct weir_shares *all = bpf_map_lookup_elem(&shares, &slot);
+	struct weir_share *share;
+	__u32 poll;
+
+	if (!stat || !ctl || !source || !all || consumer >= WEIR_CONSUMERS)
+		return 1;
+	share = &all->of[consumer];
+	/* The number of the poll under way; never 0, so that a new source's first poll reads too. */
+	poll = (__u32)source->polls + 1;
+	if (share->poll != poll) {
+		share->poll = poll;
+		share->left = room(ctl, stat, slices, admit);
+	}
+	if (!share->left)
+		return 0;
+	share->left--;
+	return 1;
+}
+
+/* The consumer that a whole datagram is for, if it is tracked; else WEIR_CONSUMERS or more. */
+static __always_inline __u32 consumer_of(struct xdp_md *ctx, const struct weir_view *view)
+{
+	__u32 key = view->key[1] & 0xffff;
+	__u8 *index = bpf_map_lookup_elem(&port_consumers, &key);
+
+	if (!index || !*index)
+		return WEIR_CONSUMERS;
+	return *index == WEIR_PORT_SHARED ? weir_rx_socket(ctx, view) : *index - 1;
+}
+
 SEC("xdp")
 int weir_rx(struct xdp_md *ctx)
 {
 	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
-	__u32 queue = ctx->rx_queue_index, slot, key, zero = 0, verdict, class;
+	__u32 queue = ctx->rx_queue_index, slot, key, zero = 0, verdict, class, poller, admit;
 	struct weir_consumer_stat *consumer;
 	struct weir_consumer_ctl *consumer_ctl;
 	struct weir_guard_ctl *guard;
 	struct weir_source_ctl *ctl;
+	struct weir_poller_ctl *poller_ctl;
 	struct weir_rules *rules;
 	struct weir_rx_stat *stat;
 	struct weir_view view = {};
-	__u8 *index;
+	int fits;
 
 	if (queue >= sources)
 		return XDP_PASS;
@@ -362,43 +494,45 @@ int weir_rx(struct xdp_md *ctx)
 
 	if (marks(data, end, &view, ctl, stat))
 		return XDP_PASS;
-	if (guard->inhibited && guard->transit && in_transit(data, end, &view, ctl)) {
+	if (guard->transit && in_transit(data, end, &view, ctl)) {
 		/* Which of them the filter is asked about is not known here: counted, never dropped. */
+		stat->known++;
 		key = guard->transit - 1;
 		consumer_ctl = bpf_map_lookup_elem(&consumer_ctls, &key);
 		if (consumer_ctl && consumer_ctl->inhibited)
 			stat->to_full++;
 		return XDP_PASS;
 	}
+	/* Nothing is held back without a lease, and a trickle passes that says whether what is known still holds. */
+	if (guard->nobody_ticks && stat->frames % WEIR_TRICKLE && in_force(ctl) &&
+	    weir_rx_nobodys(ctx, &view, guard->nobody_ticks)) {
+		stat->nobody++;
+		stat->shed++;
+		stat->shed_class[class]++;
+		return XDP_DROP;
+	}
 	/* A fragment may be part of a datagram that is protected: it is never shed. */
-	if (!(ctl->mode == WEIR_MODE_POLL ? guard->inhibited : guard->consumers) || view.lane != WEIR_LANE_UDP ||
+	if (!guard->consumers || view.lane != WEIR_LANE_UDP ||
 	    (view.key[2] & (WEIR_F_PORTS | WEIR_F_FRAGMENT)) != WEIR_F_PORTS)
 		return XDP_PASS;
-	key = view.key[1] & 0xffff;
-	index = bpf_map_lookup_elem(&port_consumers, &key);
-	if (!index || !*index)
-		return XDP_PASS;
-	key = *index == WEIR_PORT_SHARED ? weir_rx_socket(ctx, &view) : *index - 1;
+	key = consumer_of(ctx, &view);
 	consumer_ctl = bpf_map_lookup_elem(&consumer_ctls, &key);
 	consumer = bpf_map_lookup_elem(&consumer_stats, &key);
-	if (!consumer_ctl || !consumer)
+	if (!consumer_ctl || !consumer || !consumer_ctl->sk)
 		return XDP_PASS;
-	if (ctl->mode == WEIR_MODE_SHED) {
-		__u32 full = weir_full(consumer->full, consumer->level, consumer_ctl->high, consumer_ctl->low);
-
-		if (full != consumer->full)
-			consumer->full = full;
-		if (!full)
-			return XDP_PASS;
-	} else if (!consumer_ctl->inhibited) {
-		return XDP_PASS;
-	}
 	/* Another host's datagram to the same port. */
 	if (!is_ours(ctx, data, end, &view, ctl))
 		return XDP_PASS;
-	stat->to_full++;
-	if (!consumer_ctl->shed || !in_force(ctl))
+	poller = ctl->poller;
+	poller_ctl = bpf_map_lookup_elem(&poller_ctls, &poller);
+	admit = poller_ctl && poller_ctl->admit ? poller_ctl->admit : 1000;
+	fits = weir_rx_fits(slot, key, guard->slices, admit);
+	if (consumer_ctl->inhibited || !fits)
+		stat->to_full++;
+	if (fits || !consumer_ctl->shed || !in_force(ctl)) {
+		stat->known++;
 		return XDP_PASS;
+	}
 	stat->shed++;
 	stat->shed_class[class]++;
 	__sync_fetch_and_add(&consumer->shed, 1); /* several queues may feed one consumer */

@@ -146,6 +146,10 @@ shared!(
         spared: AtomicU32,
         /// Of the frames, TCP segments of connections that stand.
         tcp: AtomicU64,
+        /// Of the frames dropped on purpose, those that nobody would have taken.
+        nobody: AtomicU64,
+        /// Frames that passed for tracked consumers: what else passed is somebody else's.
+        known: AtomicU64,
     }
 );
 const _: () = assert!(size_of::<RxStat>() == 128);
@@ -161,12 +165,10 @@ shared!(
         inhibited: AtomicU64,
         /// Low water, permille.
         low: AtomicU32,
-        /// Not 0: while inhibited XDP drops what is for this consumer.
+        /// Not 0: XDP drops what this consumer has no room for.
         shed: AtomicU32,
         /// Most packets in a packet filter's queue; 0: only the buffer counts.
         maxlen: AtomicU32,
-        /// High water, permille; used in mode shed.
-        high: AtomicU32,
     }
 );
 
@@ -187,8 +189,8 @@ shared!(
         cpu: AtomicU32,
         /// Frames shed for it.
         shed: AtomicU64,
-        /// Not 0: in mode shed it is above high water, and was not at low water since.
-        full: AtomicU32,
+        /// Bytes that a packet takes of its buffer, by those that it refused; 0: it refused none since it is tracked.
+        truesize: AtomicU32,
         /// Datagrams the socket refused, of others than guarded interfaces carried.
         foreign: AtomicU64,
     }
@@ -199,8 +201,8 @@ shared!(
     PollerCtl {
         /// Bits of [`wake`].
         wait: AtomicU32,
-        /// Unused.
-        pad: AtomicU32,
+        /// Permille of a consumer's room that one poll may fill; 0: all of it.
+        admit: AtomicU32,
         /// One protected packet per that many ns; 0: no bound.
         protected_ns: AtomicU64,
     }
@@ -243,6 +245,8 @@ shared!(
         told: AtomicU32,
         /// How the packet that was freed last had come in, where that is told apart from its socket.
         dropped: AtomicU32,
+        /// What it took of a buffer, bytes.
+        truesize: AtomicU32,
     }
 );
 
@@ -269,6 +273,41 @@ shared!(
         budget: AtomicU32,
         /// Permille of a CPU from which on softirq is to be held against the budget: [`Event::NearBudget`]; 0: never.
         near: AtomicU32,
+        /// Tick at which the last list of sockets was begun; 0: there is none.
+        listed: AtomicU32,
+        /// What no socket took within so many ticks is somebody's; 0: nothing is nobody's.
+        nobody_ticks: AtomicU32,
+        /// Not 0: only the very flow that was refused is nobody's.
+        by_flow: AtomicU32,
+        /// Sources that may feed one consumer at once; 0 counts as 1.
+        slices: AtomicU32,
+    }
+);
+const _: () = assert!(size_of::<GuardCtl>() == 64);
+
+/// Words of [`PortsUsed`]: a bit per UDP port, then one per TCP port.
+pub const PORT_WORDS: usize = 2 * 65536 / 64;
+
+shared!(
+    /// Ports that some socket has.
+    PortsUsed {
+        /// Bit `port` of the first half for UDP, of the second one for TCP.
+        word: [AtomicU64; PORT_WORDS],
+    }
+);
+const _: () = assert!(size_of::<PortsUsed>() == 16384);
+
+shared!(
+    /// What the gate has learnt.
+    GateStat {
+        /// Destinations found to be nobody's.
+        ports: AtomicU64,
+        /// Flows and addresses found to be refused.
+        flows: AtomicU64,
+        /// Drops that nothing was learnt from: a socket has the port, or had it lately.
+        spoken_for: AtomicU64,
+        /// Tick of the last refusal that was learnt.
+        refused: AtomicU32,
     }
 );
 

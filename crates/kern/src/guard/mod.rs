@@ -18,8 +18,8 @@ mod steer;
 mod when;
 
 pub use abi::{
-    CONSUMERS, ConsumerCtl, ConsumerStat, CpuStat, Event, GuardCtl, OverflowStat, POLLERS, PollerCtl, RxStat,
-    SOURCES, SourceCtl, SourceStat, Steer, Taker, mode, wake,
+    CONSUMERS, ConsumerCtl, ConsumerStat, CpuStat, Event, GateStat, GuardCtl, OverflowStat, POLLERS, PORT_WORDS,
+    PollerCtl, PortsUsed, RxStat, SOURCES, SourceCtl, SourceStat, Steer, Taker, mode, wake,
 };
 #[cfg(not(no_bpf))]
 pub use evidence::Told;
@@ -59,6 +59,17 @@ pub fn short(error: &Error) -> String {
     }
 }
 
+/// For how long a port counts as nobody's once no socket took a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Nobody {
+    /// Not at all.
+    Off,
+    /// For a moment: nothing tells when a socket is bound to it.
+    Briefly,
+    /// Until a socket is bound to it.
+    UntilBound,
+}
+
 #[cfg(not(no_bpf))]
 pub use load::{Gauges, Probes, Views, program_name};
 #[cfg(not(no_bpf))]
@@ -79,7 +90,7 @@ pub fn program_name(_id: u32) -> Option<String> {
 mod load {
     use std::collections::BTreeSet;
     use std::io;
-    use std::os::fd::{AsFd, AsRawFd};
+    use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
     use std::sync::Arc;
     use std::sync::atomic::Ordering::Relaxed;
 
@@ -90,7 +101,7 @@ mod load {
     };
 
     use super::abi::*;
-    use super::{Bell, Error, EventSource, Rx, Shared, Told};
+    use super::{Bell, Error, EventSource, Nobody, Rx, Shared, Told};
 
     #[repr(C, align(8))]
     pub(crate) struct Aligned<const N: usize>(pub(crate) [u8; N]);
@@ -103,6 +114,9 @@ mod load {
     const FIND: &str = "weir_find_filter";
     const LEARN: &str = "weir_learn_id";
     const SWITCH: &str = "weir_switch";
+    /// What the gate learns from, and what takes it back; the last two are of cgroups.
+    const GATE: [&str; 2] = ["weir_nobody", "weir_left"];
+    const GATE_BINDS: [&str; 2] = ["weir_bound4", "weir_bound6"];
 
     /// Gauges that are of no use on a kernel without their tracepoint; loading one would fail them all.
     fn without_tracepoint(open: &mut OpenObject, refused: &mut Vec<String>) {
@@ -181,6 +195,10 @@ mod load {
         pub cpu_stats: Shared<CpuStat>,
         /// Per CPU, packets that sockets refused.
         pub overflow_stats: Shared<OverflowStat>,
+        /// Ports that some socket has, written here.
+        pub ports_used: Shared<PortsUsed>,
+        /// What the gate has learnt.
+        pub gate: Shared<GateStat>,
     }
 
     /// The loaded gauges. Dropping detaches everything.
@@ -193,6 +211,8 @@ mod load {
         find: Option<Link>,
         learn: Option<Link>,
         learning: BTreeSet<u32>,
+        gate: Vec<Link>,
+        seed: u32,
         /// What could be attached.
         pub probes: Probes,
         /// The maps.
@@ -208,6 +228,14 @@ mod load {
             *link = program.and_then(|p| p.attach().ok());
         }
         link.is_some()
+    }
+
+    /// Nobody outside can know it.
+    fn seed() -> u32 {
+        let mut bytes = [0u8; 4];
+        // SAFETY: the kernel writes at most as many bytes as there are.
+        let got = unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), 0) };
+        if got == 4 { u32::from_ne_bytes(bytes) } else { std::process::id().wrapping_mul(0x9e37_79b1) }
     }
 
     fn wake_ring() -> Result<MapHandle, Error> {
@@ -265,11 +293,12 @@ mod load {
             libbpf_rs::set_print(None);
             let mut open = open(&GUARD.0, "weir_guard")?;
             let inner = wake_ring()?;
+            let seed = seed();
             for mut map in open.maps_mut() {
                 if map.name().to_string_lossy().ends_with(".rodata") {
                     let (pidns_inode, pidns_dev) = pid_namespace();
                     let by_drop = u32::from(told == Told::ByDrop);
-                    write_rodata(&mut map, &[netns_inode, pidns_inode, pidns_dev, by_drop])?;
+                    write_rodata(&mut map, &[netns_inode, pidns_inode, pidns_dev, by_drop, seed])?;
                     continue;
                 }
                 let result = match map.name().to_str() {
@@ -287,8 +316,8 @@ mod load {
             let mut links = Vec::new();
             for program in object.progs_mut().filter(|p| p.autoload()) {
                 let name = program.name().to_string_lossy().into_owned();
-                // Attached only while an id is to be learnt: it runs for every packet.
-                if name == LEARN {
+                // Attached only while an id is to be learnt, or a source is overloaded: they run for every packet.
+                if name == LEARN || GATE.contains(&&*name) || GATE_BINDS.contains(&&*name) {
                     continue;
                 }
                 match program.attach() {
@@ -337,8 +366,13 @@ mod load {
                         .map_err(failed_io("cpu_stats"))?,
                     overflow_stats: Shared::map(map("overflow_stats")?.as_fd(), cpus)
                         .map_err(failed_io("overflow_stats"))?,
+                    ports_used: Shared::map(map("ports_used")?.as_fd(), 1)
+                        .map_err(failed_io("ports_used"))?,
+                    gate: Shared::map(map("gate_stats")?.as_fd(), 1).map_err(failed_io("gate_stats"))?,
                 };
                 Ok(Self {
+                    seed,
+                    gate: Vec::new(),
                     views: Arc::new(views),
                     probes,
                     _links: links,
@@ -369,6 +403,8 @@ mod load {
                     poller_ctls: Shared::unwatched(POLLERS)?,
                     cpu_stats: Shared::unwatched(cpus)?,
                     overflow_stats: Shared::unwatched(cpus)?,
+                    ports_used: Shared::unwatched(1)?,
+                    gate: Shared::unwatched(1)?,
                 }
             };
             let (probes, _links) = (Probes::default(), Vec::new());
@@ -377,6 +413,8 @@ mod load {
                 views,
                 probes,
                 _links,
+                seed: 0,
+                gate: Vec::new(),
                 recv: None,
                 switch: None,
                 find: None,
@@ -481,6 +519,13 @@ mod load {
             self.delete("consumer_slots", &sk.to_ne_bytes());
         }
 
+        /// No consumer has room for one more packet of `source` in the poll under way, until its next poll: for tests, in which no
+        /// poll comes.
+        pub fn fill(&self, source: usize) -> Result<(), Error> {
+            let share = [1u32.to_ne_bytes(), 0u32.to_ne_bytes()].concat();
+            self.update("shares", &(source as u32).to_ne_bytes(), &share.repeat(CONSUMERS))
+        }
+
         /// Says which consumer (or none) gets the datagrams for local UDP port `port`.
         pub fn set_port(&self, port: u16, taker: Taker) -> Result<(), Error> {
             let value = match taker {
@@ -532,6 +577,31 @@ mod load {
             attach_while(on && self.probes.switch, self.object.as_mut(), SWITCH, &mut self.switch)
         }
 
+        /// Begins or ends what the gate learns from: the kernel's drops, and what takes back what was learnt, packets that leave
+        /// and sockets that are bound below `cgroup`, the root of all of them. Costs some tens of ns per packet that is dropped or
+        /// leaves.
+        pub fn watch_nobody(&mut self, on: bool, cgroup: Option<BorrowedFd<'_>>) -> Nobody {
+            if !on {
+                self.gate.clear();
+                return Nobody::Off;
+            }
+            if self.gate.is_empty() {
+                let Some(object) = self.object.as_ref() else { return Nobody::Off };
+                let find = |name: &str| object.progs_mut().find(|p| p.name() == name && p.autoload());
+                let links: Vec<Link> = GATE.iter().filter_map(|n| find(n)?.attach().ok()).collect();
+                // What is never taken back is not learnt either.
+                if links.len() < GATE.len() {
+                    return Nobody::Off;
+                }
+                self.gate = links;
+                let binds = cgroup.map(|fd| fd.as_raw_fd());
+                let bind = |n: &&str| find(n)?.attach_cgroup(binds?).ok();
+                self.gate.extend(GATE_BINDS.iter().filter_map(bind));
+            }
+            let all = GATE.len() + GATE_BINDS.len();
+            if self.gate.len() == all { Nobody::UntilBound } else { Nobody::Briefly }
+        }
+
         /// Starts or ends the search for the readers of packet filters' queues. Costs each read of each socket a few ns
         /// while it goes on.
         pub fn find_filters(&mut self, on: bool) {
@@ -562,7 +632,7 @@ mod load {
                 if let Some(shared) = own.maps().find(|m| *m.name() == *name) {
                     map.reuse_fd(shared.as_fd()).map_err(failed(name))?;
                 } else if name.ends_with(".rodata") {
-                    write_rodata(&mut map, &[first_source as u32, sources as u32])?;
+                    write_rodata(&mut map, &[first_source as u32, sources as u32, self.seed])?;
                 }
             }
             let object = open.load().map_err(failed("XDP program"))?;

@@ -9,11 +9,6 @@ weir_u32 weir_host_classify(const struct weir_rules *rules, const weir_u8 *data,
 	return weir_classify(rules, view);
 }
 
-weir_u32 weir_host_full(weir_u32 was, weir_u32 level, weir_u32 high, weir_u32 low)
-{
-	return weir_full(was, level, high, low);
-}
-
 weir_u32 weir_host_within(weir_u64 *at, weir_u64 now, weir_u64 cost, weir_u64 burst)
 {
 	return weir_within(at, now, cost, burst);

@@ -347,12 +347,6 @@ WEIR_INLINE weir_u32 weir_classify(const struct weir_rules *rules, const struct 
 	return WEIR_VERDICT_CLASS(wide) > WEIR_VERDICT_CLASS(narrow) ? wide : narrow;
 }
 
-/* Whether a consumer that was full, or not, is full now: hysteresis between two marks (MR-22), permille. */
-WEIR_INLINE weir_u32 weir_full(weir_u32 was, weir_u32 level, weir_u32 high, weir_u32 low)
-{
-	return was ? level > low : level >= high;
-}
-
 /*
  * A token bucket in time: one packet costs `cost` ns of credit, at most `burst` ns are saved up. `*at` is when the
  * bucket was empty for the last time, or will be. True if the packet is within the bound; a cost of 0 is no bound.

@@ -14,6 +14,11 @@ pub fn now() -> Nanos {
     read(libc::CLOCK_MONOTONIC)
 }
 
+/// Now, by the clock of the last tick, which BPF tells its ticks from: never later than [`now`].
+pub fn coarse() -> Nanos {
+    read(libc::CLOCK_MONOTONIC_COARSE)
+}
+
 /// CPU time of the calling thread.
 pub fn thread_cpu() -> Nanos {
     read(libc::CLOCK_THREAD_CPUTIME_ID)

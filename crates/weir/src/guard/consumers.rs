@@ -46,8 +46,8 @@ pub struct Consumer {
 /// See the module.
 pub struct Consumers {
     slots: Vec<Option<Consumer>>,
-    high: u32,
     low: u32,
+    sheds: bool,
     names: Names,
     /// Times a socket got no place, since the start.
     pub refused: u64,
@@ -89,18 +89,17 @@ impl fmt::Display for Untracked {
 }
 
 impl Consumers {
-    /// An empty table; water marks in permille.
-    pub fn new(high: u32, low: u32) -> Self {
+    /// An empty table; low water in permille. If it `sheds` XDP drops what a socket has no room for.
+    pub fn new(low: u32, sheds: bool) -> Self {
         let slots = (0..CONSUMERS).map(|_| None).collect();
-        Self { slots, high, low, names: Names::default(), refused: 0, evicted: 0 }
+        Self { slots, low, sheds, names: Names::default(), refused: 0, evicted: 0 }
     }
 
-    /// New water marks for all, permille.
-    pub fn set_marks(&mut self, gauges: &Gauges, high: u32, low: u32) {
-        (self.high, self.low) = (high, low);
+    /// A new low water for all, permille.
+    pub fn set_low(&mut self, gauges: &Gauges, low: u32) {
+        self.low = low;
         for ctl in gauges.views.consumer_ctls.iter() {
             ctl.low.store(low, Relaxed);
-            ctl.high.store(high, Relaxed);
         }
     }
 
@@ -144,11 +143,11 @@ impl Consumers {
             counter.store(0, Relaxed);
         }
         stat.level.store(0, Relaxed);
+        stat.truesize.store(0, Relaxed);
         stat.gone.store(0, Relaxed);
         let ctl = &gauges.views.consumer_ctls[slot];
         ctl.cookie.store(cookie, Relaxed);
         ctl.low.store(self.low, Relaxed);
-        ctl.high.store(self.high, Relaxed);
         lift(gauges, slot);
         Ok(Placed { slot, evicted })
     }
@@ -166,7 +165,7 @@ impl Consumers {
         }
         let alone = kern::proc::udp_sockets(Some(port)).is_ok_and(|sockets| sockets.len() == 1);
         let ctl = &gauges.views.consumer_ctls[slot];
-        ctl.shed.store(1, Relaxed);
+        ctl.shed.store(self.sheds.into(), Relaxed);
         // The address makes the slot live.
         ctl.sk.store(sk, Relaxed);
         let tracked = gauges.track_consumer(sk, slot);

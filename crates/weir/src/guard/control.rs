@@ -26,6 +26,7 @@ use policy::{MILLISECOND, Nanos};
 use super::consumers::Consumers;
 use super::dispatch::{Dispatch, NewConsumer, Watch};
 use super::filters::Filters;
+use super::gate::Gate;
 use super::gauge::Gauge;
 use super::hands::{Hands, Hired};
 use super::interface::{Interface, Setup, State, Threads};
@@ -119,6 +120,8 @@ pub struct Control {
     lending: Arc<Lending>,
     thorough_at: Nanos,
     near: Near,
+    /// What the gate knows to be nobody's.
+    pub gate: Gate,
     sessions: Sessions,
     /// Interfaces whose packets are evidence when a socket refuses them, as BPF knows them.
     evident: BTreeSet<u32>,
@@ -151,14 +154,14 @@ pub fn run(opts: GuardOptions) -> anyhow::Result<ExitCode> {
     gauges.set_rules(&opts.classes)?;
     let acts = opts.mode.takes_over() && no_poll.is_none();
     gauges.views.guard[0].overflow_step.store(if acts { policy::overflow::STEP } else { 0 }, Relaxed);
-    let (high, low) = (u32::from(opts.high) * 10, u32::from(opts.low) * 10);
     // Refused: `check` says so, and handles are marked by frames that are rewritten.
     let steering = if acts { Steering::load().ok().map(Arc::new) } else { None };
     let beats = kern::keeper::Pulse::new()?;
     let pulse = Pulse::start(Arc::clone(&gauges.views), steering.clone(), beats.clone())?;
+    let gate = Gate::start(&gauges.views)?;
     let (orders, inbox) = mpsc::channel();
     let mut control = Control {
-        consumers: Consumers::new(high, low),
+        consumers: Consumers::new(u32::from(opts.low) * 10, !opts.ablate.contains(&Ablate::Feedback)),
         filters: Filters::default(),
         has_filters: false,
         interfaces: names.iter().map(|name| Interface::waiting(name)).collect(),
@@ -182,6 +185,7 @@ pub fn run(opts: GuardOptions) -> anyhow::Result<ExitCode> {
         lending: Arc::new(Lending::new()?),
         thorough_at: 0,
         near: Near::new(possible),
+        gate,
         sessions: Sessions::default(),
         evident: BTreeSet::new(),
         reports: mpsc::channel(),
@@ -229,6 +233,7 @@ pub fn run(opts: GuardOptions) -> anyhow::Result<ExitCode> {
     crate::out::talk("weir: stopping");
     // The watch thread ends last: it frees a lent poller that other programs keep from its CPU.
     control.end_workers();
+    control.gate.stop();
     stop_watch.store(true, Relaxed);
     let _ = watch.map(JoinHandle::join);
     control.restore()
@@ -322,6 +327,7 @@ impl Control {
     fn look_around(&mut self, now: Nanos) {
         let thorough = now >= self.thorough_at;
         self.watch_idle(now);
+        self.gate.look(&mut self.gauges, now);
         self.look_at_cpus();
         if let Ok(mut dispatch) = self.dispatch.lock() {
             dispatch.tick(&self.gauges.views);

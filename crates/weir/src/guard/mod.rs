@@ -25,6 +25,8 @@ mod dispatch;
 #[cfg(not(no_bpf))]
 mod filters;
 #[cfg(not(no_bpf))]
+mod gate;
+#[cfg(not(no_bpf))]
 mod gauge;
 #[cfg(not(no_bpf))]
 mod hands;

@@ -145,9 +145,11 @@ impl State<'_> {
             turn.done.frames += 1;
             if turn.sheds {
                 turn.done.to_full += 1;
+                turn.done.shed += 1;
                 self.drop(&packet, place::SHED);
             } else {
                 turn.done.packets += 1;
+                turn.done.known += 1;
                 self.hand_up(now, packet);
             }
         }

@@ -81,6 +81,10 @@ pub struct Weir {
     packet: Option<Packet>,
     shedding: bool,
     inhibited: Vec<bool>,
+    /// Consumers that have refused a packet: the guard knows them from then on.
+    tracked: Vec<bool>,
+    /// Packets that the turn under way may still hand up to each of them.
+    rooms: Vec<u32>,
 }
 
 fn config(s: &Settings) -> Config {
@@ -90,7 +94,6 @@ fn config(s: &Settings) -> Config {
         quota: s.quota,
         feedback: s.feedback,
         budget: s.budget,
-        protects: s.protected > 0,
         ..Host::default()
     })
 }
@@ -134,6 +137,8 @@ impl Weir {
             packet: None,
             shedding: false,
             inhibited: vec![false; s.consumers as usize + usize::from(s.protected > 0)],
+            tracked: vec![false; s.consumers as usize + usize::from(s.protected > 0)],
+            rooms: Vec::new(),
         }
     }
 
@@ -145,6 +150,11 @@ impl Weir {
     /// True while a packet is between ring and socket.
     pub fn has_packet(&self) -> bool {
         self.packet.is_some()
+    }
+
+    /// A socket has refused a packet.
+    pub fn refused(&mut self, consumer: usize) {
+        self.tracked[consumer] = true;
     }
 
     /// True if an idle CPU is to wake the poller.
@@ -316,6 +326,7 @@ impl State {
                 self.weir.turn = Turned::default();
                 self.weir.turn_from = now;
                 self.weir.turn_cpu = self.spent(now);
+                self.weir.rooms = self.rooms();
                 self.weir.held = self.weir.lending.is_lent();
                 if self.weir.held {
                     // A turn runs with softirqs disabled, and so without preemption.
@@ -364,6 +375,17 @@ impl State {
         }
     }
 
+    /// What each consumer has room for.
+    fn rooms(&self) -> Vec<u32> {
+        let admits = self.weir.poller.admits();
+        let all = self.consumers.iter().zip(&self.weir.tracked);
+        all.map(|(consumer, tracked)| match *tracked && self.s.feedback {
+            true => policy::gate::room(self.s.socket, consumer.queue.len() as u32, 1, 1, admits),
+            false => u32::MAX,
+        })
+        .collect()
+    }
+
     /// A piece of the poller's thread is done.
     pub(super) fn poller_piece(&mut self, now: Nanos) {
         match self.weir.doing {
@@ -382,10 +404,14 @@ impl State {
             Doing::Packet => {
                 if let Some(packet) = self.weir.packet.take() {
                     let protected = self.is_protected(&packet);
+                    let consumer = packet.flow as usize;
+                    let full = self.weir.shedding || self.weir.inhibited[consumer];
+                    self.weir.turn.to_full += u32::from(full && !protected);
                     if self.weir.shedding {
                         self.ledger.drop(&packet, place::SHED);
-                        self.weir.turn.to_full += 1;
+                        self.weir.turn.shed += 1;
                     } else {
+                        self.weir.turn.known += u32::from(self.weir.tracked[consumer] && !protected);
                         // What a socket refuses says its level too.
                         self.hand_up(now, packet);
                         self.weir.turn.packets += 1;
@@ -402,9 +428,10 @@ impl State {
         if self.weir.turn.frames < self.weir.limit
             && let Some(packet) = self.ring.pop_front()
         {
-            let full = self.s.workload == Workload::Udp
-                && self.weir.inhibited[packet.flow as usize]
-                && !self.is_protected(&packet);
+            let free = self.s.workload != Workload::Udp || self.is_protected(&packet);
+            let room = &mut self.weir.rooms[packet.flow as usize];
+            let full = !free && *room == 0;
+            *room -= u32::from(!free && *room > 0);
             self.weir.shedding = full;
             self.weir.packet = Some(packet);
             self.weir.doing = Doing::Packet;

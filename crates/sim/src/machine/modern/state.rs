@@ -383,6 +383,7 @@ impl State {
         let consumer = &mut self.consumers[packet.flow as usize];
         if consumer.queue.len() >= self.s.socket as usize {
             self.ledger.drop(&packet, place::SOCKET);
+            self.weir.refused(packet.flow as usize);
             return true;
         }
         consumer.queue.push_back(packet);

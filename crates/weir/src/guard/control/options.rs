@@ -21,7 +21,7 @@ impl Control {
             low: 10 * u16::from(self.opts.low),
             timeout: self.opts.timeout.as_nanos() as Nanos,
             flush: self.opts.flush.as_nanos() as Nanos,
-            protects: !self.opts.classes.is_empty(),
+            look: 10 * u16::from(self.opts.look),
             feedback: !off(Ablate::Feedback) && self.gauges.probes.udp_full,
             budget: !off(Ablate::Budget),
             ..usual
@@ -102,8 +102,7 @@ impl Control {
         let old = std::mem::replace(&mut self.opts, new);
         (self.opts.interfaces, self.opts.cpu, self.opts.mode, self.opts.status) =
             (old.interfaces, old.cpu, old.mode, old.status);
-        let (high, low) = (u32::from(self.opts.high) * 10, u32::from(self.opts.low) * 10);
-        self.consumers.set_marks(&self.gauges, high, low);
+        self.consumers.set_low(&self.gauges, u32::from(self.opts.low) * 10);
         if let Err(e) = self.gauges.set_rules(&self.opts.classes) {
             self.log.line("warning", "config", &format!("the old classes stay in force: {e}"));
         }

@@ -61,7 +61,10 @@ impl Loop {
             rx.to_full.load(Relaxed),
             rx.shed.load(Relaxed),
             rx.by_class[2].load(Relaxed),
+            rx.known.load(Relaxed),
+            rx.nobody.load(Relaxed),
         );
+        views.poller_ctls[self.p.index].admit.store(u32::from(self.policy.admits()), Relaxed);
         let here = self.p.cpu;
         let elsewhere = || views.cpu_stats.get(here).map_or(0, |c| c.elsewhere.load(Relaxed));
         let refused = elsewhere();
@@ -102,7 +105,10 @@ impl Loop {
         let turn = Turned {
             packets: work.saturating_sub(shed),
             frames: rx.frames.load(Relaxed).wrapping_sub(before.2) as u32,
-            to_full: rx.to_full.load(Relaxed).wrapping_sub(before.3) as u32,
+            to_full: (rx.to_full.load(Relaxed).wrapping_sub(before.3)
+                + rx.nobody.load(Relaxed).wrapping_sub(before.7)) as u32,
+            shed,
+            known: rx.known.load(Relaxed).wrapping_sub(before.6) as u32,
             protected: rx.by_class[2].load(Relaxed).wrapping_sub(before.5) as u32,
             refused: elsewhere().wrapping_sub(refused) as u32,
             spent: self.spent(now),

@@ -1,0 +1,54 @@
+/* SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0 */
+/* What a packet is remembered by: guard_gate.h learns under it what rx.bpf.c looks for. */
+#ifndef WEIR_GUARD_FLOW_H
+#define WEIR_GUARD_FLOW_H
+
+/* Hashes of one guard alone; both objects have the same. */
+const volatile __u32 gate_seed = 0;
+
+/* Addresses, ports and protocol of a packet with its headers in place. */
+struct gate_flow {
+	__u32 source[4];
+	__u32 target[4];
+	__u32 words;		/* of each address: 1 or 4 */
+	__u32 ports;		/* source << 16 | target, host order */
+	__u32 tcp;
+};
+
+static __always_inline __u32 gate_address(const __u32 *address, __u32 words)
+{
+	__u32 hash = weir_mix(gate_seed, address[0]);
+
+	if (words == 4)
+#pragma unroll
+		for (int i = 1; i < 4; i++)
+			hash = weir_mix(hash, address[i]);
+	return hash;
+}
+
+static __always_inline __u64 gate_flow_hash(const struct gate_flow *flow)
+{
+	__u64 hash = weir_mix64(gate_seed, flow->source[0]);
+
+	hash = weir_mix64(hash, flow->target[0]);
+	if (flow->words == 4)
+#pragma unroll
+		for (int i = 1; i < 4; i++)
+			hash = weir_mix64(hash, (__u64)flow->source[i] << 32 | flow->target[i]);
+	hash = weir_mix64(hash, flow->ports);
+	return weir_mix64(hash, flow->tcp);
+}
+
+/* What is for an address that this host does not have. */
+static __always_inline __u64 gate_target_hash(const __u32 *target, __u32 words)
+{
+	__u64 hash = weir_mix64(~(__u64)gate_seed, target[0]);
+
+	if (words == 4)
+#pragma unroll
+		for (int i = 1; i < 4; i++)
+			hash = weir_mix64(hash, target[i]);
+	return hash;
+}
+
+#endif

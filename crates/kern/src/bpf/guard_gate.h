@@ -1,0 +1,187 @@
+/* SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0 */
+/*
+ * What the gate learns, and what ends it. Attached only while a source is polled or sheds.
+ *
+ * Cost: weir_nobody one comparison per packet that the kernel drops, and two reads of the packet for those that nobody took;
+ * weir_left three reads per packet that leaves; weir_bound one write per bind.
+ */
+#ifndef WEIR_GUARD_GATE_H
+#define WEIR_GUARD_GATE_H
+
+#include "guard_flow.h"
+
+#define GATE_IPV6_BYTES 40
+#define GATE_TCP_RST 4
+
+/* The kernel's number of a reason is put in by the loader; one that this kernel does not have is none. */
+#define GATE_IS(reason, name)                                                                  \
+	(bpf_core_enum_value_exists(enum skb_drop_reason, SKB_DROP_REASON_##name) &&           \
+	 (reason) == bpf_core_enum_value(enum skb_drop_reason, SKB_DROP_REASON_##name))
+
+/* The packet's device is a guarded one of this namespace, or stands on one. */
+static __always_inline _Bool from_guarded(struct sk_buff *skb)
+{
+	struct net_device *dev = skb->dev;
+	__u32 index = dev->ifindex;
+
+	return dev->nd_net.net->ns.inum == netns_inode && bpf_map_lookup_elem(&guarded_interfaces, &index);
+}
+
+/* True if it is a whole UDP or TCP packet without extension headers; the addresses are there for every IP packet. */
+static __always_inline _Bool gate_read(struct sk_buff *skb, struct gate_flow *flow, _Bool *whole)
+{
+	unsigned char *head = skb->head;
+	__u8 ip[GATE_IPV6_BYTES] = {};
+	__u8 protocol, ports[4];
+
+	*whole = 0;
+	if (bpf_probe_read_kernel(ip, sizeof(ip), head + skb->network_header))
+		return 0;
+	if (ip[0] >> 4 == 4) {
+		flow->words = 1;
+		__builtin_memcpy(flow->source, ip + 12, 4);
+		__builtin_memcpy(flow->target, ip + 16, 4);
+		protocol = ip[9];
+		if (((ip[6] & 0x3f) | ip[7]) != 0)
+			return 1;
+	} else if (ip[0] >> 4 == 6) {
+		flow->words = 4;
+		__builtin_memcpy(flow->source, ip + 8, 16);
+		__builtin_memcpy(flow->target, ip + 24, 16);
+		protocol = ip[6];
+	} else {
+		return 0;
+	}
+	if (protocol != WEIR_PROTO_UDP && protocol != WEIR_PROTO_TCP)
+		return 1;
+	if (bpf_probe_read_kernel(ports, sizeof(ports), head + skb->transport_header))
+		return 1;
+	flow->tcp = protocol == WEIR_PROTO_TCP;
+	flow->ports = (__u32)ports[0] << 24 | ports[1] << 16 | ports[2] << 8 | ports[3];
+	*whole = 1;
+	return 1;
+}
+
+/* One more refusal. */
+static __always_inline void gate_refuse(__u64 hash, __u32 now, struct weir_gate_stat *stat)
+{
+	__u32 place = hash & (WEIR_REFUSALS - 1), mark = hash >> 32;
+	struct weir_refusal *refusal = bpf_map_lookup_elem(&refusals, &place);
+
+	if (!refusal)
+		return;
+	if (refusal->flow != mark) {
+		refusal->flow = mark;
+		__sync_fetch_and_add(&stat->flows, 1);
+	}
+	if (refusal->dropped != now)
+		refusal->dropped = now;
+	if (stat->refused != now)
+		stat->refused = now;
+}
+
+static __always_inline _Bool gate_used(__u32 key)
+{
+	struct weir_ports_used *used;
+	__u32 zero = 0;
+
+	used = bpf_map_lookup_elem(&ports_used, &zero);
+	key &= 2 * WEIR_TCP_PORTS - 1;
+	return !used || used->word[key / 64] >> (key & 63) & 1;
+}
+
+/*
+ * A packet that nobody took. The reasons are a closed list: no socket, refused by a filter, an address that is not this host's.
+ * What any other drop says hangs on the packet, not on where it was to go.
+ */
+SEC("tp_btf/kfree_skb")
+int BPF_PROG(weir_nobody, struct sk_buff *skb, void *location, enum skb_drop_reason reason)
+{
+	struct weir_guard_ctl *guard;
+	struct gate_flow flow = {};
+	struct weir_gate_stat *stat;
+	struct weir_port *port;
+	__u32 key, now, zero = 0;
+	_Bool whole;
+
+	if (!GATE_IS(reason, NO_SOCKET) && !GATE_IS(reason, NETFILTER_DROP) && !GATE_IS(reason, IP_INADDRERRORS))
+		return 0;
+	guard = the_guard();
+	if (!guard || !guard->nobody_ticks || !from_guarded(skb) || !gate_read(skb, &flow, &whole))
+		return 0;
+	stat = bpf_map_lookup_elem(&gate_stats, &zero);
+	if (!stat)
+		return 0;
+	now = bpf_ktime_get_ns() >> WEIR_TICK_SHIFT;
+	if (GATE_IS(reason, IP_INADDRERRORS)) {
+		gate_refuse(gate_target_hash(flow.target, flow.words), now, stat);
+		return 0;
+	}
+	if (!whole)
+		return 0;
+	key = flow.tcp << 16 | (flow.ports & 0xffff);
+	port = bpf_map_lookup_elem(&ports, &key);
+	if (!port)
+		return 0;
+	if (GATE_IS(reason, NO_SOCKET) && !guard->by_flow) {
+		if (!weir_learns(port, gate_used(key), guard->listed, now, WEIR_LISTED_TICKS)) {
+			stat->spoken_for++;
+			return 0;
+		}
+		if (weir_learn(port, gate_address(flow.target, flow.words), now))
+			__sync_fetch_and_add(&stat->ports, 1);
+		return 0;
+	}
+	/* The very same flow: what a translation or a filter does with another one says nothing. */
+	gate_refuse(gate_flow_hash(&flow), now, stat);
+	return 0;
+}
+
+/* Something leaves from a port: whoever sent it waits for the answer. */
+SEC("tp_btf/net_dev_queue")
+int BPF_PROG(weir_left, struct sk_buff *skb)
+{
+	struct gate_flow flow = {};
+	struct weir_port *port;
+	__u32 key, now;
+	_Bool whole;
+	__u8 flags;
+
+	if (!from_guarded(skb) || !gate_read(skb, &flow, &whole) || !whole)
+		return 0;
+	/* A reset that answers what is nobody's is sent by no socket. */
+	if (flow.tcp && (bpf_probe_read_kernel(&flags, sizeof(flags), skb->head + skb->transport_header + 13) ||
+			 flags & GATE_TCP_RST))
+		return 0;
+	key = flow.tcp << 16 | flow.ports >> 16;
+	port = bpf_map_lookup_elem(&ports, &key);
+	now = bpf_ktime_get_ns() >> WEIR_TICK_SHIFT;
+	if (port && port->left != now)
+		port->left = now;
+	return 0;
+}
+
+/* A socket has a port from here on, in whichever namespace. */
+static __always_inline int bound_to(struct bpf_sock *sk)
+{
+	__u32 key = (sk->protocol == WEIR_PROTO_TCP) << 16 | (sk->src_port & 0xffff);
+	struct weir_port *port = bpf_map_lookup_elem(&ports, &key);
+
+	if (port)
+		port->left = bpf_ktime_get_ns() >> WEIR_TICK_SHIFT;
+	return 1;
+}
+
+SEC("cgroup/post_bind4")
+int weir_bound4(struct bpf_sock *sk)
+{
+	return bound_to(sk);
+}
+
+SEC("cgroup/post_bind6")
+int weir_bound6(struct bpf_sock *sk)
+{
+	return bound_to(sk);
+}
+
+#endif

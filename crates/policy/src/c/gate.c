@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0
+/* gate.h for the host; the mirror is crates/policy/src/gate.rs. */
+#include "gate.h"
+
+weir_u32 weir_host_mix(weir_u32 hash, weir_u32 word)
+{
+	return weir_mix(hash, word);
+}
+
+weir_u32 weir_host_nobodys(const struct weir_port *port, weir_u32 address, weir_u32 now, weir_u32 most)
+{
+	return weir_nobodys(port, address, now, most);
+}
+
+weir_u32 weir_host_learns(const struct weir_port *port, weir_u32 used, weir_u32 listed, weir_u32 now, weir_u32 most)
+{
+	return weir_learns(port, used, listed, now, most);
+}
+
+weir_u32 weir_host_learn(struct weir_port *port, weir_u32 address, weir_u32 now)
+{
+	return weir_learn(port, address, now);
+}
+
+weir_u32 weir_host_room(weir_u32 size, weir_u32 held, weir_u32 truesize, weir_u32 slices, weir_u32 admit)
+{
+	return weir_room(size, held, truesize, slices, admit);
+}

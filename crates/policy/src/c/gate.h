@@ -1,0 +1,142 @@
+/* SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0 */
+/*
+ * The gate: where a frame of an overloaded source would end, judged before a buffer exists for it (MR-22, MR-23). One text
+ * for two compilers, as classify.h: what the packet path decides is what the properties of crates/policy/src/gate.rs hold for.
+ *
+ *   room     its consumer has room                                       pass
+ *   full     its consumer has none                                       shed
+ *   nobody   no socket has that port, or the very same flow was refused  shed, a trickle passes
+ *   unknown  everything else                                             pass
+ *
+ * Nobody's are learnt from the kernel's own drops, never guessed. A port is nobody's only if the last list of sockets does
+ * not have it and no packet has left from it since that list was begun, so that no answer is ever taken for a flood; what
+ * was learnt ends when a packet leaves from the port, when a socket is bound to it, or when no drop confirms it any more.
+ *
+ * Time is told in ticks of 2^WEIR_TICK_SHIFT ns, 17 ms; 0 is never. They wrap after two years.
+ */
+#ifndef WEIR_GATE_H
+#define WEIR_GATE_H
+
+#include "classify.h"
+
+#define WEIR_TICK_SHIFT 24
+/* Local addresses that a port is remembered for: frames to further ones pass. */
+#define WEIR_WAYS 3
+/* One of so many frames passes whatever is known of it, a power of two: the kernel's answer confirms what was learnt, or not. */
+#define WEIR_TRICKLE 256
+
+/* What is known of one port of one protocol. */
+struct weir_port {
+	weir_u32 left;		/* last packet that left from it, or last bind to it */
+	weir_u32 pad;
+	struct {
+		weir_u32 address;	/* weir_mix() of the local address */
+		weir_u32 dropped;	/* last packet for it that no socket took */
+	} way[WEIR_WAYS];
+};
+
+/* Which flow of those that share the place was refused last. */
+struct weir_refusal {
+	weir_u32 flow;
+	weir_u32 dropped;
+};
+
+_Static_assert(sizeof(struct weir_port) == 32, "half a line");
+
+/* One more word of what a hash stands for. The seed is drawn anew by each guard: nobody outside finds two of the same. */
+WEIR_INLINE weir_u32 weir_mix(weir_u32 hash, weir_u32 word)
+{
+	hash = (hash ^ word) * 0x9e3779b1u;
+	return hash ^ hash >> 15;
+}
+
+/* The same for a flow, whose place in a table and whose mark there must not hang together. */
+WEIR_INLINE weir_u64 weir_mix64(weir_u64 hash, weir_u64 word)
+{
+	hash = (hash ^ word) * 0x9e3779b97f4a7c15ull;
+	return hash ^ hash >> 29;
+}
+
+/* True if `tick` is at most `most` before `now`, which may be a little behind: the packet path reads the clock of the last tick. */
+WEIR_INLINE weir_u32 weir_recent(weir_u32 tick, weir_u32 now, weir_u32 most)
+{
+	return tick && (int)(now - tick) <= (int)most;
+}
+
+/* True if `tick` is after `other`, or there was no other. */
+WEIR_INLINE weir_u32 weir_after(weir_u32 tick, weir_u32 other)
+{
+	return !other || (weir_u32)(tick - other - 1) < 0x7fffffffu;
+}
+
+/* True if a frame for this port and address is nobody's, by what no socket took in the last `most` ticks. */
+WEIR_INLINE weir_u32 weir_nobodys(const struct weir_port *port, weir_u32 address, weir_u32 now, weir_u32 most)
+{
+	weir_u32 found = 0;
+
+WEIR_UNROLL
+	for (int i = 0; i < WEIR_WAYS; i++)
+		found |= port->way[i].address == address && weir_recent(port->way[i].dropped, now, most) &&
+			 weir_after(port->way[i].dropped, port->left);
+	return found;
+}
+
+/*
+ * True if a drop may be learnt from: a list of sockets that was begun at `listed`, at most `most` ticks ago, does not have
+ * the port (`used`), and nothing has left from it since.
+ */
+WEIR_INLINE weir_u32 weir_learns(const struct weir_port *port, weir_u32 used, weir_u32 listed, weir_u32 now,
+				 weir_u32 most)
+{
+	return !used && weir_recent(listed, now, most) && weir_after(listed, port->left);
+}
+
+/* No socket took a packet for this port and address. True if that is news. */
+WEIR_INLINE weir_u32 weir_learn(struct weir_port *port, weir_u32 address, weir_u32 now)
+{
+	weir_u32 oldest = 0, age = 0;
+
+WEIR_UNROLL
+	for (int i = 0; i < WEIR_WAYS; i++) {
+		weir_u32 dropped = port->way[i].dropped, since = dropped ? now - dropped : 0x7fffffffu;
+
+		if (port->way[i].address == address && dropped) {
+			if (since)
+				port->way[i].dropped = now;
+			return 0;
+		}
+		if (since > age) {
+			age = since;
+			oldest = i;
+		}
+	}
+	/* Each one by its constant number: the verifier does not know that `oldest` is small. */
+WEIR_UNROLL
+	for (int i = 0; i < WEIR_WAYS; i++)
+		if (oldest == (weir_u32)i) {
+			port->way[i].address = address;
+			port->way[i].dropped = now;
+		}
+	return 1;
+}
+
+/*
+ * Packets of `truesize` bytes that fit into a buffer of `size` bytes which holds `held`, shared among `slices` inputs, of which
+ * `admit` permille may be used; at least one if any fits. 0xffffffff where the size of a packet is not known yet.
+ */
+WEIR_INLINE weir_u32 weir_room(weir_u32 size, weir_u32 held, weir_u32 truesize, weir_u32 slices, weir_u32 admit)
+{
+	weir_u32 room;
+
+	if (!truesize)
+		return 0xffffffffu;
+	if (held >= size || size - held < truesize)
+		return 0;
+	room = (size - held) / truesize / (slices ? slices : 1);
+	/* Where `admit` matters rooms are small: a large one cannot overflow. */
+	if (admit < 1000)
+		room = room < 1000000 ? room * admit / 1000 : 1000 * admit;
+	return room ? room : 1;
+}
+
+#endif

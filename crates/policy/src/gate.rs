@@ -1,0 +1,181 @@
+//! The gate: where a frame would end, judged before a buffer exists for it (MR-22, MR-23).
+//!
+//! The judgement itself is the C header `src/c/gate.h`, since the packet path must make it: one text, compiled for BPF and for the
+//! host. This module is its mirror, and says how long what was learnt holds.
+//!
+//! # Properties
+//! - A port that a socket has by the list, or that a packet has left from since the list was begun, is never learnt.
+//! - A packet that leaves from a port ends at once what was learnt of it.
+//! - What no drop confirms for [`UNTIL_BOUND`] (or [`BRIEFLY`]) ends by itself.
+//! - Of the room of a consumer no poll is given more than fits, and each gets at least one packet if one fits.
+
+use crate::{MILLISECOND, Nanos, Permille};
+
+/// Nanoseconds of a tick, as a power of two.
+pub const TICK_SHIFT: u32 = 24;
+/// For how many ticks a port counts as nobody's after the last packet that no socket took, where a bind ends it: one second.
+pub const UNTIL_BOUND: u32 = 60;
+/// The same where nothing tells of a bind: 50 ms, as long as a lease.
+pub const BRIEFLY: u32 = 3;
+/// Time between the beginnings of two lists of sockets.
+pub const LIST_EVERY: Nanos = 1000 * MILLISECOND;
+/// Part of the time that lists may take: on a host with very many sockets they come less often.
+pub const LIST_SHARE: Nanos = 20;
+
+/// The tick of a time; never 0, which stands for "never".
+pub fn tick(now: Nanos) -> u32 {
+    ((now >> TICK_SHIFT) as u32).max(1)
+}
+
+/// When the next list is begun, if the last one took from `begun` until `done`.
+pub fn next_list(begun: Nanos, done: Nanos) -> Nanos {
+    begun.saturating_add(LIST_EVERY.max(done.saturating_sub(begun).saturating_mul(LIST_SHARE)))
+}
+
+/// Local addresses that a port is remembered for.
+const WAYS: usize = 3;
+
+/// One local address of a port, and when no socket took a packet for it last.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+struct Way {
+    address: u32,
+    dropped: u32,
+}
+
+/// What is known of one port of one protocol: `struct weir_port`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Port {
+    left: u32,
+    pad: u32,
+    ways: [Way; WAYS],
+}
+const _: () = assert!(size_of::<Port>() == 32);
+
+unsafe extern "C" {
+    fn weir_host_mix(hash: u32, word: u32) -> u32;
+    fn weir_host_nobodys(port: *const Port, address: u32, now: u32, most: u32) -> u32;
+    fn weir_host_learns(port: *const Port, used: u32, listed: u32, now: u32, most: u32) -> u32;
+    fn weir_host_learn(port: *mut Port, address: u32, now: u32) -> u32;
+    fn weir_host_room(size: u32, held: u32, truesize: u32, slices: u32, admit: u32) -> u32;
+}
+
+impl Port {
+    /// A packet has left from it, or a socket was bound to it.
+    pub fn left(&mut self, now: u32) {
+        self.left = now;
+    }
+
+    /// True if a frame for it and `address` is nobody's.
+    pub fn nobodys(&self, address: u32, now: u32, most: u32) -> bool {
+        // SAFETY: a pure function of its arguments and of this struct, whose layout is that of the header.
+        unsafe { weir_host_nobodys(self, address, now, most) != 0 }
+    }
+
+    /// No socket took a packet for it: learnt, if the list of sockets that was begun at `listed` permits. True if it is nobody's.
+    pub fn dropped(&mut self, address: u32, used: bool, listed: u32, now: u32, most: u32) -> bool {
+        // SAFETY: as above.
+        let learns = unsafe { weir_host_learns(self, used.into(), listed, now, most) != 0 };
+        if learns {
+            // SAFETY: as above; only this struct is written.
+            unsafe { weir_host_learn(self, address, now) };
+        }
+        learns
+    }
+}
+
+/// One more word of what a hash stands for.
+pub fn mix(hash: u32, word: u32) -> u32 {
+    // SAFETY: a pure function of its arguments.
+    unsafe { weir_host_mix(hash, word) }
+}
+
+/// Packets of `truesize` bytes that one poll may hand up to a consumer whose buffer of `size` bytes holds `held`; all if `truesize`
+/// is 0, not known yet. `slices` inputs share it, of which `admit` may be used.
+pub fn room(size: u32, held: u32, truesize: u32, slices: u32, admit: Permille) -> u32 {
+    // SAFETY: a pure function of its arguments.
+    unsafe { weir_host_room(size, held, truesize, slices, admit.into()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const LISTED_MOST: u32 = 600;
+
+    #[test]
+    fn learnt_confirmed_and_forgotten() {
+        let mut port = Port::default();
+        assert!(!port.nobodys(7, 1000, UNTIL_BOUND));
+        assert!(!port.dropped(7, true, 990, 1000, LISTED_MOST), "a socket has it");
+        assert!(!port.dropped(7, false, 0, 1000, LISTED_MOST), "no list");
+        assert!(!port.dropped(7, false, 300, 1000, LISTED_MOST), "an old list");
+        assert!(!port.nobodys(7, 1000, UNTIL_BOUND));
+        assert!(port.dropped(7, false, 990, 1000, LISTED_MOST));
+        assert!(port.nobodys(7, 1060, UNTIL_BOUND) && !port.nobodys(8, 1000, UNTIL_BOUND));
+        assert!(!port.nobodys(7, 1061, UNTIL_BOUND), "not confirmed");
+        port.dropped(7, false, 990, 1061, LISTED_MOST);
+        assert!(port.nobodys(7, 1061, UNTIL_BOUND));
+        port.left(1061);
+        assert!(!port.nobodys(7, 1061, UNTIL_BOUND), "in the same tick too");
+        assert!(!port.dropped(7, false, 1061, 1062, LISTED_MOST), "the list may have been read before");
+        assert!(port.dropped(7, false, 1062, 1063, LISTED_MOST));
+    }
+
+    #[test]
+    fn lists_take_their_share() {
+        assert_eq!(next_list(5, 6), 5 + LIST_EVERY);
+        assert_eq!(next_list(0, 200 * MILLISECOND), 4000 * MILLISECOND);
+        assert!(tick(0) > 0);
+    }
+
+    proptest! {
+        /// Whatever an attacker sends: an answer to what has left is never taken for nobody's, as long as lists are true.
+        #[test]
+        fn no_answer_is_nobodys(steps in proptest::collection::vec((0u8..4, 0u32..3, 0u32..40), 1..200)) {
+            let (mut port, mut now, mut listed, mut used, mut has) = (Port::default(), 100u32, 99u32, false, false);
+            for (what, address, wait) in steps {
+                now += wait;
+                match what {
+                    // A socket sends, and waits for its answer from here on.
+                    0 => { has = true; port.left(now); }
+                    1 => { has = false; }
+                    2 => { (listed, used) = (now, has); }
+                    // A datagram of somebody else, which no socket takes.
+                    _ => { port.dropped(address, used, listed, now, LISTED_MOST); }
+                }
+                if has {
+                    for address in 0..3 {
+                        prop_assert!(!port.nobodys(address, now, UNTIL_BOUND));
+                    }
+                }
+            }
+        }
+
+        /// The last addresses of a port are known, as many as there is room for.
+        #[test]
+        fn remembers_the_last_addresses(addresses in proptest::collection::vec(any::<u32>(), 1..50)) {
+            let (mut port, mut last) = (Port::default(), Vec::new());
+            for (n, address) in addresses.into_iter().enumerate() {
+                let now = 100 + n as u32;
+                port.dropped(address, false, now, now, LISTED_MOST);
+                last.retain(|a| *a != address);
+                last.push(address);
+                for known in last.iter().rev().take(WAYS) {
+                    prop_assert!(port.nobodys(*known, now, 50));
+                }
+            }
+        }
+
+        #[test]
+        fn room_never_overfills(size in 0u32..1 << 24, held in 0u32..1 << 24, truesize in 1u32..9000, slices in 0u32..9, admit in 0u16..=1000) {
+            let room = room(size, held, truesize, slices, admit);
+            let fits = size.saturating_sub(held) / truesize;
+            prop_assert!(room <= fits.max(u32::from(fits > 0)));
+            prop_assert_eq!(room > 0, fits > 0);
+            prop_assert!(room * slices.max(1) <= fits.max(slices.max(1)));
+        }
+    }
+}
