@@ -67,6 +67,11 @@ enum Rate {
     Max,
 }
 
+/// The look, a share of the CPU.
+pub(crate) fn look(options: &Options) -> f64 {
+    (100.0 - f64::from(options.reserve)) / 100.0 * LOOK_OF_BUDGET
+}
+
 fn arms(options: &Options) -> Result<Vec<Arm>> {
     let default = ARMS.map(String::from).to_vec();
     let quick: Vec<String> = QUICK.iter().map(|n| (*n).to_string()).collect();
@@ -146,7 +151,7 @@ pub fn run(options: &Options, progress: &mut dyn FnMut(Progress)) -> Result<Docu
     let mut document = runner.document("control-traffic")?;
     document.base = Some(results::Base { arm: base_arm, mlfrr_pps: base_pps });
     document.arms = arms.iter().map(|arm| result_of(arm, options.reserve)).collect();
-    let look = (100.0 - f64::from(options.reserve)) / 100.0 * LOOK_OF_BUDGET;
+    let look = look(options);
     document.parameters.insert("shed_cost_ns".into(), cost_ns.into());
     document.parameters.insert("look".into(), look.into());
     let line = cost_ns.map(|ns| BoundLine { look, cost_s: ns * 1e-9 });

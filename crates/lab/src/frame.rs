@@ -47,6 +47,42 @@ pub fn udp(
     frame
 }
 
+/// The first fragment of a UDP datagram whose rest never comes. Its identification is 0.
+#[must_use]
+pub fn fragment(from: [u8; 6], to: [u8; 6], source: (Ipv4Addr, u16), target: (Ipv4Addr, u16)) -> Vec<u8> {
+    // All but the last fragment are a multiple of 8 bytes long.
+    let mut frame = udp(from, to, source, target, &[0; 16]);
+    // As long as a datagram of two such fragments.
+    frame[38..40].copy_from_slice(&48u16.to_be_bytes());
+    // More fragments follow, offset 0.
+    frame[20..22].copy_from_slice(&0x2000u16.to_be_bytes());
+    frame[24..26].fill(0);
+    let sum = checksum(&frame[14..34]);
+    frame[24..26].copy_from_slice(&sum.to_be_bytes());
+    frame
+}
+
+/// A SYN over TCP.
+#[must_use]
+pub fn syn(from: [u8; 6], to: [u8; 6], source: (Ipv4Addr, u16), target: (Ipv4Addr, u16)) -> Vec<u8> {
+    const SYN: u8 = 0x02;
+    let mut frame = [to, from].concat();
+    frame.extend([0x08, 0x00, 0x45, 0, 0, 40, 0, 0, 0x40, 0, 64, 6, 0, 0]);
+    frame.extend(source.0.octets());
+    frame.extend(target.0.octets());
+    let sum = checksum(&frame[14..34]);
+    frame[24..26].copy_from_slice(&sum.to_be_bytes());
+    frame.extend(source.1.to_be_bytes());
+    frame.extend(target.1.to_be_bytes());
+    // Sequence number, no acknowledgement, a header of five words, a window.
+    frame.extend([0, 0, 0, 1, 0, 0, 0, 0, 0x50, SYN, 0x20, 0, 0, 0, 0, 0]);
+    let pseudo = [&frame[26..34], &[0, 6, 0, 20], &frame[34..54]].concat();
+    let sum = checksum(&pseudo);
+    frame[50..52].copy_from_slice(&sum.to_be_bytes());
+    frame.resize(60, 0);
+    frame
+}
+
 /// Who has an IPv4 address: a question that a host's stack answers.
 #[must_use]
 pub fn arp(from: [u8; 6], asker: Ipv4Addr, wanted: Ipv4Addr) -> Vec<u8> {
@@ -106,6 +142,26 @@ mod tests {
         let mut theirs = theirs.frame();
         theirs[40..42].fill(0);
         assert_eq!(ours, theirs);
+    }
+
+    #[test]
+    fn a_fragment_is_the_first_of_more() {
+        let (a, b) = (Ipv4Addr::new(198, 18, 0, 2), Ipv4Addr::new(198, 18, 0, 1));
+        let frame = fragment(wire_mac(0), host_mac(0), (a, 1000), (b, 9));
+        assert_eq!((frame.len(), checksum(&frame[14..34])), (60, 0));
+        let word = |at: usize| u16::from_be_bytes([frame[at], frame[at + 1]]);
+        let (total, flags, udp_len) = (word(16), word(20), word(38));
+        assert_eq!((flags, (total - 20) % 8), (0x2000, 0));
+        assert!(udp_len > total - 20, "the rest is missing");
+    }
+
+    #[test]
+    fn a_syn_is_what_the_kernel_would_take() {
+        let (a, b) = (Ipv4Addr::new(198, 18, 0, 2), Ipv4Addr::new(198, 18, 0, 1));
+        let frame = syn(wire_mac(0), host_mac(0), (a, 1000), (b, 9));
+        assert_eq!((frame.len(), checksum(&frame[14..34])), (60, 0));
+        let pseudo = [&frame[26..34], &[0, 6, 0, 20], &frame[34..54]].concat();
+        assert_eq!((checksum(&pseudo), frame[23], frame[47]), (0, 6, 0x02));
     }
 
     #[test]

@@ -11,9 +11,11 @@ mod consumer;
 mod control_traffic;
 mod error;
 mod fairness;
+mod flood;
 mod frame;
 mod guard;
 mod harm;
+mod innocents;
 mod ledger;
 mod livelock;
 mod mlfrr;
@@ -115,6 +117,11 @@ const EXPERIMENTS: &[ExperimentInfo] = &[
         takes: "about 4 minutes, --quick 1",
     },
     ExperimentInfo {
+        name: "innocents",
+        about: "a server that nobody protects is asked 2,000 times a second beside floods of every kind: what it answers",
+        takes: "about 25 minutes, --quick 1",
+    },
+    ExperimentInfo {
         name: "mlfrr",
         about: "the largest loss-free rate of hosts that are drawn: packets, work, sockets, queues, rivals, forward, guarded",
         takes: "about 15 minutes, --quick 3",
@@ -147,6 +154,7 @@ pub fn experiments() -> &'static [ExperimentInfo] {
 pub fn arms(experiment: &str, options: &Options) -> Vec<String> {
     match experiment {
         "control-traffic" => control_traffic::ARMS.map(String::from).to_vec(),
+        "innocents" => innocents::ARMS.map(String::from).to_vec(),
         "mlfrr" => mlfrr::hosts(options).into_iter().map(|host| host.name).collect(),
         _ => sweep(experiment).unwrap_or(&livelock::UDP).names(options),
     }
@@ -190,6 +198,7 @@ pub fn run(name: &str, options: &Options, progress: &mut dyn FnMut(Progress)) ->
         "fairness" => fairness::run(options, progress),
         "no-harm" => harm::run(options, progress),
         "control-traffic" => control_traffic::run(options, progress),
+        "innocents" => innocents::run(options, progress),
         "mlfrr" => mlfrr::run(options, progress),
         "shed-cost" => shed::run(options, progress),
         "burst-latency" => bursts::run(options, progress),

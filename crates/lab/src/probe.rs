@@ -56,6 +56,16 @@ pub fn of_asked(counted: Answers, asked: u64) -> Answers {
     Answers { asked, loss: if asked > 0 { lost as f64 / asked as f64 } else { 0.0 }, ..counted }
 }
 
+/// Starts the UDP server alone, on the host CPU.
+///
+/// # Errors
+/// If it does not start.
+pub fn server(bench: &Bench, rig: &Rig<'_>) -> Result<Program> {
+    let mut args = pinned(rig.cpus);
+    args.extend(["--bind".into(), rig.inputs[0].address.to_string(), "--udp".into(), UDP.to_string()]);
+    Program::start(&locate("echo", bench.hog.parent())?, &rig.host, &args)
+}
+
 /// The two programs; they end when dropped.
 #[derive(Debug)]
 pub struct Probe {

@@ -35,13 +35,17 @@ pub enum Choice {
     Guard,
     /// `Options::base_pps`.
     BasePps,
+    /// `Options::kinds`.
+    Kinds,
+    /// `Options::rates`.
+    Rates,
     /// `Options::seed`.
     Seed,
 }
 
 use Choice::{
-    Arms, BasePps, Consumer, Duration, Guard, Hogs, Multiples, Onsets, Pairs, Rcvbuf, Repeat, Reserves, Seed,
-    Work,
+    Arms, BasePps, Consumer, Duration, Guard, Hogs, Kinds, Multiples, Onsets, Pairs, Rates, Rcvbuf, Repeat,
+    Reserves, Seed, Work,
 };
 
 impl fmt::Display for Choice {
@@ -60,6 +64,8 @@ impl fmt::Display for Choice {
             Reserves => "--reserves",
             Guard => "--guard",
             BasePps => "--base-pps",
+            Kinds => "--kind",
+            Rates => "--rates",
             Seed => "--seed",
         })
     }
@@ -84,6 +90,7 @@ const TAKES: &[(&str, &[Choice])] = &[
     ("fairness", &[Duration, Repeat, Rcvbuf, Work, Guard, BasePps, Seed]),
     ("no-harm", &[Duration, Pairs, Guard, Seed]),
     ("control-traffic", &[Duration, Repeat, Arms, Consumer, Rcvbuf, Work, Multiples, Guard, BasePps, Seed]),
+    ("innocents", &[Duration, Repeat, Arms, Rcvbuf, Work, Guard, Kinds, Rates, Seed]),
     ("mlfrr", &[Arms, Seed]),
     ("shed-cost", &[Duration, Repeat, Guard, Seed]),
     ("burst-latency", &[Duration, Repeat, Rcvbuf, Work, Seed]),
@@ -110,6 +117,8 @@ impl Options {
             (Reserves, !self.reserves.is_empty()),
             (Guard, !self.guard.is_empty()),
             (BasePps, self.base_pps.is_some()),
+            (Kinds, self.kinds.is_some()),
+            (Rates, self.rates.is_some()),
             (Seed, self.seed != usual.seed),
         ]
         .into_iter()
@@ -186,6 +195,8 @@ mod tests {
             with(Reserves, |o| o.reserves = vec![50]),
             with(Guard, |o| o.guard = vec!["--quota".into(), "8".into()]),
             with(BasePps, |o| o.base_pps = Some(1e5)),
+            with(Kinds, |o| o.kinds = Some(vec!["hung".into()])),
+            with(Rates, |o| o.rates = Some(vec![1e6])),
             with(Seed, |o| o.seed = 7),
         ]
     }

@@ -302,7 +302,7 @@ pub enum Relation {
 /// One claim and how it came out.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Verdict {
-    /// Number of the requirement (`P1` ... `P9`, `no-op`, `ledger`).
+    /// Number of the requirement (`P1` ... `P12`, `no-op`, `ledger`).
     pub id: String,
     /// What is claimed, as a reader sees it.
     pub claim: String,

@@ -21,6 +21,8 @@
 //!   rate and with as many hogs; the least of them all. On a host that only forwards, an arm that leaves programs
 //!   less than weir's reserve (by more than P3 allows) is no choice where there are programs; how often that was
 //!   so stands beside the number.
+//! - **P5**, **P6**, **P11** and **P12** are judged by the experiments that measure them: shed-cost, control-traffic and
+//!   innocents.
 //! - **no-op** a guard that does nothing falls short of P1; on a host that only forwards, where the kernel's own
 //!   polling is flat, of P3 at the highest reserve of the run.
 //! - **ledger** packets unaccounted for, over all trials, void ones too.

@@ -726,6 +726,14 @@ pub struct LabRunArgs {
     #[arg(long, hide = true)]
     pub base_pps: Option<f64>,
 
+    /// Kinds of flood of innocents.
+    #[arg(long, hide = true, value_delimiter = ',')]
+    pub kind: Option<Vec<String>>,
+
+    /// Rates of innocents, packets/s.
+    #[arg(long, hide = true, value_delimiter = ',')]
+    pub rates: Option<Vec<f64>>,
+
     /// Wire and host CPU.
     #[arg(long, hide = true, value_parser = parse::cpu_pair)]
     pub cpus: Option<(usize, usize)>,

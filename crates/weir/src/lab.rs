@@ -99,6 +99,8 @@ pub(crate) fn options(args: &LabRunArgs) -> anyhow::Result<Options> {
         reserves: args.reserves.clone(),
         multiples: args.multiples.clone(),
         base_pps: args.base_pps,
+        kinds: args.kind.clone(),
+        rates: args.rates.clone(),
         pairs: args.pairs,
         onsets: args.onsets,
         cpus: args.cpus.map(|(wire, host)| Cpus { wire, host }),

@@ -26,7 +26,7 @@
 /* Iterations of the pacing loop, about 25 ns each: bounds one wait to some 200 ms. */
 #define WAIT_MAX (8 << 20)
 
-enum kind { KIND_STAMP = 0, KIND_DNS = 1, KIND_FIXED = 2 };
+enum kind { KIND_STAMP = 0, KIND_DNS = 1, KIND_FIXED = 2, KIND_TCP = 3, KIND_FRAGMENT = 4 };
 
 /* A stretch of constant rate. step is the time between two frames, 0 for as fast as possible. */
 struct phase {
@@ -176,6 +176,16 @@ over:
 	return 0;
 }
 
+/* The checksum `old` after a word that it covers went from `from` to `to`, all as they stand in the frame (RFC 1624). */
+static __always_inline __u16 checksum_after(__u16 old, __u16 from, __u16 to)
+{
+	__u32 sum = (__u16)~old + (__u16)~from + to;
+
+	sum = (sum & 0xffff) + (sum >> 16);
+	sum = (sum & 0xffff) + (sum >> 16);
+	return ~sum;
+}
+
 SEC("xdp")
 int wire_source(struct xdp_md *ctx)
 {
@@ -184,6 +194,7 @@ int wire_source(struct xdp_md *ctx)
 	const struct config *cfg = bpf_map_lookup_elem(&wire_config, &zero);
 	struct state *st = bpf_map_lookup_elem(&wire_state, &zero);
 	const struct target *tg;
+	__u16 port, id;
 	long act;
 
 	if (!cfg || !st || st->done)
@@ -224,13 +235,22 @@ int wire_source(struct xdp_md *ctx)
 		if (flow >= tg->flows)
 			flow = 0;
 		st->flow[t] = flow;
-		*(__u16 *)(data + 34) = bpf_htons((__u16)(tg->port + flow));
+		port = bpf_htons((__u16)(tg->port + flow));
+		if (tg->kind == KIND_TCP)
+			*(__u16 *)(data + 50) =
+				checksum_after(*(__u16 *)(data + 50), *(__u16 *)(data + 34), port);
+		*(__u16 *)(data + 34) = port;
 	}
 	if (tg->kind == KIND_DNS) {
 		*(__u16 *)(data + 42) = bpf_htons((__u16)st->sent[t]);
 	} else if (tg->kind == KIND_STAMP) {
 		*(__u64 *)(data + 42) = st->now_ns;
 		*(__u64 *)(data + 50) = st->sent[t];
+	} else if (tg->kind == KIND_FRAGMENT) {
+		/* Of a datagram of its own, so that none is taken for the repetition of another. */
+		id = bpf_htons((__u16)st->sent[t]);
+		*(__u16 *)(data + 24) = checksum_after(*(__u16 *)(data + 24), *(__u16 *)(data + 18), id);
+		*(__u16 *)(data + 18) = id;
 	}
 
 	act = cfg->hop ? bpf_redirect_map(&wire_hop, cfg->hop_cpu, 0) : bpf_redirect_map(&wire_out, t, 0);
@@ -342,6 +362,54 @@ int wire_reply(struct __sk_buff *skb)
 		return TCX_PASS;
 	r->packets++;
 	r->bytes += skb->len;
+	return TCX_DROP;
+}
+
+/* Answers to the wire's own questions, by the question's number. Whoever sent a question may never get its answer where a
+ * client has to run for it, or where the answer passes a queue that the flood fills; here it has left the host. */
+#define ANSWERS (1 << 17)
+
+struct answer {
+	__u64 asked_ns; /* departure of the question */
+	__u64 left_ns;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, ANSWERS);
+	__type(key, __u32);
+	__type(value, struct answer);
+} wire_answers SEC(".maps");
+
+/* Port of the server, host order. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, __u32);
+} wire_answer_port SEC(".maps");
+
+/* Takes off everything that leaves the host, as a wire would: refusals of the flood too. */
+SEC("tcx/egress")
+int wire_answer(struct __sk_buff *skb)
+{
+	__u32 zero = 0, number, *port = bpf_map_lookup_elem(&wire_answer_port, &zero);
+	struct answer *a;
+	__u64 stamp[2];
+	__u16 source = 0;
+	__u8 protocol = 0;
+
+	if (!port || skb->protocol != bpf_htons(0x0800) || bpf_skb_load_bytes(skb, 23, &protocol, 1) ||
+	    protocol != 17 || bpf_skb_load_bytes(skb, 34, &source, 2) || bpf_ntohs(source) != *port ||
+	    bpf_skb_load_bytes(skb, 42, stamp, sizeof(stamp)) || stamp[1] >= ANSWERS)
+		return TCX_DROP;
+	number = stamp[1];
+	a = bpf_map_lookup_elem(&wire_answers, &number);
+	/* The first answer counts. */
+	if (a && a->asked_ns != stamp[0]) {
+		a->left_ns = bpf_ktime_get_ns();
+		a->asked_ns = stamp[0];
+	}
 	return TCX_DROP;
 }
 

@@ -52,6 +52,23 @@ pub enum Payload {
     Dns,
     /// The frame as it is, so that its checksum stays right: TCP, IPv6.
     Fixed,
+    /// The frame as it is, a TCP segment over IPv4 without options; its checksum follows the source port.
+    Tcp,
+    /// The frame as it is, a fragment over IPv4; each has an identification of its own, counted up, and the header's
+    /// checksum follows.
+    Fragment,
+}
+
+/// Questions of one load whose answers [`Wire::attach_answers`] can tell apart.
+pub const ANSWERS: u64 = 1 << 17;
+
+/// An answer to a question of the wire.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Answer {
+    /// Departure of the question, CLOCK_MONOTONIC.
+    pub asked_ns: u64,
+    /// When the answer left the host.
+    pub left_ns: u64,
 }
 
 /// Where frames go and what they look like.
@@ -161,6 +178,8 @@ impl Load {
                 Payload::Stamp => 0,
                 Payload::Dns => 1,
                 Payload::Fixed => 2,
+                Payload::Tcp => 3,
+                Payload::Fragment => 4,
             };
             to.flows = from.flows.clamp(1, 60_000);
             to.port = u32::from(u16::from_be_bytes([from.frame[34], from.frame[35]]));

@@ -24,7 +24,7 @@ struct Simulated {
 }
 
 /// Every experiment of the lab.
-const LAB: [(&str, Answer); 15] = [
+const LAB: [(&str, Answer); 16] = [
     (
         "livelock-udp",
         Answer::Runs(Simulated {
@@ -64,6 +64,7 @@ const LAB: [(&str, Answer); 15] = [
     ("fairness", Answer::Nearest("a host of today with several inputs", "fairness")),
     ("no-harm", Answer::Nearest("TCP on a host of today", "modern-burst")),
     ("control-traffic", Answer::Nearest("classes of traffic", "hung-consumer")),
+    ("innocents", Answer::Nearest("an innocent beside a flood", "hung-consumer")),
     ("mlfrr", Answer::Nearest("a host that is drawn", "livelock-udp")),
     ("shed-cost", Answer::Nearest("the cost of a shed packet, which is a setting here,", "livelock-udp")),
     (

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::super::netns::Namespace;
 use super::super::{Error, Result};
-use super::{Class, Edges, Load, Meter, Sent, SinkCounts};
+use super::{Answer, Class, Edges, Load, Meter, Sent, SinkCounts};
 
 /// Never exists in this build.
 #[derive(Debug)]
@@ -60,6 +60,8 @@ impl Wire {
         limit_drops() -> Result<u64>;
         attach_replies(ns: &Namespace, index: u32) -> Result<Attached>;
         replies() -> Result<u64>;
+        attach_answers(ns: &Namespace, index: u32, port: u16) -> Result<Attached>;
+        answers(numbers: std::ops::Range<u64>, since_ns: u64) -> Result<Vec<Answer>>;
         watch_output(near: (&Namespace, u32), far: (&Namespace, u32)) -> Result<Watching>;
         output_waits() -> Result<(Duration, Duration)>;
         attach_rules(ns: &Namespace, index: u32, rules: u32) -> Result<Attached>;

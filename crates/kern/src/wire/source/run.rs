@@ -10,7 +10,10 @@ use std::time::{Duration, Instant};
 use libbpf_rs::{Link, MapCore, MapFlags, Object, ObjectBuilder};
 use nix::sched::{CloneFlags, setns};
 
-use super::{CLASSES, Class, Edges, Error, Load, Meter, PHASES, RawState, Result, Sent, SinkCounts, TARGETS};
+use super::{
+    ANSWERS, Answer, CLASSES, Class, Edges, Error, Load, Meter, PHASES, RawState, Result, Sent, SinkCounts,
+    TARGETS,
+};
 use crate::wire::netns::Namespace;
 use crate::wire::{Context, tasks};
 
@@ -228,6 +231,36 @@ impl Wire {
     pub fn replies(&self) -> Result<u64> {
         let cpus = self.map("wire_replies", |m| m.lookup_percpu(&0u32.to_ne_bytes(), MapFlags::ANY))?;
         Ok(cpus.unwrap_or_default().iter().map(|bytes| word(bytes, 0)).sum())
+    }
+
+    /// Notes when the answers of the UDP server on `port` to the wire's questions leave by interface `index` of `ns`, and
+    /// takes off everything that leaves there. The server gives back what it gets, [`super::Payload::Stamp`].
+    ///
+    /// # Errors
+    /// If the kernel has no tcx (before 6.6).
+    pub fn attach_answers(&self, ns: &Namespace, index: u32, port: u16) -> Result<Attached> {
+        self.set("wire_answer_port", 0, &u32::from(port).to_ne_bytes())?;
+        self.link("wire_answer", ns, index, libbpf_sys::BPF_TCX_EGRESS)
+    }
+
+    /// The answers so far to the questions with these numbers, counted by the target from 0, that were asked since
+    /// `since_ns`; of the first [`ANSWERS`] questions only.
+    ///
+    /// # Errors
+    /// Of the map.
+    pub fn answers(&self, numbers: std::ops::Range<u64>, since_ns: u64) -> Result<Vec<Answer>> {
+        self.map("wire_answers", |m| {
+            let mut answers = Vec::new();
+            for number in numbers.start..numbers.end.min(ANSWERS) {
+                let value = m.lookup(&(number as u32).to_ne_bytes(), MapFlags::ANY)?.unwrap_or_default();
+                let answer = Answer { asked_ns: word(&value, 0), left_ns: word(&value, 8) };
+                // What is older belongs to a load before.
+                if answer.asked_ns >= since_ns {
+                    answers.push(answer);
+                }
+            }
+            Ok(answers)
+        })
     }
 
     /// Watches how long packets wait between the interface `near` and the one `far` that takes them, until the answer is

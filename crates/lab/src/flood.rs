@@ -1,0 +1,206 @@
+//! The floods of the experiment `innocents`: what is sent, and what the host is prepared with.
+
+use std::net::Ipv4Addr;
+use std::path::Path;
+use std::process::Command;
+
+use kern::wire::counters;
+use kern::wire::link::End;
+use kern::wire::netns::Namespace;
+use kern::wire::source::{Payload, Target};
+
+use crate::consumer::Kind;
+use crate::rig::{Input, Rig};
+use crate::{Error, Result, frame};
+
+/// Discard: no program of the lab has it, over UDP or TCP.
+const CLOSED: u16 = 9;
+/// Of TEST-NET-3: no address of any host.
+const ELSEWHERE: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 1);
+/// Source ports of a flood, counted up from the first.
+const FLOWS: u32 = 64;
+const FIRST_FLOW: u16 = 20_000;
+
+/// What floods the host.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Flood {
+    /// UDP for a program that reads.
+    Reader,
+    /// UDP for a program that has stopped.
+    Hung,
+    /// UDP for a port that nobody has.
+    ClosedPort,
+    /// SYNs over TCP for a port that nobody has.
+    SynClosed,
+    /// UDP for an address that is not the host's, sent to its hardware address; it does not forward.
+    OtherHost,
+    /// First fragments of UDP datagrams whose rest never comes.
+    Fragments,
+    /// UDP for a port that a rule of the host's firewall drops.
+    Firewall,
+}
+
+impl Flood {
+    /// All of them, in the order in which they are shown.
+    pub const ALL: [Flood; 7] = [
+        Flood::Reader,
+        Flood::Hung,
+        Flood::ClosedPort,
+        Flood::SynClosed,
+        Flood::OtherHost,
+        Flood::Fragments,
+        Flood::Firewall,
+    ];
+    /// Those of a quick run.
+    pub const QUICK: [Flood; 2] = [Flood::Reader, Flood::ClosedPort];
+
+    /// As `--kind` takes it.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Flood::Reader => "reader",
+            Flood::Hung => "hung",
+            Flood::ClosedPort => "closed-port",
+            Flood::SynClosed => "syn-closed",
+            Flood::OtherHost => "other-host",
+            Flood::Fragments => "fragments",
+            Flood::Firewall => "firewall",
+        }
+    }
+
+    /// Those of these names.
+    ///
+    /// # Errors
+    /// About the first that is unknown.
+    pub fn named(names: &[String]) -> Result<Vec<Flood>> {
+        let one = |name: &String| {
+            Flood::ALL.into_iter().find(|flood| flood.name() == name).ok_or_else(|| {
+                let known = Flood::ALL.map(Flood::name).join(", ");
+                Error::Usage(format!("--kind {name}: no such kind of flood; there are {known}"))
+            })
+        };
+        names.iter().map(one).collect()
+    }
+
+    /// True if a program reads what arrives.
+    #[must_use]
+    pub fn reads(self) -> bool {
+        self == Flood::Reader
+    }
+
+    /// What the wire sends on `input`.
+    #[must_use]
+    pub fn target(self, input: &Input) -> Target {
+        let End { mac, .. } = &input.near;
+        let source = (input.peer, FIRST_FLOW);
+        let port = match self {
+            Flood::Reader | Flood::Hung => Kind::Sink.port(),
+            _ => CLOSED,
+        };
+        let address = if self == Flood::OtherHost { ELSEWHERE } else { input.address };
+        let (to, ends) = (input.far.mac, (source, (address, port)));
+        let (frame, payload) = match self {
+            Flood::SynClosed => (frame::syn(*mac, to, ends.0, ends.1), Payload::Tcp),
+            Flood::Fragments => (frame::fragment(*mac, to, ends.0, ends.1), Payload::Fragment),
+            _ => (frame::udp(*mac, to, ends.0, ends.1, &[0; 18]), Payload::Stamp),
+        };
+        Target { frame, payload, flows: FLOWS }
+    }
+
+    /// Gives the host what the flood meets there.
+    ///
+    /// # Errors
+    /// If the kernel or a tool refuses.
+    pub fn prepare(self, rig: &Rig<'_>) -> Result<()> {
+        match self {
+            // A new namespace takes the setting of the machine.
+            Flood::OtherHost => Ok(rig.host.run(|| counters::set_sysctl("net/ipv4/ip_forward", "0"))?),
+            Flood::Firewall => refuse_port(&rig.host).map_err(Error::Missing),
+            _ => Ok(()),
+        }
+    }
+
+    /// Why it cannot be had on this machine; `None` if it can. Makes a namespace to find out.
+    #[must_use]
+    pub fn impossible(self) -> Option<String> {
+        if self != Flood::Firewall {
+            return None;
+        }
+        match Namespace::create("firewall") {
+            Ok(namespace) => refuse_port(&namespace).err(),
+            Err(e) => Some(e.to_string()),
+        }
+    }
+}
+
+/// Has the first tool that works drop UDP for [`CLOSED`] in `namespace`; else what they say.
+fn refuse_port(namespace: &Namespace) -> std::result::Result<(), String> {
+    let nft = format!(
+        "add table inet lab; add chain inet lab in {{ type filter hook input priority 0; }}; \
+         add rule inet lab in udp dport {CLOSED} drop"
+    );
+    let iptables = format!("-w 5 -A INPUT -p udp --dport {CLOSED} -j DROP");
+    let words = iptables.split_whitespace().map(str::to_owned).collect();
+    let mut why = Vec::new();
+    for (tool, args) in [("nft", vec![nft]), ("iptables", words)] {
+        let places = ["/usr/sbin", "/sbin", "/usr/bin"].map(|place| Path::new(place).join(tool));
+        let Some(path) = places.iter().find(|path| path.is_file()) else {
+            why.push(format!("program {tool} not found"));
+            continue;
+        };
+        let mut command = Command::new(path);
+        command.args::<Vec<String>, _>(args);
+        match namespace.run(|| Ok(command.output())) {
+            Ok(Ok(output)) if output.status.success() => return Ok(()),
+            Ok(Ok(output)) => {
+                let text = String::from_utf8_lossy(&output.stderr);
+                why.push(format!("{tool}: {}", text.lines().next().unwrap_or_default()));
+            }
+            Ok(Err(e)) => why.push(format!("{tool}: {e}")),
+            Err(e) => why.push(format!("{tool}: {e}")),
+        }
+    }
+    Err(format!("kind firewall: {}; apt-get install nftables", why.join(", ")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn input() -> Input {
+        let end = |name: &str, mac| End { name: name.into(), mac, index: 1 };
+        Input {
+            near: end("near", frame::wire_mac(0)),
+            far: end("far", frame::host_mac(0)),
+            address: Ipv4Addr::new(198, 18, 0, 1),
+            peer: Ipv4Addr::new(198, 18, 0, 2),
+        }
+    }
+
+    #[test]
+    fn every_flood_reaches_the_host_with_what_it_is_named_after() {
+        let input = input();
+        for flood in Flood::ALL {
+            let target = flood.target(&input);
+            let frame = &target.frame;
+            let word = |at: usize| u16::from_be_bytes([frame[at], frame[at + 1]]);
+            // The questions among it are as long, and one load has frames of one length.
+            assert_eq!((frame.len(), &frame[..6]), (60, &input.far.mac[..]), "{}", flood.name());
+            assert_eq!(word(34), FIRST_FLOW, "{}", flood.name());
+            let closed = !matches!(flood, Flood::Reader | Flood::Hung);
+            assert_eq!(word(36), if closed { CLOSED } else { Kind::Sink.port() }, "{}", flood.name());
+            assert_eq!(frame[30..34] == input.address.octets(), flood != Flood::OtherHost);
+            assert_eq!(frame[23] == 6, flood == Flood::SynClosed);
+            assert_eq!(word(20) & 0x2000 != 0, flood == Flood::Fragments);
+        }
+    }
+
+    #[test]
+    fn floods_are_chosen_by_name() {
+        let names = |list: &[&str]| list.iter().map(|n| (*n).to_string()).collect::<Vec<_>>();
+        assert_eq!(Flood::named(&names(&["hung", "reader"])).unwrap(), [Flood::Hung, Flood::Reader]);
+        let answer = Flood::named(&names(&["reader", "readers"]));
+        assert!(matches!(&answer, Err(Error::Usage(text)) if text.contains("closed-port")), "{answer:?}");
+        assert!(Flood::QUICK.iter().all(|flood| Flood::ALL.contains(flood)));
+    }
+}
