@@ -165,7 +165,12 @@ fn refuse_port(namespace: &Namespace) -> std::result::Result<(), String> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::{Duration, Instant};
+
+    use kern::wire::source::{Phase, Wire};
+
     use super::*;
+    use crate::rig::{Cpus, Wiring};
 
     fn input() -> Input {
         let end = |name: &str, mac| End { name: name.into(), mac, index: 1 };
@@ -192,6 +197,49 @@ mod tests {
             assert_eq!(frame[30..34] == input.address.octets(), flood != Flood::OtherHost);
             assert_eq!(frame[23] == 6, flood == Flood::SynClosed);
             assert_eq!(word(20) & 0x2000 != 0, flood == Flood::Fragments);
+        }
+    }
+
+    /// It cannot flake: a tenth of what is sent is enough, and that nothing is refused for another reason holds for any
+    /// number of frames.
+    #[test]
+    fn the_kernel_refuses_each_flood_for_the_reason_it_is_named_after_root() {
+        if !testkit::root_or_skip("the_kernel_refuses_each_flood_for_the_reason_it_is_named_after_root") {
+            return;
+        }
+        let wire = Wire::load().unwrap();
+        let cpus = Cpus { wire: 0, host: 1 };
+        for flood in Flood::ALL {
+            if let Some(why) = flood.impossible() {
+                eprintln!("skipped: a part of the_kernel_refuses_each_flood: {why}");
+                continue;
+            }
+            let rig = Rig::new(&wire, cpus, Wiring::Rps, 1).unwrap();
+            flood.prepare(&rig).unwrap();
+            let phases = vec![Phase { duration: Duration::from_millis(50), rate: Some(40_000.0) }];
+            let load = rig.load(phases, 1, flood.target(&rig.inputs[0]));
+            let sent = wire.start(&rig.wire_side, cpus.wire, &load).unwrap().wait().unwrap().total();
+            let end = Instant::now() + Duration::from_secs(5);
+            let (counter, none) = match flood {
+                Flood::SynClosed => ("Tcp.OutRsts", "Udp.NoPorts"),
+                Flood::OtherHost => ("Ip.InAddrErrors", "Udp.NoPorts"),
+                Flood::Fragments => ("Ip.ReasmReqds", "Udp.NoPorts"),
+                Flood::Firewall => ("Ip.InReceives", "Udp.NoPorts"),
+                // No program runs here.
+                _ => ("Udp.NoPorts", "Udp.InDatagrams"),
+            };
+            let read = || rig.host.run(counters::snmp).unwrap();
+            while read()[counter] < sent / 10 {
+                assert!(Instant::now() < end, "{}: {sent} sent, {:?}", flood.name(), read());
+                std::thread::sleep(Duration::from_millis(2));
+            }
+            let all = read();
+            for error in [none, "Ip.InHdrErrors", "Tcp.InCsumErrors", "Udp.InCsumErrors"] {
+                assert_eq!(all[error], 0, "{}: {error} {all:?}", flood.name());
+            }
+            // A fragment that repeats another one is not kept; of these the kernel keeps what its memory for them holds.
+            let kept = all["Ip.ReasmReqds"] - all["Ip.ReasmFails"];
+            assert_eq!(kept > 100, flood == Flood::Fragments, "{}: {all:?}", flood.name());
         }
     }
 

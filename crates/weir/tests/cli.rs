@@ -99,6 +99,8 @@ fn bad_options_are_one_line_with_the_fix() {
         ("lab run fairness --hogs 1", ["--hogs has no effect on it", "it is for livelock-udp"]),
         ("lab run no-harm --multiples 1", ["--multiples has no effect on it", "control-traffic"]),
         ("lab run mlfrr --base-pps 1000", ["--base-pps has no effect on it", "below-saturation"]),
+        ("lab run quota --kind hung", ["--kind has no effect on it", "it is for innocents"]),
+        ("lab run innocents --kind hug", ["--kind hug: no such kind", "there are reader, hung, closed-port"]),
         ("lab run quota --rcvbuf 512K", ["--rcvbuf has no effect on it", "it is for livelock-udp"]),
         (
             "lab run quota --backend sim --repeat 2",

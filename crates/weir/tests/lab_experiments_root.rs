@@ -72,6 +72,25 @@ fn control_traffic_measures_every_flow_root() {
 }
 
 #[test]
+fn innocents_are_asked_beside_a_flood_root() {
+    if !possible("innocents_are_asked_beside_a_flood_root") {
+        return;
+    }
+    let _alone = alone();
+    let document = run("innocents", "--duration 200ms --rates 300000 --arms stock-irq,weir");
+    let panel = |title: &str| document.panels.iter().find(|p| p.title == title).unwrap();
+    // Without a flood the server answers, whatever else runs on the machine: half of it is less than that.
+    let hog = panel("beside one hog");
+    assert!(hog.lines.len() == 2 && hog.lines.iter().all(|l| l.marks[0].y > 50.0), "{hog:?}");
+    for kind in ["reader", "closed-port"] {
+        let answered = panel(&format!("answered beside {kind}"));
+        let shares = answered.lines.iter().filter(|l| !l.bound).flat_map(|l| &l.marks);
+        assert!(shares.clone().count() == 2 && shares.clone().all(|m| m.y <= 100.0), "{answered:?}");
+    }
+    assert!(["P11", "P12"].iter().all(|id| document.verdict.iter().any(|v| v.id == *id)));
+}
+
+#[test]
 fn shed_cost_compares_with_a_bare_drop_root() {
     if !possible("shed_cost_compares_with_a_bare_drop_root") {
         return;
