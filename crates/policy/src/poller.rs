@@ -340,7 +340,8 @@ impl Poller {
         let all_vain = all_vain - Nanos::from(state.vain);
         state.last_turn = now;
         self.bound.turned(turn.packets, turn.spent);
-        let others = turn.frames.saturating_sub(turn.protected).saturating_sub(turn.known).saturating_sub(turn.shed);
+        let others =
+            turn.frames.saturating_sub(turn.protected).saturating_sub(turn.known).saturating_sub(turn.shed);
         self.look.saw(now, source, turn.frames, turn.protected, others);
         state.sheds = u64::from(turn.shed) * 1000 > u64::from(turn.frames) * u64::from(MOSTLY);
         let look = self.inhibited > 0 && state.full_share >= ALL_FULL;

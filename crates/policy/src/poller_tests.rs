@@ -316,7 +316,11 @@ fn paused(config: Config) -> Poller {
     let mut p = polling(config, 1);
     p.look.first_is_over(0);
     p.level(0, 0, 900);
-    p.turned(1000, 0, Turned { packets: 0, frames: 32, to_full: 32, shed: 32, spent: 1000, ..Turned::default() });
+    p.turned(
+        1000,
+        0,
+        Turned { packets: 0, frames: 32, to_full: 32, shed: 32, spent: 1000, ..Turned::default() },
+    );
     assert!(matches!(p.next(1001), Action::Sleep { wake: WakeOn { level: true, .. }, .. }));
     p
 }
@@ -331,7 +335,11 @@ fn a_pause_without_protected_packets_has_heartbeats_only() {
             Action::Turn { source, .. } => {
                 turns += 1;
                 now += 5000;
-                p.turned(now, source, Turned { frames: 32, to_full: 32, shed: 32, spent: 5000, ..Turned::default() });
+                p.turned(
+                    now,
+                    source,
+                    Turned { frames: 32, to_full: 32, shed: 32, spent: 5000, ..Turned::default() },
+                );
             }
             other => panic!("{other:?}"),
         }
@@ -343,8 +351,16 @@ fn a_pause_without_protected_packets_has_heartbeats_only() {
 fn a_protected_packet_starts_the_look_and_its_end_is_the_end_of_the_look() {
     // The consumer never reads, and its inhibit does not end within the test.
     let mut p = paused(Config { marks: Marks::new(750, 250, 10_000 * MILLISECOND), ..usual() });
-    let one =
-        Turned { packets: 1, frames: 32, to_full: 31, shed: 31, protected: 1, spent: 5000, drained: true, ..Turned::default() };
+    let one = Turned {
+        packets: 1,
+        frames: 32,
+        to_full: 31,
+        shed: 31,
+        protected: 1,
+        spent: 5000,
+        drained: true,
+        ..Turned::default()
+    };
     p.turned(10_000, 0, one);
     let (mut now, mut busy) = (10_000, 0);
     let end = now + crate::look::MEMORY;
@@ -392,7 +408,8 @@ fn the_first_look_finds_protected_packets() {
     let marks = Marks::new(750, 250, 10_000 * MILLISECOND);
     let mut p = polling(Config { marks, ..usual() }, 1);
     p.level(0, 0, 900);
-    let none = Turned { frames: 100, to_full: 100, shed: 100, spent: 10_000, drained: true, ..Turned::default() };
+    let none =
+        Turned { frames: 100, to_full: 100, shed: 100, spent: 10_000, drained: true, ..Turned::default() };
     p.turned(1000, 0, none);
     let (mut now, mut late) = (1000, 0);
     while now < 2 * first {
@@ -457,7 +474,8 @@ fn turns_are_larger_where_they_cost_little() {
 #[test]
 fn an_innocent_keeps_the_look_going() {
     let mut p = paused(Config { marks: Marks::new(750, 250, 10_000 * MILLISECOND), ..usual() });
-    let flood = Turned { frames: 100, to_full: 100, shed: 100, spent: 1000, drained: true, ..Turned::default() };
+    let flood =
+        Turned { frames: 100, to_full: 100, shed: 100, spent: 1000, drained: true, ..Turned::default() };
     let late = 2 * crate::look::FIRST;
     p.turned(late, 0, flood);
     assert!(!p.looks(late));

@@ -7,6 +7,8 @@ mod abi;
 #[cfg(not(no_bpf))]
 mod evidence;
 mod handle;
+#[cfg(not(no_bpf))]
+mod ports;
 pub(crate) mod ring;
 #[cfg(not(no_bpf))]
 mod rx;
@@ -18,12 +20,14 @@ mod steer;
 mod when;
 
 pub use abi::{
-    CONSUMERS, ConsumerCtl, ConsumerStat, CpuStat, Event, GateStat, GuardCtl, OverflowStat, POLLERS, PORT_WORDS,
-    PollerCtl, PortsUsed, RxStat, SOURCES, SourceCtl, SourceStat, Steer, Taker, mode, wake,
+    CONSUMERS, ConsumerCtl, ConsumerStat, CpuStat, Event, GateStat, GuardCtl, OverflowStat, POLLERS,
+    PORT_WORDS, PollerCtl, PortsUsed, RxStat, SOURCES, SourceCtl, SourceStat, Steer, Taker, mode, wake,
 };
 #[cfg(not(no_bpf))]
 pub use evidence::Told;
 pub use handle::{Handle, Reach, TurnEnd};
+#[cfg(not(no_bpf))]
+pub use ports::list as list_ports;
 pub use shared::Shared;
 #[cfg(not(no_bpf))]
 pub use sleep::{Bell, EventRing, EventSource, OpenBell};

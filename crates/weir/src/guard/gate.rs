@@ -11,14 +11,14 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use kern::guard::{Gauges, Nobody, PORT_WORDS, Views, mode};
+use kern::guard::{Gauges, Nobody, Views, mode};
 use policy::gate::{BRIEFLY, UNTIL_BOUND, next_list, tick};
 use policy::{MILLISECOND, Nanos};
 
 use super::{clock, sched};
 
-/// Stack of the thread, bytes; it holds one list of ports.
-const STACK: usize = 256 * 1024;
+/// Stack of the thread, bytes.
+const STACK: usize = 64 * 1024;
 /// The programs stay attached for so long after the last source was given back: the next onset finds what it knew.
 const STAYS: Nanos = 2000 * MILLISECOND;
 /// What was learnt before they were detached has run out by then.
@@ -132,34 +132,12 @@ impl Shared {
                 continue;
             }
             let begun = clock::coarse();
-            self.list(begun, times);
+            // It counts only if the programs have been attached all the while; one that cannot be read is tried again.
+            let _ =
+                kern::guard::list_ports(&self.views, tick(begun), || self.attached.load(Relaxed) == times);
             let next = next_list(begun, clock::now());
             // A wake ends it early, which costs one list.
             std::thread::park_timeout(Duration::from_nanos(next.saturating_sub(clock::now())));
         }
-    }
-
-    /// One list, which counts only if the programs have been attached all the while.
-    fn list(&self, begun: Nanos, times: u64) {
-        let mut words = vec![0u64; PORT_WORDS];
-        let half = PORT_WORDS / 2;
-        let taken = kern::proc::ports_in_use(|tcp, port| {
-            let from = if tcp { half } else { 0 };
-            match port {
-                Some(port) => words[from + usize::from(port) / 64] |= 1 << (port % 64),
-                None => words[from..from + half].fill(u64::MAX),
-            }
-        });
-        if taken.is_err() || self.attached.load(Relaxed) != times {
-            return;
-        }
-        let used = &self.views.ports_used[0].word;
-        for (to, from) in used.iter().zip(words) {
-            to.store(from, Relaxed);
-        }
-        let guard = &self.views.guard[0];
-        guard.by_flow.store(u32::from(kern::discover::translates()), Relaxed);
-        std::sync::atomic::fence(std::sync::atomic::Ordering::Release);
-        guard.listed.store(tick(begun), Relaxed);
     }
 }

@@ -1,0 +1,253 @@
+//! Nobody's packets on a real kernel: what is learnt, what is never learnt whatever an attacker sends, and what takes it back.
+//! Each frame is judged by the XDP program itself, run without a device, on what the kernel's own drops have taught.
+#![cfg(not(no_bpf))]
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a failed step is a failed test, in helpers too")]
+
+use std::collections::BTreeSet;
+use std::net::{Ipv4Addr, SocketAddrV4, TcpListener, UdpSocket};
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Duration, Instant};
+
+use kern::guard::{Gauges, Nobody, Rx, list_ports, mode};
+use policy::classes::Table;
+use policy::gate::{UNTIL_BOUND, tick};
+use testkit::{NetNs, packet::Udp};
+
+const HOST: Ipv4Addr = Ipv4Addr::new(198, 18, 9, 1);
+const PEER: Ipv4Addr = Ipv4Addr::new(198, 18, 9, 2);
+const OTHER: Ipv4Addr = Ipv4Addr::new(198, 18, 9, 3);
+const XDP_DROP: u32 = 1;
+
+struct Bed {
+    host: NetNs,
+    wire: NetNs,
+    gauges: Gauges,
+    rx: Rx,
+}
+
+fn coarse() -> u64 {
+    let now = nix::time::clock_gettime(nix::time::ClockId::CLOCK_MONOTONIC_COARSE).unwrap();
+    Duration::from(now).as_nanos() as u64
+}
+
+impl Bed {
+    fn new() -> Bed {
+        let (host, wire) = (NetNs::new("gth"), NetNs::new("gtw"));
+        let ip = |ns: &NetNs, line: &str| ns.sh("ip", &line.split(' ').collect::<Vec<_>>());
+        ip(&host, "link set lo up");
+        ip(&host, &format!("link add in0 type veth peer name out0 netns {}", wire.name()));
+        ip(&host, &format!("address add {HOST}/24 dev in0"));
+        for peer in [PEER, OTHER] {
+            ip(&wire, &format!("address add {peer}/24 dev out0"));
+        }
+        ip(&host, "link set in0 up");
+        ip(&wire, "link set out0 up");
+        let cpus = kern::cpus::online().unwrap().iter().max().unwrap() + 1;
+        let (mut gauges, index) = host.run(move || {
+            let inode = kern::netns::current_inode().unwrap() as u32;
+            (Gauges::load(cpus, inode).unwrap(), kern::netns::index_of("in0").unwrap())
+        });
+        gauges.set_rules(&Table::new(&[]).unwrap()).unwrap();
+        gauges.set_guarded(&BTreeSet::new(), &BTreeSet::from([index])).unwrap();
+        let ctl = &gauges.views.source_ctls[0];
+        ctl.mode.store(mode::POLL, Relaxed);
+        ctl.lease.store(u64::MAX, Relaxed);
+        let root = kern::cgroups::root();
+        let nobody = gauges.watch_nobody(true, root.as_ref().map(std::os::fd::AsFd::as_fd));
+        assert_eq!(nobody, Nobody::UntilBound, "the tests run at the root of all cgroups");
+        gauges.views.guard[0].nobody_ticks.store(UNTIL_BOUND, Relaxed);
+        let rx = gauges.load_rx(0, 1).unwrap();
+        let bed = Bed { host, wire, gauges, rx };
+        bed.list();
+        bed
+    }
+
+    /// One list, which then is older than whatever comes.
+    fn list(&self) {
+        let begun = tick(coarse());
+        // Beside what a test has sent in the same tick a list proves nothing.
+        while tick(coarse()) <= begun + 1 {
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        let begun = tick(coarse());
+        let views = &self.gauges.views;
+        assert!(self.host.run(|| list_ports(views, begun, || true)).unwrap());
+    }
+
+    /// The peer sends a datagram to a port, and a later tick has come when it returns: what the kernel says of it is known.
+    fn attack(&self, from: (Ipv4Addr, u16), port: u16) {
+        self.wire.run(move || {
+            let socket = UdpSocket::bind(from).unwrap();
+            socket.send_to(&[0; 32], SocketAddrV4::new(HOST, port)).unwrap();
+        });
+    }
+
+    /// Whether the gate sheds such a frame, of those that the trickle does not let pass.
+    fn shed(&self, from: (Ipv4Addr, u16), port: u16) -> bool {
+        let frame = Udp::new(SocketAddrV4::new(from.0, from.1), SocketAddrV4::new(HOST, port)).frame();
+        // One of two frames in a row is not the trickle's.
+        (0..2).any(|_| self.rx.run(&frame, 1).unwrap().0 == XDP_DROP)
+    }
+
+    /// Veth delivers soon after: what is to come is waited for.
+    fn until(&self, what: &str, mut holds: impl FnMut() -> bool) {
+        let end = Instant::now() + Duration::from_secs(10);
+        while !holds() {
+            assert!(Instant::now() < end, "not within 10 s: {what}; {}", self.counts());
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+
+    fn counts(&self) -> String {
+        let gate = &self.gauges.views.gate[0];
+        let of = [&gate.ports, &gate.flows, &gate.spoken_for].map(|c| c.load(Relaxed));
+        format!("{of:?} ports, flows, spoken for")
+    }
+
+    /// Drops of this port are evidence of nothing, as those before have been told by now.
+    fn attack_in_vain(&self, from: (Ipv4Addr, u16), port: u16) {
+        let before = self.gauges.views.gate[0].spoken_for.load(Relaxed);
+        self.attack(from, port);
+        self.until("the drop is seen", || self.gauges.views.gate[0].spoken_for.load(Relaxed) > before);
+        assert!(!self.shed(from, port), "port {port} is somebody's");
+    }
+}
+
+macro_rules! bed {
+    ($name:literal) => {{
+        if !testkit::root_or_skip($name) {
+            return;
+        }
+        Bed::new()
+    }};
+}
+
+#[test]
+fn a_closed_port_is_nobodys_until_a_socket_is_bound_root() {
+    let bed = bed!("a_closed_port_is_nobodys_until_a_socket_is_bound_root");
+    assert!(!bed.shed((PEER, 4000), 9100));
+    bed.attack((PEER, 4000), 9100);
+    bed.until("learnt", || bed.shed((OTHER, 77), 9100));
+    assert!(!bed.shed((PEER, 4000), 9101), "another port");
+    let _server = bed.host.run(|| UdpSocket::bind((HOST, 9100)).unwrap());
+    assert!(!bed.shed((PEER, 4000), 9100), "it is bound");
+    // TCP apart: the same number is another port.
+    let listener = bed.host.run(|| TcpListener::bind((HOST, 9102)).unwrap());
+    bed.attack((PEER, 4000), 9102);
+    bed.until("learnt beside a listener of TCP", || bed.shed((PEER, 4000), 9102));
+    drop(listener);
+}
+
+/// A scan of every port, and then clients that ask: not one of their answers is taken for the scan.
+#[test]
+fn no_first_reply_is_lost_after_a_scan_root() {
+    let bed = bed!("no_first_reply_is_lost_after_a_scan_root");
+    bed.wire.run(|| {
+        let socket = UdpSocket::bind((PEER, 4000)).unwrap();
+        for port in 20_000..40_000u16 {
+            socket.send_to(&[0; 4], SocketAddrV4::new(HOST, port)).unwrap();
+        }
+    });
+    let learnt = || bed.gauges.views.gate[0].ports.load(Relaxed);
+    bed.until("most of the scan is learnt", || learnt() > 10_000);
+    // The clock of ticks goes on while clients ask: some of them in the tick of the scan, most later.
+    let (mut asked, mut lost) = (0, 0);
+    for _ in 0..500 {
+        let clients = bed.host.run(|| {
+            (0..20)
+                .map(|_| UdpSocket::bind((HOST, 0)).unwrap())
+                .filter(|s| {
+                    // Ports that the scan has found closed.
+                    s.local_addr().is_ok_and(|a| (20_000..40_000).contains(&a.port()))
+                })
+                .collect::<Vec<_>>()
+        });
+        for client in &clients {
+            let port = client.local_addr().unwrap().port();
+            client.send_to(&[1], (OTHER, 53)).unwrap();
+            asked += 1;
+            lost += u32::from(bed.shed((OTHER, 53), port));
+        }
+    }
+    println!("{asked} asked, {} ports learnt", learnt());
+    assert!(asked > 500, "{asked} clients had a port that was scanned");
+    assert_eq!(lost, 0);
+}
+
+/// Spoofed datagrams to the port of a connected socket, which the kernel finds no socket for: the port is somebody's.
+#[test]
+fn a_connected_sockets_port_is_never_learnt_root() {
+    let bed = bed!("a_connected_sockets_port_is_never_learnt_root");
+    let client = bed.host.run(|| {
+        let socket = UdpSocket::bind((HOST, 9200)).unwrap();
+        socket.connect((OTHER, 53)).unwrap();
+        socket
+    });
+    // It has sent nothing yet, and nobody has listed it.
+    bed.attack_in_vain((PEER, 53), 9200);
+    bed.list();
+    bed.attack_in_vain((PEER, 53), 9200);
+    client.send(&[1]).unwrap();
+    bed.attack_in_vain((PEER, 53), 9200);
+    drop(client);
+    bed.list();
+    bed.attack((PEER, 53), 9200);
+    bed.until("closed, and listed as such", || bed.shed((PEER, 53), 9200));
+}
+
+/// What is listed too long ago, or not at all, teaches nothing; nor does a raw socket's host, which sees all datagrams.
+#[test]
+fn nothing_is_learnt_without_a_list_root() {
+    let bed = bed!("nothing_is_learnt_without_a_list_root");
+    bed.gauges.views.guard[0].listed.store(0, Relaxed);
+    bed.attack_in_vain((PEER, 4000), 9300);
+    bed.list();
+    let raw = bed.host.run(|| {
+        // SAFETY: plain system call.
+        let fd = unsafe { libc::socket(libc::AF_INET, libc::SOCK_RAW, libc::IPPROTO_UDP) };
+        assert!(fd >= 0);
+        fd
+    });
+    bed.list();
+    bed.attack_in_vain((PEER, 4000), 9300);
+    // SAFETY: the descriptor is this test's own.
+    unsafe { libc::close(raw) };
+    bed.list();
+    bed.attack((PEER, 4000), 9300);
+    bed.until("learnt", || bed.shed((PEER, 4000), 9300));
+    // Without a lease nothing is held back.
+    bed.gauges.views.source_ctls[0].lease.store(1, Relaxed);
+    assert!(!bed.shed((PEER, 4000), 9300));
+}
+
+/// A host that sends on, or translates, may have the port for others: then only the very flow that was refused is nobody's.
+#[test]
+fn where_addresses_are_translated_only_the_same_flow_is_nobodys_root() {
+    let bed = bed!("where_addresses_are_translated_only_the_same_flow_is_nobodys_root");
+    bed.gauges.views.guard[0].by_flow.store(1, Relaxed);
+    bed.attack((PEER, 4000), 9400);
+    bed.until("learnt", || bed.shed((PEER, 4000), 9400));
+    assert!(!bed.shed((PEER, 4001), 9400) && !bed.shed((OTHER, 4000), 9400) && !bed.shed((PEER, 4000), 9401));
+    // Something leaves from that port: whoever sent it waits for the answer.
+    bed.host.run(|| {
+        let socket = UdpSocket::bind((HOST, 9400)).unwrap();
+        socket.send_to(&[1], (PEER, 4000)).unwrap();
+    });
+    assert!(!bed.shed((PEER, 4000), 9400));
+}
+
+/// What the loopback or another interface brings teaches nothing about this one.
+#[test]
+fn only_guarded_interfaces_teach_root() {
+    let bed = bed!("only_guarded_interfaces_teach_root");
+    bed.host.run(|| {
+        let socket = UdpSocket::bind((HOST, 0)).unwrap();
+        for port in 9500..9600 {
+            let _ = socket.send_to(&[0], SocketAddrV4::new(HOST, port));
+        }
+    });
+    bed.attack((PEER, 4000), 9700);
+    bed.until("learnt", || bed.shed((PEER, 4000), 9700));
+    assert_eq!(bed.gauges.views.gate[0].ports.load(Relaxed), 1, "{}", bed.counts());
+    assert!((9500..9600).all(|port| !bed.shed((HOST, 1), port)));
+}
