@@ -212,8 +212,8 @@ fn one_hung_consumer_stops_nobody() {
     assert!(others("weir-feedback") > 5.0 * others("stock-timer"), "{}", others("weir-feedback"));
 }
 
-/// MR-22: of several consumers one is full, and its program reads on at its peak whatever comes. A pause takes what comes for the
-/// others with it, since the ring overflows meanwhile: at four times what the host carries they get a third of it.
+/// P11, P12: of several consumers one is full. The others get what is theirs, since what the full one has no room for is shed and
+/// the ring never pauses while they are seen; its program reads with what that leaves of the CPU.
 #[test]
 fn one_full_consumer_of_four() {
     let document = run(&scenario("full-consumer"), &[]);
@@ -221,28 +221,27 @@ fn one_full_consumer_of_four() {
         |title: &str| document.panels.iter().find(|panel| panel.title.starts_with(title)).expect("a panel");
     let others = |arm: &str, rate: f64| panel("of what is for the others").at(arm, rate).expect("point");
     let first = |arm: &str, rate: f64| panel("read by the flooded one").at(arm, rate).expect("point");
-    assert!(first("weir", 1_520_000.0) > 0.98 * first("weir", 760_000.0), "{}", first("weir", 1_520_000.0));
-    assert!(first("weir", 1_520_000.0) > 7.0 * first("stock-timer", 1_520_000.0));
-    assert!(others("weir", 380_000.0) > 99.0, "{}", others("weir", 380_000.0));
-    assert!(others("weir", 1_520_000.0) > 25.0, "{}", others("weir", 1_520_000.0));
+    assert!(first("weir", 1_520_000.0) > 0.45 * first("weir", 760_000.0), "{}", first("weir", 1_520_000.0));
+    assert!(first("weir", 1_520_000.0) > 3.5 * first("stock-timer", 1_520_000.0));
+    assert!(others("weir", 760_000.0) > 99.0, "{}", others("weir", 760_000.0));
+    assert!(others("weir", 1_520_000.0) > 98.0, "{}", others("weir", 1_520_000.0));
     assert!(others("weir-no-feedback", 1_520_000.0) > 99.0);
 }
 
-/// MR-34: protected packets come through a flood for a full program while its ring can be looked at often enough; beyond, more of
-/// them come than under stock, and the flooded program reads on.
+/// MR-34: protected packets come through a flood for a full program, also where most of the CPU goes into what is shed; the
+/// program reads on with the rest.
 #[test]
 fn protected_packets_come_through_a_flood() {
     let document = run(&scenario("protected-flow"), &[]);
     let panel =
         |title: &str| document.panels.iter().find(|panel| panel.title.starts_with(title)).expect("a panel");
     let came = |arm: &str, rate: f64| panel("of the protected packets").at(arm, rate).expect("point");
-    for rate in [190_000.0, 380_000.0, 760_000.0, 1_520_000.0] {
+    let most = 3_800_000.0;
+    for rate in [190_000.0, 380_000.0, 760_000.0, 1_520_000.0, most] {
         assert!(came("weir", rate) > 99.0, "{rate}: {}", came("weir", rate));
     }
-    let most = 3_800_000.0;
-    assert!(came("weir", most) > 1.5 * came("stock-timer", most), "{}", came("weir", most));
     let read = |arm: &str| panel("read of the flood").at(arm, most).expect("point");
-    assert!(read("weir") > 200_000.0 && read("stock-timer") < 5_000.0, "{}", read("weir"));
+    assert!(read("weir") > 90_000.0 && read("stock-timer") < 5_000.0, "{}", read("weir"));
 }
 
 /// A takeover that is refused at first is tried again soon; where every one is, the kernel's threads poll within a second.

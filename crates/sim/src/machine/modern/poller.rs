@@ -405,13 +405,15 @@ impl State {
                 if let Some(packet) = self.weir.packet.take() {
                     let protected = self.is_protected(&packet);
                     let consumer = packet.flow as usize;
-                    let full = self.weir.shedding || self.weir.inhibited[consumer];
+                    let inhibited = self.weir.inhibited.get(consumer).is_some_and(|i| *i);
+                    let full = self.weir.shedding || inhibited;
                     self.weir.turn.to_full += u32::from(full && !protected);
                     if self.weir.shedding {
                         self.ledger.drop(&packet, place::SHED);
                         self.weir.turn.shed += 1;
                     } else {
-                        self.weir.turn.known += u32::from(self.weir.tracked[consumer] && !protected);
+                        let tracked = self.weir.tracked.get(consumer).is_some_and(|t| *t);
+                        self.weir.turn.known += u32::from(tracked && !protected);
                         // What a socket refuses says its level too.
                         self.hand_up(now, packet);
                         self.weir.turn.packets += 1;
@@ -429,9 +431,11 @@ impl State {
             && let Some(packet) = self.ring.pop_front()
         {
             let free = self.s.workload != Workload::Udp || self.is_protected(&packet);
-            let room = &mut self.weir.rooms[packet.flow as usize];
-            let full = !free && *room == 0;
-            *room -= u32::from(!free && *room > 0);
+            let room = self.weir.rooms.get_mut(packet.flow as usize).filter(|_| !free);
+            let full = room.as_ref().is_some_and(|room| **room == 0);
+            if let Some(room) = room.filter(|room| **room > 0) {
+                *room -= 1;
+            }
             self.weir.shedding = full;
             self.weir.packet = Some(packet);
             self.weir.doing = Doing::Packet;
