@@ -51,6 +51,13 @@ pub struct Source {
     /// Frames shed, by class.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub shed: BTreeMap<String, u64>,
+    /// Of these, those that nobody would have taken.
+    #[serde(skip_serializing_if = "is_none")]
+    pub nobody: u64,
+}
+
+fn is_none(n: &u64) -> bool {
+    *n == 0
 }
 
 /// One CPU with a poller.

@@ -195,7 +195,11 @@ struct weir_share {
 
 struct weir_shares {
 	struct weir_share of[WEIR_CONSUMERS];
+	struct weir_share fragments;
 };
+
+/* Fragments of one poll, of a thousandth of the room that consumers are given: none are shed while they are given all of it. */
+#define WEIR_FRAGMENTS 64
 
 struct weir_event {
 	__u32 kind;		/* enum weir_event_kind */

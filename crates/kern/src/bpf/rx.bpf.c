@@ -10,12 +10,13 @@
  * It is asked for when the guard starts, and then the first `spare` frames that somebody would miss are spared: a bare
  * TCP acknowledgement is missed by nobody.
  *
- * In mode shed the kernel polls as always, and the program alone decides: by the level that the last poll has read, and
- * with no bound of protected frames, since no poller has a budget then.
+ * The gate: what is for a consumer without room, or for nobody, is shed before a buffer exists for it, see gate.h. In mode shed
+ * the kernel polls as always, and there is no bound of protected frames, since no poller has a budget then.
  *
  * Work per frame: one array look-up in interrupt mode, nothing is read; as in poll mode while a frame is to be marked.
- * In poll mode four look-ups and what classify.h states; two more and the clock for a protected frame, three more
- * while a consumer is inhibited, and the kernel's search for the socket where several share its port.
+ * In poll mode four look-ups and what classify.h states; two more and the clock for a protected frame; five for one of a
+ * tracked consumer, and per poll and consumer three reads of its socket; for others the clock and two, and one or two more while
+ * flows were refused lately. The kernel's search for the socket is made where several share its port.
  */
 #include <linux/bpf.h>
 #include <linux/if_ether.h>
@@ -385,8 +386,9 @@ __noinline int weir_rx_nobodys(struct xdp_md *ctx, const struct weir_view *view,
 /* Packets of one poll that the consumer has room for. Its buffer is read once per poll: what the poll has handed up by then
  * is in it, and what it hands up from here on is counted. */
 static __always_inline __u32 room(const struct weir_consumer_ctl *ctl, const struct weir_consumer_stat *stat,
-				  __u32 slices, __u32 admit)
+				  __u32 slices, __u32 poller)
 {
+	struct weir_poller_ctl *turns = bpf_map_lookup_elem(&poller_ctls, &poller);
 	struct sock *sk = (struct sock *)ctl->sk;
 	int held = 0, size = 0;
 	__s64 cookie = 0;
@@ -398,31 +400,52 @@ static __always_inline __u32 room(const struct weir_consumer_ctl *ctl, const str
 	bpf_core_read(&size, sizeof(size), &sk->sk_rcvbuf);
 	if (held < 0 || size <= 0)
 		return ~0U;
-	return weir_room(size, held, stat->truesize, slices, admit);
+	return weir_room(size, held, stat->truesize, slices, turns && turns->admit ? turns->admit : 1000);
 }
 
 /* True if this consumer of the source has room for one more packet, which then is taken from its share. */
-__noinline int weir_rx_fits(__u32 slot, __u32 consumer, __u32 slices, __u32 admit)
+static __always_inline int fits(__u32 slot, __u32 consumer, const struct weir_consumer_ctl *ctl,
+				const struct weir_consumer_stat *stat, __u32 slices, __u32 poller)
 {
-	struct weir_consumer_stat *stat = bpf_map_lookup_elem(&consumer_stats, &consumer);
-	struct weir_consumer_ctl *ctl = bpf_map_lookup_elem(&consumer_ctls, &consumer);
 	struct weir_source_stat *source = bpf_map_lookup_elem(&source_stats, &slot);
 	struct weir_shares *all = bpf_map_lookup_elem(&shares, &slot);
 	struct weir_share *share;
 	__u32 poll;
 
-	if (!stat || !ctl || !source || !all || consumer >= WEIR_CONSUMERS)
+	if (!source || !all || consumer >= WEIR_CONSUMERS)
 		return 1;
 	share = &all->of[consumer];
-	/* The number of the poll under way; never 0, so that a new source's first poll reads too. */
+	/* The number of the poll under way; not 0, so that a new source's first poll reads too. */
 	poll = (__u32)source->polls + 1;
 	if (share->poll != poll) {
 		share->poll = poll;
-		share->left = room(ctl, stat, slices, admit);
+		share->left = room(ctl, stat, slices, poller);
 	}
 	if (!share->left)
 		return 0;
 	share->left--;
+	return 1;
+}
+
+/* True if one more fragment is within what a poll may hand up while shedding needs the CPU: whose it is nobody can tell, and each
+ * waits for others in the kernel's memory. */
+static __always_inline int fragment_fits(__u32 slot, __u32 poller)
+{
+	struct weir_poller_ctl *turns = bpf_map_lookup_elem(&poller_ctls, &poller);
+	struct weir_source_stat *source = bpf_map_lookup_elem(&source_stats, &slot);
+	struct weir_shares *all = bpf_map_lookup_elem(&shares, &slot);
+	__u32 admit = turns ? turns->admit : 0, poll;
+
+	if (!source || !all || !admit || admit >= 1000)
+		return 1;
+	poll = (__u32)source->polls + 1;
+	if (all->fragments.poll != poll) {
+		all->fragments.poll = poll;
+		all->fragments.left = 1 + WEIR_FRAGMENTS * admit / 1000;
+	}
+	if (!all->fragments.left)
+		return 0;
+	all->fragments.left--;
 	return 1;
 }
 
@@ -441,16 +464,15 @@ SEC("xdp")
 int weir_rx(struct xdp_md *ctx)
 {
 	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
-	__u32 queue = ctx->rx_queue_index, slot, key, zero = 0, verdict, class, poller, admit;
+	__u32 queue = ctx->rx_queue_index, slot, key, zero = 0, verdict, class;
 	struct weir_consumer_stat *consumer;
 	struct weir_consumer_ctl *consumer_ctl;
 	struct weir_guard_ctl *guard;
 	struct weir_source_ctl *ctl;
-	struct weir_poller_ctl *poller_ctl;
 	struct weir_rules *rules;
 	struct weir_rx_stat *stat;
 	struct weir_view view = {};
-	int fits;
+	int fit;
 
 	if (queue >= sources)
 		return XDP_PASS;
@@ -503,7 +525,27 @@ int weir_rx(struct xdp_md *ctx)
 			stat->to_full++;
 		return XDP_PASS;
 	}
-	/* Nothing is held back without a lease, and a trickle passes that says whether what is known still holds. */
+	/* A fragment may be part of a datagram that is protected, or for somebody else: no consumer's level sheds it. */
+	if (guard->consumers && view.lane == WEIR_LANE_UDP &&
+	    (view.key[2] & (WEIR_F_PORTS | WEIR_F_FRAGMENT)) == WEIR_F_PORTS) {
+		key = consumer_of(ctx, &view);
+		consumer_ctl = bpf_map_lookup_elem(&consumer_ctls, &key);
+		consumer = bpf_map_lookup_elem(&consumer_stats, &key);
+		/* Another host's datagram to the same port is not its. */
+		if (consumer_ctl && consumer && consumer_ctl->sk && is_ours(ctx, data, end, &view, ctl)) {
+			fit = fits(slot, key, consumer_ctl, consumer, guard->slices, ctl->poller);
+			stat->to_full += consumer_ctl->inhibited || !fit;
+			if (fit || !consumer_ctl->shed || !in_force(ctl)) {
+				stat->known++;
+				return XDP_PASS;
+			}
+			stat->shed++;
+			stat->shed_class[class]++;
+			__sync_fetch_and_add(&consumer->shed, 1); /* several queues may feed one consumer */
+			return XDP_DROP;
+		}
+	}
+	/* A trickle passes that says whether what is known still holds. */
 	if (guard->nobody_ticks && stat->frames % WEIR_TRICKLE && in_force(ctl) &&
 	    weir_rx_nobodys(ctx, &view, guard->nobody_ticks)) {
 		stat->nobody++;
@@ -511,32 +553,13 @@ int weir_rx(struct xdp_md *ctx)
 		stat->shed_class[class]++;
 		return XDP_DROP;
 	}
-	/* A fragment may be part of a datagram that is protected: it is never shed. */
-	if (!guard->consumers || view.lane != WEIR_LANE_UDP ||
-	    (view.key[2] & (WEIR_F_PORTS | WEIR_F_FRAGMENT)) != WEIR_F_PORTS)
-		return XDP_PASS;
-	key = consumer_of(ctx, &view);
-	consumer_ctl = bpf_map_lookup_elem(&consumer_ctls, &key);
-	consumer = bpf_map_lookup_elem(&consumer_stats, &key);
-	if (!consumer_ctl || !consumer || !consumer_ctl->sk)
-		return XDP_PASS;
-	/* Another host's datagram to the same port. */
-	if (!is_ours(ctx, data, end, &view, ctl))
-		return XDP_PASS;
-	poller = ctl->poller;
-	poller_ctl = bpf_map_lookup_elem(&poller_ctls, &poller);
-	admit = poller_ctl && poller_ctl->admit ? poller_ctl->admit : 1000;
-	fits = weir_rx_fits(slot, key, guard->slices, admit);
-	if (consumer_ctl->inhibited || !fits)
-		stat->to_full++;
-	if (fits || !consumer_ctl->shed || !in_force(ctl)) {
-		stat->known++;
-		return XDP_PASS;
+	if (view.key[2] & WEIR_F_FRAGMENT && ctl->mode == WEIR_MODE_POLL && in_force(ctl) &&
+	    !fragment_fits(slot, ctl->poller)) {
+		stat->shed++;
+		stat->shed_class[class]++;
+		return XDP_DROP;
 	}
-	stat->shed++;
-	stat->shed_class[class]++;
-	__sync_fetch_and_add(&consumer->shed, 1); /* several queues may feed one consumer */
-	return XDP_DROP;
+	return XDP_PASS;
 }
 
 char LICENSE[] SEC("license") = "Dual MIT/GPL";

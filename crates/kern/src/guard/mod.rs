@@ -136,6 +136,25 @@ mod load {
         }
     }
 
+    /// The same for what the gate learns from.
+    fn leave_out_of_the_gate(open: &mut OpenObject, refused: &mut Vec<String>) {
+        let reasons = Btf::from_vmlinux().is_ok_and(|btf| crate::probes::arguments(&btf, "kfree_skb") >= 3);
+        // SAFETY: the kernel is asked for a program of this type; no options are passed.
+        let probed = unsafe {
+            libbpf_sys::libbpf_probe_bpf_prog_type(libbpf_sys::BPF_PROG_TYPE_CGROUP_SOCK, std::ptr::null())
+        };
+        for mut program in open.progs_mut() {
+            let name = program.name().to_string_lossy().into_owned();
+            let absent = name == GATE[0] && !reasons || GATE_BINDS.contains(&&*name) && probed != 1;
+            if absent {
+                program.set_autoload(false);
+            }
+        }
+        if !reasons {
+            refused.push("no packet tells why it was dropped (Linux 5.17): nothing is nobody's".to_owned());
+        }
+    }
+
     pub(crate) fn failed(what: impl Into<String>) -> impl FnOnce(libbpf_rs::Error) -> Error {
         let what = what.into();
         move |e| {
@@ -298,6 +317,7 @@ mod load {
             let mut open = open(&GUARD.0, "weir_guard")?;
             let inner = wake_ring()?;
             let seed = seed();
+            let mut probes_refused = Vec::new();
             for mut map in open.maps_mut() {
                 if map.name().to_string_lossy().ends_with(".rodata") {
                     let (pidns_inode, pidns_dev) = pid_namespace();
@@ -313,7 +333,8 @@ mod load {
                 result.map_err(failed("map size"))?;
             }
             told.choose(&mut open);
-            let mut probes = Probes { told, ..Probes::default() };
+            leave_out_of_the_gate(&mut open, &mut probes_refused);
+            let mut probes = Probes { told, refused: probes_refused, ..Probes::default() };
             probes.refused.extend(told.missing().map(str::to_owned));
             without_tracepoint(&mut open, &mut probes.refused);
             let object = open.load().map_err(failed("BPF programs"))?;
@@ -527,7 +548,7 @@ mod load {
         /// poll comes.
         pub fn fill(&self, source: usize) -> Result<(), Error> {
             let share = [1u32.to_ne_bytes(), 0u32.to_ne_bytes()].concat();
-            self.update("shares", &(source as u32).to_ne_bytes(), &share.repeat(CONSUMERS))
+            self.update("shares", &(source as u32).to_ne_bytes(), &share.repeat(CONSUMERS + 1))
         }
 
         /// Says which consumer (or none) gets the datagrams for local UDP port `port`.

@@ -102,7 +102,7 @@ impl Kind {
     /// network namespace's sysfs; without CAP_SYS_ADMIN where it is usually mounted.
     fn root(self) -> Option<OwnedFd> {
         let (kind, flag, usual) = match self {
-            Kind::Unified => (c"cgroup2", None, &["/sys/fs/cgroup", "/sys/fs/cgroup/unified"][..]),
+            Kind::Unified => (c"cgroup2", None, &crate::cgroups::USUAL[..]),
             Kind::Freezer => (c"cgroup", Some(c"freezer"), &["/sys/fs/cgroup/freezer"][..]),
         };
         sysfs::detached(kind, flag).ok().or_else(|| {

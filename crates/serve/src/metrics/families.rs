@@ -138,7 +138,7 @@ fn each(map: &BTreeMap<String, u64>, take: &mut Take<'_>) {
 }
 
 /// All metrics but those about weir itself.
-pub static FAMILIES: [Family; 51] = [
+pub static FAMILIES: [Family; 52] = [
     Family {
         name: "interval",
         unit: "seconds",
@@ -622,6 +622,15 @@ pub static FAMILIES: [Family; 51] = [
                 source.shed.iter().for_each(|(class, shed)| take(&[&source.name, class], n(*shed)));
             }
         },
+    },
+    Family {
+        name: "guard_nobodys",
+        unit: "packets",
+        kind: Kind::Counter,
+        labels: &["source"],
+        limit: QUEUES,
+        help: "Of the packets that a guard shed, those that nobody would have taken",
+        of: |seen, take| sources(seen, take, |source| Some(source.nobody)),
     },
     Family {
         name: "guard_budget_used",

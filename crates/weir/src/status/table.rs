@@ -65,8 +65,14 @@ fn sources(text: &mut String, status: &Status, seconds: f64, paint: Paint) {
                     |(name, n): (&String, &u64)| format!("{} {}", rate(Some(*n), seconds), shown(name));
                 let classes: Vec<String> = source.classes.iter().map(class).collect();
                 let shed: Vec<String> = source.shed.iter().filter(|(_, n)| **n > 0).map(class).collect();
-                let shed =
-                    if shed.is_empty() { String::new() } else { format!("; shed {}", shed.join(", ")) };
+                let nobody = match source.nobody {
+                    0 => String::new(),
+                    n => format!(", {} of it for nobody", rate(Some(n), seconds)),
+                };
+                let shed = match shed.is_empty() {
+                    true => String::new(),
+                    false => format!("; shed {}{nobody}", shed.join(", ")),
+                };
                 let over = match source.over_bound {
                     0 => String::new(),
                     n => format!("; {} over the bound of protected", rate(Some(n), seconds)),

@@ -113,7 +113,11 @@ pub fn sentence(guard: &Guard, s: &Snapshot) -> String {
     }
     let shed: Vec<String> =
         shed.iter().map(|(class, n)| format!("{} k/s {}", rate(*n, s), shown(class))).collect();
-    parts.extend((!shed.is_empty()).then(|| format!("shed {}", shed.join(", "))));
+    let nobody = match guard.sources.iter().map(|source| source.nobody).sum() {
+        0 => String::new(),
+        n => format!(", {} of it for nobody", rate(n, s)),
+    };
+    parts.extend((!shed.is_empty()).then(|| format!("shed {}{nobody}", shed.join(", "))));
     let foreign: u64 = guard.sources.iter().filter_map(|source| source.foreign_polls).sum();
     parts.extend((foreign > 0).then(|| format!("{foreign} foreign polls")));
     format!("pid {}: {}", guard.pid, parts.join("; "))
@@ -162,6 +166,7 @@ fn source(before: Option<&Status>, now: &status::Source) -> guard::Source {
     source.foreign_polls = polled.then(|| total.other_polls.saturating_sub(then.other_polls));
     source.classes = moved(&then.classes, &total.classes);
     source.shed = moved(&then.shed, &total.shed);
+    source.nobody = total.nobody.saturating_sub(then.nobody);
     source
 }
 
@@ -204,6 +209,7 @@ mod tests {
                 other_polls: 10 * n,
                 classes: [("normal".to_owned(), 900 * n)].into(),
                 shed: [("normal".to_owned(), 300 * n)].into(),
+                nobody: 100 * n,
             }),
             ..Source::default()
         };
@@ -261,8 +267,8 @@ mod tests {
         });
         assert_eq!(
             sentence(&guard, &s),
-            "pid 7: poll eth0/1; interrupt eth0/2; CPU 1 uses 50 % of its budget, 10 pauses; shed 0.3 k/s normal; \
-             20 foreign polls"
+            "pid 7: poll eth0/1; interrupt eth0/2; CPU 1 uses 50 % of its budget, 10 pauses; shed 0.3 k/s normal, \
+             0.1 of it for nobody; 20 foreign polls"
         );
         let first = told(None, &now, &s).unwrap();
         assert_eq!(sentence(&first, &s), "pid 7: poll eth0/1");

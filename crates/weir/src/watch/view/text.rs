@@ -86,7 +86,11 @@ fn guarded(source: &Source, s: &Snapshot) -> Vec<Line> {
     };
     if source.classes.values().any(|n| *n > 0) {
         lines.push(plain("frames k/s", list(&source.classes)));
-        lines.push(plain("shed k/s", list(&source.shed)));
+        let nobody = match source.nobody {
+            0 => String::new(),
+            n => format!("; {} of it for nobody", rate(n, s)),
+        };
+        lines.push(plain("shed k/s", list(&source.shed) + &nobody));
     }
     lines
 }
