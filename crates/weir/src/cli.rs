@@ -361,7 +361,7 @@ pub struct GuardArgs {
     ///
     /// weir guard eth0 --look 40
     #[arg(long, value_name = "PCT", value_parser = parse::level, help_heading = "Feedback from full queues")]
-    #[arg(allow_hyphen_values = true, hide_short_help = true)]
+    #[arg(allow_hyphen_values = true, hide = true)]
     pub look: Option<u8>,
 
     /// Never shed this; adds to the default, none empties it
