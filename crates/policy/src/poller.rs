@@ -139,6 +139,8 @@ pub struct Turned {
     pub frames: u32,
     /// Of these, for consumers that are inhibited or have no room, protected ones not counted.
     pub to_full: u32,
+    /// Of the frames, those for nobody, all of which were shed.
+    pub nobody: u32,
     /// Of the frames, those that were shed: for consumers without room, and for nobody.
     pub shed: u32,
     /// Of the frames, those that passed for consumers that are known here. What else passed is somebody else's.
@@ -351,7 +353,8 @@ impl Poller {
         // Protected packets pass in any case: they say nothing about the rest.
         let frames = turn.frames.saturating_sub(turn.protected);
         if frames > 0 {
-            let share = (u64::from(turn.to_full) * 1000 / u64::from(frames)).min(1000) as Permille;
+            let surplus = u64::from(turn.to_full + turn.nobody);
+            let share = (surplus * 1000 / u64::from(frames)).min(1000) as Permille;
             // Only while something is inhibited does the count of frames for full consumers mean anything.
             if self.inhibited > 0 {
                 state.full_share =
@@ -388,8 +391,9 @@ impl Poller {
             (state.nap_idle, state.nap_until) = (now + nap, now + long.max(nap));
         }
         state.switch.found(now, turn.frames.max(turn.packets));
-        // A ring that is empty because its frames were shed is no sign of calm.
-        if turn.drained && turn.to_full == 0 && turn.shed == 0 {
+        // A ring that is empty because its frames were shed is no sign of calm; the few for nobody that every host gets are none
+        // of overload.
+        if turn.drained && turn.to_full == 0 && turn.nobody < LOOK_FRAMES_MIN {
             state.release |= state.switch.drained(now);
         }
     }

@@ -484,6 +484,26 @@ fn an_innocent_keeps_the_look_going() {
     assert!(!p.looks(late + crate::look::SEEN));
 }
 
+/// A flood for nobody is no calm although its ring drains; the few such packets that every host gets keep no source.
+#[test]
+fn a_flood_for_nobody_is_no_calm_and_a_few_packets_are() {
+    for (nobody, released) in [(40, false), (2, true)] {
+        let mut p = polling(usual(), 1);
+        for turn in 1..200 {
+            let turned = Turned {
+                frames: nobody,
+                nobody,
+                shed: nobody,
+                spent: 1000,
+                drained: true,
+                ..Turned::default()
+            };
+            p.turned(turn * MILLISECOND / 4, 0, turned);
+        }
+        assert_eq!(p.sources[0].is_some_and(|s| s.release), released, "{nobody} per turn");
+    }
+}
+
 /// A budget that the flood spends is given to it no more: what is shed must have the CPU that it needs.
 #[test]
 fn the_flooded_consumer_is_given_what_the_look_leaves() {

@@ -354,14 +354,8 @@ pub struct GuardArgs {
     #[arg(allow_hyphen_values = true)]
     pub timeout: Option<Duration>,
 
-    /// Most of a CPU that may go into packets that are shed [the budget]
-    ///
-    /// In a flood others are served for as long as packets can be told apart: what their rate takes of the CPU. Beyond it the
-    /// ring drops evenly.
-    ///
-    /// weir guard eth0 --look 40
-    #[arg(long, value_name = "PCT", value_parser = parse::level, help_heading = "Feedback from full queues")]
-    #[arg(allow_hyphen_values = true, hide = true)]
+    /// Most of a CPU for packets that are shed [the budget]
+    #[arg(long, value_name = "PCT", value_parser = parse::level, allow_hyphen_values = true, hide = true)]
     pub look: Option<u8>,
 
     /// Never shed this; adds to the default, none empties it

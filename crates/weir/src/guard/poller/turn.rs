@@ -105,8 +105,8 @@ impl Loop {
         let turn = Turned {
             packets: work.saturating_sub(shed),
             frames: rx.frames.load(Relaxed).wrapping_sub(before.2) as u32,
-            to_full: (rx.to_full.load(Relaxed).wrapping_sub(before.3)
-                + rx.nobody.load(Relaxed).wrapping_sub(before.7)) as u32,
+            to_full: rx.to_full.load(Relaxed).wrapping_sub(before.3) as u32,
+            nobody: rx.nobody.load(Relaxed).wrapping_sub(before.7) as u32,
             shed,
             known: rx.known.load(Relaxed).wrapping_sub(before.6) as u32,
             protected: rx.by_class[2].load(Relaxed).wrapping_sub(before.5) as u32,
