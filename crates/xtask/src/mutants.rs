@@ -89,6 +89,11 @@ pub fn main(args: &[String]) -> anyhow::Result<ExitCode> {
         }
         _ => bail!("mutants: neither --list nor --only NUMBER"),
     }
+    let without = Command::new("sh").arg("scripts/features.sh").output()?.stdout;
+    ensure!(
+        without.trim_ascii().is_empty(),
+        "some defects are in BPF programs: needs clang and libelf (make deps)"
+    );
     let copy = Copy::new(&root)?;
     // The tests of one package run programs of another.
     copy.cargo(&["build", "--workspace"], PATIENCE.0, "build").and_then(passed).context("the tree itself")?;
