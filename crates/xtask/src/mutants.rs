@@ -2,7 +2,7 @@
 //! working tree below target/mutants, and the tests that must catch it are run there. A mutant that survives is a gap in the
 //! tests.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fs;
 use std::io::Write;
 use std::os::unix::process::CommandExt;
@@ -17,8 +17,10 @@ use serde::Deserialize;
 const LIST: &str = "crates/kern/tests/mutants/mutants.toml";
 /// What is made, from the root of the tree.
 const SCRATCH: &str = "target/mutants";
-/// Longest build, and longest run of the tests of one mutant: some defects make them wait for ever.
-const PATIENCE: (Duration, Duration) = (Duration::from_secs(3600), Duration::from_secs(600));
+/// Longest build, and longest run of the tests without a mutant.
+const PATIENCE: (Duration, Duration) = (Duration::from_secs(3600), Duration::from_secs(1200));
+/// Some defects make the tests wait for ever: they may take so many times as long as without, and so long at least.
+const LONGER: (u32, Duration) = (4, Duration::from_secs(60));
 /// Between two looks at a child.
 const LOOK: Duration = Duration::from_millis(20);
 
@@ -53,6 +55,9 @@ impl Mutant {
     }
 }
 
+/// The answer of a command, `None` if it took too long and was killed; and its output.
+type Ended = (Option<ExitStatus>, String);
+
 /// What became of a mutant.
 enum Fate {
     /// A test has failed: its name, if it said so.
@@ -69,7 +74,7 @@ fn list(root: &Path) -> anyhow::Result<Vec<Mutant>> {
     Ok(toml::from_str::<List>(&text).context(LIST)?.mutant)
 }
 
-/// `mutants [--list] [--only NUMBER|NAME]`; exit code 1 if one survives or does not apply any more.
+/// `mutants [--list] [--only NUMBER|NAME,...]`; exit code 1 if one survives or does not apply any more.
 pub fn main(args: &[String]) -> anyhow::Result<ExitCode> {
     let root = std::env::current_dir()?;
     let all = list(&root)?;
@@ -84,7 +89,8 @@ pub fn main(args: &[String]) -> anyhow::Result<ExitCode> {
             return Ok(ExitCode::SUCCESS);
         }
         ["--only", which] => {
-            chosen.retain(|(n, mutant)| mutant.name == which || which.parse() == Ok(*n));
+            let named = |n: usize, m: &Mutant| which.split(',').any(|w| m.name == w || w.parse() == Ok(n));
+            chosen.retain(|(n, mutant)| named(*n, mutant));
             ensure!(!chosen.is_empty(), "{which}: no such mutant; see --list");
         }
         _ => bail!("mutants: neither --list nor --only NUMBER"),
@@ -97,16 +103,19 @@ pub fn main(args: &[String]) -> anyhow::Result<ExitCode> {
     let copy = Copy::new(&root)?;
     // The tests of one package run programs of another.
     copy.cargo(&["build", "--workspace"], PATIENCE.0, "build").and_then(passed).context("the tree itself")?;
-    let commands: BTreeSet<&str> = chosen.iter().map(|(_, mutant)| mutant.test.as_str()).collect();
-    for test in commands {
-        copy.test(test, "none")
-            .and_then(passed)
-            .with_context(|| format!("without a mutant: cargo test {test}"))?;
+    let mut limits = BTreeMap::new();
+    for test in chosen.iter().map(|(_, mutant)| mutant.test.as_str()) {
+        if limits.contains_key(test) {
+            continue;
+        }
+        let (ran, took) = copy.test(test, PATIENCE.1, "none")?;
+        passed(ran).with_context(|| format!("without a mutant: cargo test {test}"))?;
+        limits.insert(test, (took * LONGER.0).max(LONGER.1));
     }
     let (mut bad, mut skipped) = (0, 0);
     for (n, mutant) in &chosen {
         let begun = Instant::now();
-        let said = match copy.fate(mutant) {
+        let said = match copy.fate(mutant, limits[mutant.test.as_str()]) {
             Ok(Fate::Caught(by)) => format!("caught by {by}"),
             Ok(Fate::Skipped(why)) => {
                 skipped += 1;
@@ -174,13 +183,8 @@ impl Copy {
         Ok(Self { scratch, tree })
     }
 
-    /// Runs cargo in the copy; its answer (`None`: it took too long and was killed) and its output, which stays in a log.
-    fn cargo(
-        &self,
-        args: &[&str],
-        patience: Duration,
-        log: &str,
-    ) -> anyhow::Result<(Option<ExitStatus>, String)> {
+    /// Runs cargo in the copy; its output stays in a log.
+    fn cargo(&self, args: &[&str], patience: Duration, log: &str) -> anyhow::Result<Ended> {
         let log = self.scratch.join(format!("{log}.log"));
         let out = fs::File::create(&log)?;
         let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
@@ -198,23 +202,25 @@ impl Copy {
         Ok((status, String::from_utf8_lossy(&fs::read(&log)?).into_owned()))
     }
 
-    fn test(&self, test: &str, log: &str) -> anyhow::Result<(Option<ExitStatus>, String)> {
+    /// Builds and runs tests; how they ended and how long they ran.
+    fn test(&self, test: &str, limit: Duration, log: &str) -> anyhow::Result<(Ended, Duration)> {
         let mut args: Vec<&str> = ["test"].into_iter().chain(test.split_whitespace()).collect();
         args.push("--no-run");
         let built = self.cargo(&args, PATIENCE.0, log)?;
         passed(built).context("it does not compile")?;
         args.pop();
         args.extend(["--", "--show-output"]);
-        self.cargo(&args, PATIENCE.1, log)
+        let begun = Instant::now();
+        Ok((self.cargo(&args, limit, log)?, begun.elapsed()))
     }
 
-    fn fate(&self, mutant: &Mutant) -> anyhow::Result<Fate> {
+    fn fate(&self, mutant: &Mutant, limit: Duration) -> anyhow::Result<Fate> {
         let path = self.tree.join(&mutant.file);
         let text = fs::read_to_string(&path).with_context(|| mutant.file.display().to_string())?;
         fs::write(&path, mutant.apply(&text)?)?;
-        let result = self.test(&mutant.test, &mutant.name);
+        let result = self.test(&mutant.test, limit, &mutant.name);
         fs::write(&path, text)?;
-        let (status, output) = result?;
+        let ((status, output), _) = result?;
         let Some(status) = status else { return Ok(Fate::Caught("a test that does not end".into())) };
         if status.success() {
             let skipped = output.lines().find(|line| line.starts_with("skipped: "));
@@ -225,7 +231,7 @@ impl Copy {
     }
 }
 
-fn passed((status, output): (Option<ExitStatus>, String)) -> anyhow::Result<()> {
+fn passed((status, output): Ended) -> anyhow::Result<()> {
     let tail =
         || output.lines().rev().take(12).collect::<Vec<_>>().into_iter().rev().collect::<Vec<_>>().join("\n");
     match status {
@@ -257,6 +263,7 @@ fn wait(mut child: Child, patience: Duration) -> anyhow::Result<Option<ExitStatu
 #[allow(clippy::unwrap_used, reason = "a step that fails is a test that fails")]
 mod tests {
     use super::*;
+    use std::collections::BTreeSet;
 
     /// The list cannot rot: what has no place in its file any more is no defect that a test must catch.
     #[test]
