@@ -6,6 +6,7 @@
 #   make lint     formatting, clippy, documentation: warnings are errors
 #   make fuzz     fuzz the frame parser for two minutes (clang)
 #   make soak     the long runs, log under docs/results (root)
+#   make mutants  thirty defects, put in one by one, that the tests must catch (root, half an hour)
 #   make install  into PREFIX, /usr/local; settings in SYSCONFDIR, /etc; DESTDIR for packages. After make, as root
 #   make uninstall    removes it again, but for a changed weir.toml
 #   make deb      target/deb/weir_VERSION_ARCH.deb
@@ -22,7 +23,7 @@ PREFIX ?= /usr/local
 SYSCONFDIR ?= /etc
 export PREFIX SYSCONFDIR DESTDIR
 
-.PHONY: all build deps demo test lint fuzz soak vm-test browser-test clean install uninstall deb package-test
+.PHONY: all build deps demo test lint fuzz soak mutants vm-test browser-test clean install uninstall deb package-test
 
 all: build
 
@@ -52,6 +53,11 @@ fuzz:
 
 soak: build
 	@sh scripts/soak.sh
+
+# MUTANTS='--only NAME' for one, --list for what there are.
+mutants:
+	@sh scripts/deps.sh test
+	$(CARGO) run -q -p xtask -- mutants $(MUTANTS)
 
 install:
 	@sh scripts/install.sh

@@ -15,6 +15,7 @@ use crate::{
 pub use rundir::{Lock, MAX_BYTES, MAX_JOURNALS, journals as paths};
 use serde::{Deserialize, Serialize};
 use std::{
+    collections::BTreeSet,
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -379,8 +380,16 @@ impl Journal {
     }
 
     fn walk<K: Kernel>(&self, kernel: &mut K, write: bool, mut patience: u32) -> Vec<(&Entry, Outcome)> {
+        // NAPIs that were seen disabled.
+        let mut disabled = BTreeSet::new();
         let mut settle = |entry| loop {
             let mut outcome = self.settle(kernel, entry, write)?;
+            match (&outcome.fate, outcome.napi_id) {
+                (Fate::Waiting, Some(id)) => _ = disabled.insert(id),
+                // It has left the list since: gone for as long as anybody waits it is not, and may come back.
+                (Fate::Gone, Some(id)) if disabled.contains(&id) => outcome.fate = Fate::Waiting,
+                _ => {}
+            }
             let absent = matches!(outcome.fate, Fate::Gone | Fate::Waiting) && outcome.napi_id.is_some();
             if !absent {
                 return Some((entry, outcome));

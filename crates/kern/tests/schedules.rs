@@ -153,6 +153,21 @@ fn a_napi_that_is_away_when_its_interface_is_set_down() {
     assert!(counts.waiting > 10_000 && counts.links > 10_000);
 }
 
+/// A NAPI that is disabled for as long as anybody waits, and leaves its list at the last look: it comes back.
+#[test]
+fn a_napi_that_leaves_its_list_at_the_last_look() {
+    let mut plans = Plans::new("a_napi_that_leaves_its_list_at_the_last_look");
+    let shape = &Shape::few()[0];
+    let calls = plans.run(shape, &[]);
+    for i in 0..calls {
+        for j in i + 40..i + 100 {
+            plans.run(shape, &[(i, Action::Away(0, 0, 15, true)), (j, Action::Away(0, 0, 15, false))]);
+        }
+    }
+    let counts = plans.end();
+    assert!(counts.waiting > 1_000 && counts.links > 1_000);
+}
+
 /// What every kind of event must have been reached at least in so many of 100,000 schedules, that no schedule stops testing
 /// it unseen.
 fn enough(c: &Counts) {

@@ -3,6 +3,7 @@
 //! docs/metrics.md from the table of metrics.
 
 mod guest;
+mod mutants;
 mod vm;
 
 use anyhow::Context;
@@ -20,7 +21,8 @@ fn main() -> ExitCode {
     let result = match args.first().map(String::as_str) {
         Some("vm-test") => vm::main(&args[1..]),
         Some("metrics") => metrics(),
-        _ => Err(anyhow::anyhow!("neither vm-test (run it by `make vm-test`) nor metrics")),
+        Some("mutants") => mutants::main(&args[1..]),
+        _ => Err(anyhow::anyhow!("none of vm-test (run it by `make vm-test`), metrics, mutants")),
     };
     result.unwrap_or_else(|e| {
         eprintln!("xtask: {e:#}");

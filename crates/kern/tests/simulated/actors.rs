@@ -3,7 +3,7 @@
 use super::{
     choices::{After, Op, Shape},
     kernel::{Crash, DIR, Role, Sim, SimKernel, who},
-    world::{DEFER, FIRST_FLUSH, FIRST_PID, Keeper, Link},
+    world::{DEFER, FIRST_FLUSH, FIRST_PID, Keeper, Link, World},
 };
 use kern::{
     change::{self, Change},
@@ -111,11 +111,7 @@ impl Guard<'_> {
                 self.heed(kernel);
                 match *op {
                     Op::Take(source) => self.take(kernel, source),
-                    Op::Settle(source) => {
-                        if let Some((changes, _)) = self.polled.get(&source) {
-                            _ = change::settle(kernel, changes);
-                        }
-                    }
+                    Op::Settle(source) => self.settle(kernel, source),
                     Op::Release(source) => self.release(kernel, source),
                     Op::Look => self.look(kernel),
                 }
@@ -198,10 +194,45 @@ impl Guard<'_> {
         self.keeper(kernel);
     }
 
+    /// What fails leaves nothing behind, unless more is in the way than what it failed at.
     fn make(&mut self, kernel: &mut SimKernel<'_>, iface: usize, changes: &[Change]) -> Result<(), Error> {
-        match &mut self.journals[iface] {
-            Some(journal) => change::make(kernel, journal, changes),
-            None => Err(Error::Lost { what: "no journal".into() }),
+        let Some(journal) = &mut self.journals[iface] else {
+            return Err(Error::Lost { what: "no journal".into() });
+        };
+        let seen = |world: &World| {
+            let mine = world.ifaces[iface].cells.iter().map(|c| c.by == self.pid).collect::<Vec<_>>();
+            (mine, world.counts.refusals + world.counts.refused_late, world.counts.links)
+        };
+        let before = seen(&kernel.sim.world());
+        let made = change::make(kernel, journal, changes);
+        if let Err(e) = &made {
+            let mut world = kernel.sim.world();
+            let after = seen(&world);
+            let refused = u64::from(!matches!(e, Error::Invalid { .. } | Error::Gone { .. }));
+            let undisturbed = after.1 == before.1 + refused && after.2 == before.2;
+            let left = after.0.iter().zip(&before.0).position(|(now, then)| *now && !then);
+            if let (true, Some(cell)) = (undisturbed, left) {
+                let shown = world.show((iface, cell));
+                world.break_rule(format!("a change that failed ({e}) has left its value: {shown}"));
+            }
+        }
+        made
+    }
+
+    /// What a takeover holds longer ends with it.
+    fn settle(&mut self, kernel: &mut SimKernel<'_>, source: usize) {
+        let Some((changes, _)) = self.polled.get(&source) else { return };
+        if change::settle(kernel, changes).is_err() {
+            return;
+        }
+        let mut world = kernel.sim.world();
+        for change in changes.iter().filter(|c| c.first.is_some()) {
+            let place =
+                (source / self.shape.queues, World::flush_of(&change.setting, source % self.shape.queues));
+            if world.cell(place).value == FIRST_FLUSH {
+                let shown = world.show(place);
+                world.break_rule(format!("a takeover that is over has its first value still: {shown}"));
+            }
         }
     }
 

@@ -192,6 +192,7 @@ impl<'a> SimKernel<'a> {
         let back = cell.wanted.contains(&value);
         (cell.value, cell.by) = (value, if back { 0 } else { pid });
         if back {
+            world.timer_is_back(place);
             return;
         }
         if role != Role::Guard {

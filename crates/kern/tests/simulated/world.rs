@@ -225,6 +225,21 @@ impl World {
         }
     }
 
+    /// The cell of a flush timeout: of the device, or of the queue's NAPI.
+    pub fn flush_of(setting: &Setting, queue: usize) -> usize {
+        if setting.napi_id().is_some() { OF_DEVICE.len() + queue * OF_QUEUE.len() } else { 0 }
+    }
+
+    /// A flush timeout has its old value: interrupts must have been let in again before, if nothing was in the way.
+    pub fn timer_is_back(&mut self, (iface, cell): Place) {
+        let flush = matches!(Self::kind(cell), Kind::DevFlush | Kind::NapiFlush);
+        let in_the_way = self.counts.refusals + self.counts.refused_late + self.counts.links > 0;
+        if flush && !in_the_way && self.ifaces[iface].cells[cell + 1].by != 0 {
+            let shown = self.show((iface, cell + 1));
+            self.break_rule(format!("the timer is taken away before interrupts are let in: {shown}"));
+        }
+    }
+
     /// For the trace.
     pub fn show(&self, (iface, cell): Place) -> String {
         match cell.checked_sub(OF_DEVICE.len()) {
