@@ -27,6 +27,28 @@ pub const LOOKS: (Nanos, Nanos) = (20 * MILLISECOND, 200 * MILLISECOND);
 /// Queues that get no packets must not keep the XDP program attached: they are marked at takeover. ns.
 pub const IN_PEACE_MAX: Nanos = 10_000 * MILLISECOND;
 
+/// What a handle has learnt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Told {
+    /// The id of its source.
+    Id(u32),
+    /// Nothing yet.
+    Nothing,
+    /// A packet of another queue, or past every NAPI: it never will.
+    Never,
+}
+
+/// What a handle has learnt that knows `id` and `got` a packet. `expected` is the id that the kernel lists for its source, 0 if it
+/// lists none.
+pub fn told(id: Option<u32>, got: bool, expected: u32) -> Told {
+    match id {
+        None if got => Told::Never,
+        None => Told::Nothing,
+        Some(id) if expected != 0 && id != expected => Told::Never,
+        Some(id) => Told::Id(id),
+    }
+}
+
 /// What is tried next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
@@ -59,6 +81,14 @@ pub fn way(waited: Nanos, strangers: u32, steers: bool, listed: bool, attached: 
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    #[test]
+    fn only_the_source_s_own_packet_marks_a_handle() {
+        assert_eq!(told(None, false, 7), Told::Nothing);
+        assert_eq!(told(None, true, 7), Told::Never, "by the loopback: it has no id");
+        assert_eq!(told(Some(8), true, 7), Told::Never, "of another queue");
+        assert_eq!((told(Some(7), true, 7), told(Some(8), true, 0)), (Told::Id(7), Told::Id(8)));
+    }
 
     proptest! {
         /// Whatever comes, the second way has its time, and everything ends.

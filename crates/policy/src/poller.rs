@@ -166,7 +166,8 @@ struct Source {
     /// Its last turn was in vain.
     vain: bool,
     full_share: Permille,
-    /// Most of its last turn was shed.
+    /// Most of its last turn was for nobody, or was shed while others were looked for: a large turn costs little, and what is
+    /// left in the ring would be lost to them.
     sheds: bool,
     /// Packets handed up since the levels were read for the `reading`-th time.
     fed: u32,
@@ -345,7 +346,8 @@ impl Poller {
         let others =
             turn.frames.saturating_sub(turn.protected).saturating_sub(turn.known).saturating_sub(turn.shed);
         self.look.saw(now, source, turn.frames, turn.protected, others);
-        state.sheds = u64::from(turn.shed) * 1000 > u64::from(turn.frames) * u64::from(MOSTLY);
+        let cheap = if self.look.is_on(now, source) { turn.shed } else { turn.nobody };
+        state.sheds = u64::from(cheap) * 1000 > u64::from(turn.frames) * u64::from(MOSTLY);
         let look = self.inhibited > 0 && state.full_share >= ALL_FULL;
         if look {
             self.look.looked(now, source, turn.frames, turn.spent, turn.drained);

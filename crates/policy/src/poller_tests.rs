@@ -456,7 +456,20 @@ fn turns_are_larger_where_they_cost_little() {
     };
     assert_eq!(packets(&mut p, 0), 32);
     p.turned(10, 0, Turned { packets: 12, frames: 32, shed: 20, known: 2, spent: 10, ..Turned::default() });
-    assert_eq!(packets(&mut p, 20), crate::look::LOOK_PACKETS, "most of it was shed");
+    assert_eq!(packets(&mut p, 20), crate::look::LOOK_PACKETS, "most of it was shed, beside what others get");
+    let alone = crate::look::SEEN + crate::look::FIRST;
+    p.turned(
+        alone,
+        0,
+        Turned { packets: 12, frames: 32, shed: 20, known: 12, spent: 10, ..Turned::default() },
+    );
+    assert_eq!(packets(&mut p, alone), 32, "the rest may wait in the ring");
+    p.turned(
+        alone,
+        0,
+        Turned { packets: 2, frames: 32, shed: 30, nobody: 30, known: 2, spent: 10, ..Turned::default() },
+    );
+    assert_eq!(packets(&mut p, alone), crate::look::LOOK_PACKETS, "nobody waits for it");
     p.turned(30, 0, full(10));
     assert_eq!(packets(&mut p, 40), 32);
     p.lend(true);

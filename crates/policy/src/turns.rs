@@ -34,6 +34,11 @@ impl Turns {
         packets / self.polls
     }
 
+    /// Of a turn of `quota` packets those of one poll; at least 1.
+    pub fn share(&self, quota: u32) -> u32 {
+        (quota / self.polls).max(1)
+    }
+
     /// A turn polled nothing: true if the handle is stale.
     pub fn silent(&mut self) -> bool {
         self.silent += 1;

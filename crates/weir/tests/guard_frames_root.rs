@@ -199,6 +199,20 @@ impl Flow<'_> {
     }
 }
 
+/// Raw sockets of UDP and TCP.
+fn listeners() -> Vec<OwnedFd> {
+    let kinds = [libc::AF_INET, libc::AF_INET6]
+        .map(|family| [(family, libc::IPPROTO_UDP), (family, libc::IPPROTO_TCP)]);
+    let one = |(family, protocol): (i32, i32)| {
+        // SAFETY: plain system call.
+        let fd = unsafe { libc::socket(family, libc::SOCK_RAW, protocol) };
+        assert!(fd >= 0, "{}", std::io::Error::last_os_error());
+        // SAFETY: the descriptor is new and owned by nobody else.
+        unsafe { OwnedFd::from_raw_fd(fd) }
+    };
+    kinds.into_iter().flatten().map(one).collect()
+}
+
 #[test]
 fn random_frames_keep_their_class_under_overload_root() {
     if !possible("random_frames_keep_their_class_under_overload_root") {
@@ -220,6 +234,8 @@ fn random_frames_keep_their_class_under_overload_root() {
     let before = world.dump();
     let bind = SocketAddrV4::new([198, 18, 0, 1].into(), PORT);
     let mut sink = Sink::start_in(&world.host, world.loops * WORK, bind);
+    // Whoever listens to all datagrams and segments makes every port somebody's: what is shed here is for the full program alone.
+    let _all = world.host.run(|| Ok(listeners())).unwrap();
     let protect = RULES.join(",");
     // It stays polled, so that every frame is classed.
     let guard = world.guard(&["--ablate", "release", "--protect", &protect]);

@@ -111,7 +111,9 @@ struct weir_poller_ctl {
 	__u32 wait;		/* bits of enum weir_wake; BPF clears what it answered */
 	__u32 admit;		/* permille of a consumer's room that one poll may fill */
 	__u64 protected_ns;	/* the bound: one protected packet per that many ns; 0: none */
-	__u64 pad2[6];
+	__u32 quota;		/* packets that one poll may hand up to one consumer; 0: no limit */
+	__u32 pad32;
+	__u64 pad2[5];
 };
 
 /* Credit for protected frames, of one poller; written by the XDP program in its turns. */

@@ -392,6 +392,7 @@ static __always_inline __u32 room(const struct weir_consumer_ctl *ctl, const str
 	struct sock *sk = (struct sock *)ctl->sk;
 	int held = 0, size = 0;
 	__s64 cookie = 0;
+	__u32 left;
 
 	if (bpf_core_read(&cookie, sizeof(cookie), &sk->__sk_common.skc_cookie.counter) ||
 	    (__u64)cookie != ctl->cookie)
@@ -400,7 +401,8 @@ static __always_inline __u32 room(const struct weir_consumer_ctl *ctl, const str
 	bpf_core_read(&size, sizeof(size), &sk->sk_rcvbuf);
 	if (held < 0 || size <= 0)
 		return ~0U;
-	return weir_room(size, held, stat->truesize, slices, turns && turns->admit ? turns->admit : 1000);
+	left = weir_room(size, held, stat->truesize, slices, turns && turns->admit ? turns->admit : 1000);
+	return turns && turns->quota && left > turns->quota ? turns->quota : left;
 }
 
 /* True if this consumer of the source has room for one more packet, which then is taken from its share. */

@@ -205,6 +205,8 @@ shared!(
         admit: AtomicU32,
         /// One protected packet per that many ns; 0: no bound.
         protected_ns: AtomicU64,
+        /// Packets that one poll may hand up to one consumer, whatever it has room for; 0: no limit.
+        quota: AtomicU32,
     }
 );
 

@@ -11,7 +11,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use kern::guard::{Handle, Reach, Steering, Views};
-use policy::marking::{self, MARKS_MAX, NAP, PATIENCE, SPARE, Way};
+use policy::marking::{self, MARKS_MAX, NAP, PATIENCE, SPARE, Told, Way};
 use policy::{MILLISECOND, lease};
 
 use super::clock;
@@ -32,16 +32,6 @@ pub enum Unmarked {
     /// The kernel gives no socket.
     #[error(transparent)]
     Io(#[from] std::io::Error),
-}
-
-/// What a handle has learnt.
-enum Told {
-    /// Nothing yet.
-    Nothing,
-    /// Its id; it takes nothing more.
-    Id,
-    /// That it never will.
-    Never,
 }
 
 /// The handle of a source while nobody polls through it, and how it is marked.
@@ -98,7 +88,7 @@ impl Marking {
     /// asked for anew.
     pub fn look(&mut self, views: &Views) -> bool {
         match self.told(views) {
-            Ok(Told::Id) => true,
+            Ok(Told::Id(_)) => true,
             Ok(Told::Nothing) => false,
             Ok(Told::Never) | Err(_) => {
                 if self.replace().is_ok() {
@@ -140,7 +130,7 @@ impl Marking {
                 Way::Steer | Way::Rewrite => {}
             }
             match self.told(views)? {
-                Told::Id => break Ok(()),
+                Told::Id(_) => break Ok(()),
                 Told::Nothing => {}
                 Told::Never => {
                     strangers += 1;
@@ -178,16 +168,14 @@ impl Marking {
 
     /// What the handle has learnt; one that knows its id takes nothing more from then on.
     fn told(&mut self, views: &Views) -> std::io::Result<Told> {
-        if self.marked {
-            return Ok(Told::Id);
-        }
         let expected = self.source.now.napi_id.load(Relaxed);
-        let id = match self.handle.napi_id()? {
-            None if self.handle.got_something() => return Ok(Told::Never),
-            None => return Ok(Told::Nothing),
-            Some(id) if expected != 0 && id != expected => return Ok(Told::Never),
-            Some(id) => id,
-        };
+        if self.marked {
+            return Ok(Told::Id(expected));
+        }
+        let known = self.handle.napi_id()?;
+        let got = known.is_none() && self.handle.got_something();
+        let told = marking::told(known, got, expected);
+        let Told::Id(id) = told else { return Ok(told) };
         self.end(views);
         self.handle.seal()?;
         if expected == 0 {
@@ -196,7 +184,7 @@ impl Marking {
         }
         self.marked = true;
         self.source.now.marked.store(true, Relaxed);
-        Ok(Told::Id)
+        Ok(told)
     }
 
     fn replace(&mut self) -> std::io::Result<()> {

@@ -64,7 +64,9 @@ impl Loop {
             rx.known.load(Relaxed),
             rx.nobody.load(Relaxed),
         );
-        views.poller_ctls[self.p.index].admit.store(u32::from(self.policy.admits()), Relaxed);
+        let own = &views.poller_ctls[self.p.index];
+        own.admit.store(u32::from(self.policy.admits()), Relaxed);
+        own.quota.store(polled.turns.share(packets.min(self.policy.config().quota)), Relaxed);
         let here = self.p.cpu;
         let elsewhere = || views.cpu_stats.get(here).map_or(0, |c| c.elsewhere.load(Relaxed));
         let refused = elsewhere();
