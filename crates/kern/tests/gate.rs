@@ -226,6 +226,14 @@ fn where_addresses_are_translated_only_the_same_flow_is_nobodys_root() {
     let bed = bed!("where_addresses_are_translated_only_the_same_flow_is_nobodys_root");
     bed.gauges.views.guard[0].by_flow.store(1, Relaxed);
     bed.attack((PEER, 4000), 9400);
+    assert!(!bed.shed((PEER, 4000), 9400), "one refusal says little");
+    // One more in the kernel for each that was judged.
+    bed.wire.run(|| {
+        let socket = UdpSocket::bind((PEER, 4000)).unwrap();
+        for _ in 0..1100 {
+            socket.send_to(&[0; 32], SocketAddrV4::new(HOST, 9400)).unwrap();
+        }
+    });
     bed.until("learnt", || bed.shed((PEER, 4000), 9400));
     assert!(!bed.shed((PEER, 4001), 9400) && !bed.shed((OTHER, 4000), 9400) && !bed.shed((PEER, 4000), 9401));
     // Something leaves from that port: whoever sent it waits for the answer.

@@ -7,6 +7,7 @@
 //! - A port that a socket has by the list, or that a packet has left from since the list was begun, is never learnt.
 //! - A packet that leaves from a port ends at once what was learnt of it.
 //! - What no drop confirms for [`UNTIL_BOUND`] (or [`BRIEFLY`]) ends by itself.
+//! - A flow of which a filter takes one packet of seven or more is never nobody's, however fast the rest is refused.
 //! - Of the room of a consumer no poll is given more than fits, and each gets at least one packet if one fits.
 
 use crate::{MILLISECOND, Nanos, Permille};
@@ -58,6 +59,8 @@ unsafe extern "C" {
     fn weir_host_nobodys(port: *const Port, address: u32, now: u32, most: u32) -> u32;
     fn weir_host_learns(port: *const Port, used: u32, listed: u32, now: u32, most: u32) -> u32;
     fn weir_host_learn(port: *mut Port, address: u32, now: u32) -> u32;
+    fn weir_host_refuse(refusal: *mut Refusal, flow: u32, now: u32, most: u32) -> u32;
+    fn weir_host_refused(refusal: *const Refusal, flow: u32, left: u32, now: u32, most: u32) -> u32;
     fn weir_host_room(size: u32, held: u32, truesize: u32, slices: u32, admit: u32) -> u32;
 }
 
@@ -82,6 +85,35 @@ impl Port {
             unsafe { weir_host_learn(self, address, now) };
         }
         learns
+    }
+}
+
+/// What was refused last of the flows that share a place: `struct weir_refusal`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Refusal {
+    flow: u32,
+    dropped: u32,
+    refused: u32,
+    passed: u32,
+}
+
+impl Refusal {
+    /// One more packet of the flow was refused.
+    pub fn refuse(&mut self, flow: u32, now: u32, most: u32) {
+        // SAFETY: only this struct is written, whose layout is that of the header.
+        unsafe { weir_host_refuse(self, flow, now, most) };
+    }
+
+    /// True if all of the flow is refused, and nothing has left from where it goes since `left`.
+    pub fn is_refused(&self, flow: u32, left: u32, now: u32, most: u32) -> bool {
+        // SAFETY: a pure function of its arguments and of this struct.
+        unsafe { weir_host_refused(self, flow, left, now, most) != 0 }
+    }
+
+    /// The gate let a frame of the flow through.
+    pub fn passed(&mut self) {
+        self.passed += 1;
     }
 }
 
@@ -152,6 +184,30 @@ mod tests {
                     }
                 }
             }
+        }
+
+        /// A rate limit takes some of a flow: it is refused only where that is next to nothing.
+        #[test]
+        fn what_a_filter_takes_in_part_is_not_refused(period in 2u32..40, start in 0u32..40) {
+            let (mut refusal, now) = (Refusal::default(), 1000);
+            for n in 0..20_000u32 {
+                if refusal.is_refused(7, 0, now, UNTIL_BOUND) && n % 256 != 0 {
+                    continue;
+                }
+                refusal.passed();
+                // The kernel takes one of `period`.
+                if (n + start) % period != 0 {
+                    refusal.refuse(7, now, UNTIL_BOUND);
+                }
+            }
+            if period <= 7 {
+                prop_assert!(!refusal.is_refused(7, 0, now, UNTIL_BOUND), "{refusal:?}");
+            }
+            if period >= 20 {
+                prop_assert!(refusal.is_refused(7, 0, now, UNTIL_BOUND), "{refusal:?}");
+            }
+            prop_assert!(!refusal.is_refused(8, 0, now, UNTIL_BOUND) && !refusal.is_refused(7, now, now, UNTIL_BOUND));
+            prop_assert!(!refusal.is_refused(7, 0, now + UNTIL_BOUND + 1, UNTIL_BOUND));
         }
 
         /// The last addresses of a port are known, as many as there is room for.

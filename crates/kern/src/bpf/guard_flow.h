@@ -39,16 +39,21 @@ static __always_inline __u64 gate_flow_hash(const struct gate_flow *flow)
 	return weir_mix64(hash, flow->tcp);
 }
 
-/* What is for an address that this host does not have. */
-static __always_inline __u64 gate_target_hash(const __u32 *target, __u32 words)
+/* What is for an IPv4 address that this host does not have. */
+static __always_inline __u64 gate_target_hash(__u32 target)
 {
-	__u64 hash = weir_mix64(~(__u64)gate_seed, target[0]);
+	return weir_mix64(~(__u64)gate_seed, target);
+}
 
-	if (words == 4)
-#pragma unroll
-		for (int i = 1; i < 4; i++)
-			hash = weir_mix64(hash, target[i]);
-	return hash;
+/* A socket has this port, by the last list. */
+static __always_inline _Bool gate_used(__u32 key)
+{
+	struct weir_ports_used *used;
+	__u32 zero = 0;
+
+	used = bpf_map_lookup_elem(&ports_used, &zero);
+	key &= 2 * WEIR_TCP_PORTS - 1;
+	return !used || used->word[key / 64] >> (key & 63) & 1;
 }
 
 #endif

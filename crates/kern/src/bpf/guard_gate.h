@@ -63,31 +63,17 @@ static __always_inline _Bool gate_read(struct sk_buff *skb, struct gate_flow *fl
 }
 
 /* One more refusal. */
-static __always_inline void gate_refuse(__u64 hash, __u32 now, struct weir_gate_stat *stat)
+static __always_inline void gate_refuse(__u64 hash, __u32 now, __u32 most, struct weir_gate_stat *stat)
 {
 	__u32 place = hash & (WEIR_REFUSALS - 1), mark = hash >> 32;
 	struct weir_refusal *refusal = bpf_map_lookup_elem(&refusals, &place);
 
 	if (!refusal)
 		return;
-	if (refusal->flow != mark) {
-		refusal->flow = mark;
+	if (weir_refuse(refusal, mark, now, most))
 		__sync_fetch_and_add(&stat->flows, 1);
-	}
-	if (refusal->dropped != now)
-		refusal->dropped = now;
 	if (stat->refused != now)
 		stat->refused = now;
-}
-
-static __always_inline _Bool gate_used(__u32 key)
-{
-	struct weir_ports_used *used;
-	__u32 zero = 0;
-
-	used = bpf_map_lookup_elem(&ports_used, &zero);
-	key &= 2 * WEIR_TCP_PORTS - 1;
-	return !used || used->word[key / 64] >> (key & 63) & 1;
 }
 
 /*
@@ -114,7 +100,9 @@ int BPF_PROG(weir_nobody, struct sk_buff *skb, void *location, enum skb_drop_rea
 		return 0;
 	now = bpf_ktime_get_ns() >> WEIR_TICK_SHIFT;
 	if (GATE_IS(reason, IP_INADDRERRORS)) {
-		gate_refuse(gate_target_hash(flow.target, flow.words), now, stat);
+		/* Of IPv6 other drops have this reason too, of packets for addresses of this host. */
+		if (flow.words == 1)
+			gate_refuse(gate_target_hash(flow.target[0]), now, guard->nobody_ticks, stat);
 		return 0;
 	}
 	if (!whole)
@@ -133,7 +121,7 @@ int BPF_PROG(weir_nobody, struct sk_buff *skb, void *location, enum skb_drop_rea
 		return 0;
 	}
 	/* The very same flow: what a translation or a filter does with another one says nothing. */
-	gate_refuse(gate_flow_hash(&flow), now, stat);
+	gate_refuse(gate_flow_hash(&flow), now, guard->nobody_ticks, stat);
 	return 0;
 }
 
@@ -147,7 +135,8 @@ int BPF_PROG(weir_left, struct sk_buff *skb)
 	_Bool whole;
 	__u8 flags;
 
-	if (!from_guarded(skb) || !gate_read(skb, &flow, &whole) || !whole)
+	/* By whichever interface: the answer may come by another one. */
+	if (skb->dev->nd_net.net->ns.inum != netns_inode || !gate_read(skb, &flow, &whole) || !whole)
 		return 0;
 	/* A reset that answers what is nobody's is sent by no socket. */
 	if (flow.tcp && (bpf_probe_read_kernel(&flags, sizeof(flags), skb->head + skb->transport_header + 13) ||

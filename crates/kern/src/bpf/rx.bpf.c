@@ -342,18 +342,23 @@ static __always_inline int rx_flow(void *data, void *end, const struct weir_view
 	return 1;
 }
 
-/* True if a refusal under this hash was confirmed lately, and after `left`. */
-static __always_inline int refused(__u64 hash, __u32 left, __u32 now, __u32 most)
+/* True if all that has this hash is refused, and nothing has `left` since from where it goes. A frame of the `trickle` passes. */
+static __always_inline int refused(__u64 hash, __u32 left, __u32 now, __u32 most, int trickle)
 {
 	__u32 place = hash & (WEIR_REFUSALS - 1);
 	struct weir_refusal *refusal = bpf_map_lookup_elem(&refusals, &place);
+	int is;
 
-	return refusal && refusal->flow == hash >> 32 && weir_recent(refusal->dropped, now, most) &&
-	       weir_after(refusal->dropped, left);
+	if (!refusal || refusal->flow != hash >> 32)
+		return 0;
+	is = weir_refused(refusal, hash >> 32, left, now, most);
+	if (!is || trickle)
+		refusal->passed++;
+	return is;
 }
 
-/* True if the frame is nobody's, by what has become of those before it. */
-__noinline int weir_rx_nobodys(struct xdp_md *ctx, const struct weir_view *view, __u32 most)
+/* True if the frame is nobody's, by what has become of those before it; of the `trickle` it passes all the same. */
+__noinline int weir_rx_nobodys(struct xdp_md *ctx, const struct weir_view *view, __u32 most, __u32 trickle)
 {
 	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
 	__u32 now = bpf_ktime_get_coarse_ns() >> WEIR_TICK_SHIFT, key, zero = 0, left = 0;
@@ -370,7 +375,7 @@ __noinline int weir_rx_nobodys(struct xdp_md *ctx, const struct weir_view *view,
 		if (!port)
 			return 0;
 		if (weir_nobodys(port, gate_address(flow.target, flow.words), now, most))
-			return 1;
+			return !gate_used(key);
 		left = port->left;
 	} else {
 		flow.ports = 0;
@@ -378,9 +383,9 @@ __noinline int weir_rx_nobodys(struct xdp_md *ctx, const struct weir_view *view,
 	learnt = bpf_map_lookup_elem(&gate_stats, &zero);
 	if (!learnt || !weir_recent(learnt->refused, now, most))
 		return 0;
-	if (refused(gate_target_hash(flow.target, flow.words), 0, now, most))
+	if (flow.words == 1 && refused(gate_target_hash(flow.target[0]), 0, now, most, trickle))
 		return 1;
-	return flow.ports && refused(gate_flow_hash(&flow), left, now, most);
+	return flow.ports && refused(gate_flow_hash(&flow), left, now, most, trickle);
 }
 
 /* Packets of one poll that the consumer has room for. Its buffer is read once per poll: what the poll has handed up by then
@@ -466,7 +471,7 @@ SEC("xdp")
 int weir_rx(struct xdp_md *ctx)
 {
 	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
-	__u32 queue = ctx->rx_queue_index, slot, key, zero = 0, verdict, class;
+	__u32 queue = ctx->rx_queue_index, slot, key, zero = 0, verdict, class, trickle;
 	struct weir_consumer_stat *consumer;
 	struct weir_consumer_ctl *consumer_ctl;
 	struct weir_guard_ctl *guard;
@@ -547,9 +552,14 @@ int weir_rx(struct xdp_md *ctx)
 			return XDP_DROP;
 		}
 	}
-	/* A trickle passes that says whether what is known still holds. */
-	if (guard->nobody_ticks && stat->frames % WEIR_TRICKLE && in_force(ctl) &&
-	    weir_rx_nobodys(ctx, &view, guard->nobody_ticks)) {
+	trickle = !(stat->frames % WEIR_TRICKLE);
+	if (guard->nobody_ticks && in_force(ctl) &&
+	    weir_rx_nobodys(ctx, &view, guard->nobody_ticks, trickle)) {
+		/* A trickle passes that says whether what is known still holds: it is nobody else's. */
+		if (trickle) {
+			stat->known++;
+			return XDP_PASS;
+		}
 		stat->nobody++;
 		stat->shed++;
 		stat->shed_class[class]++;

@@ -22,6 +22,16 @@ weir_u32 weir_host_learn(struct weir_port *port, weir_u32 address, weir_u32 now)
 	return weir_learn(port, address, now);
 }
 
+weir_u32 weir_host_refuse(struct weir_refusal *refusal, weir_u32 flow, weir_u32 now, weir_u32 most)
+{
+	return weir_refuse(refusal, flow, now, most);
+}
+
+weir_u32 weir_host_refused(const struct weir_refusal *refusal, weir_u32 flow, weir_u32 left, weir_u32 now, weir_u32 most)
+{
+	return weir_refused(refusal, flow, left, now, most);
+}
+
 weir_u32 weir_host_room(weir_u32 size, weir_u32 held, weir_u32 truesize, weir_u32 slices, weir_u32 admit)
 {
 	return weir_room(size, held, truesize, slices, admit);

@@ -5,7 +5,7 @@
  *
  *   room     its consumer has room                                       pass
  *   full     its consumer has none                                       shed
- *   nobody   no socket has that port, or the very same flow was refused  shed, a trickle passes
+ *   nobody   no socket has that port, or all of this flow is refused     shed, a trickle passes
  *   unknown  everything else                                             pass
  *
  * Nobody's are learnt from the kernel's own drops, never guessed. A port is nobody's only if the last list of sockets does
@@ -35,11 +35,19 @@ struct weir_port {
 	} way[WEIR_WAYS];
 };
 
-/* Which flow of those that share the place was refused last. */
+/* What was refused last of the flows that share the place. */
 struct weir_refusal {
 	weir_u32 flow;
-	weir_u32 dropped;
+	weir_u32 dropped;	/* last packet of it that was refused */
+	weir_u32 refused;	/* such packets, without a second between two of them */
+	weir_u32 passed;	/* frames of it that the gate let through since the first of them */
 };
+
+/* Refusals that make a flow nobody's, frames that the kernel may still hold, and of how many one may have been taken: a filter that
+ * lets a part of a flow through, as a rate limit does, makes it nobody's never. */
+#define WEIR_REFUSED_LEAST 1024
+#define WEIR_HELD_MOST 64
+#define WEIR_TAKEN_PART 16
 
 _Static_assert(sizeof(struct weir_port) == 32, "half a line");
 
@@ -118,6 +126,31 @@ WEIR_UNROLL
 			port->way[i].dropped = now;
 		}
 	return 1;
+}
+
+/* One more packet of the flow was refused. True if the flow is new here. */
+WEIR_INLINE weir_u32 weir_refuse(struct weir_refusal *refusal, weir_u32 flow, weir_u32 now, weir_u32 most)
+{
+	weir_u32 fresh = refusal->flow != flow;
+
+	if (fresh || !weir_recent(refusal->dropped, now, most)) {
+		refusal->flow = flow;
+		refusal->refused = 0;
+		refusal->passed = 0;
+	}
+	if (refusal->dropped != now)
+		refusal->dropped = now;
+	refusal->refused++;
+	return fresh;
+}
+
+/* True if the flow is refused, and nothing has left since from where it goes. */
+WEIR_INLINE weir_u32 weir_refused(const struct weir_refusal *refusal, weir_u32 flow, weir_u32 left, weir_u32 now,
+				  weir_u32 most)
+{
+	return refusal->flow == flow && refusal->refused >= WEIR_REFUSED_LEAST &&
+	       weir_recent(refusal->dropped, now, most) && weir_after(refusal->dropped, left) &&
+	       refusal->passed <= refusal->refused + refusal->refused / WEIR_TAKEN_PART + WEIR_HELD_MOST;
 }
 
 /*
