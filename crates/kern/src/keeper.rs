@@ -573,7 +573,7 @@ fn turn(handle: BorrowedFd<'_>) {
         match recv(handle.as_raw_fd(), &mut byte, MsgFlags::MSG_DONTWAIT) {
             Ok(_) => {}
             Err(Errno::ENOTSOCK) => {
-                crate::guard::ring::poll(handle);
+                crate::guard::ring::poll(handle, false);
                 return;
             }
             Err(_) => return,

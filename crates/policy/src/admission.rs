@@ -3,7 +3,7 @@
 //! Every packet that is handed up takes as much of the CPU as several that are shed. Where a consumer is given all that its
 //! buffer holds, the poller spends its budget on the flood, the ring overflows while it waits for the next period, and it
 //! overflows blindly. So what a consumer is given is halved each time that the budget was spent before its period ended, and
-//! grows again by a twentieth in each period that leaves something.
+//! grows again by a twentieth in each period that leaves something, from the second one on.
 //!
 //! # Properties
 //! - Never below [`LEAST`] and never above all of the room.
@@ -20,13 +20,15 @@ pub const GROWTH: Permille = 50;
 #[derive(Clone, Copy, Debug)]
 pub struct Admission {
     permille: Permille,
-    /// End of the last change.
-    changed: Nanos,
+    /// When it was halved last; 0: never.
+    halved: Nanos,
+    /// When it grew last.
+    grown: Nanos,
 }
 
 impl Default for Admission {
     fn default() -> Self {
-        Self { permille: 1000, changed: 0 }
+        Self { permille: 1000, halved: 0, grown: 0 }
     }
 }
 
@@ -38,15 +40,16 @@ impl Admission {
 
     /// The budget of the `period` was spent at `now`, while somebody else's packets were looked for.
     pub fn exhausted(&mut self, now: Nanos, period: Nanos) {
-        if now.saturating_sub(self.changed) >= period || self.changed == 0 {
-            (self.permille, self.changed) = ((self.permille / 2).max(LEAST), now.max(1));
+        if now.saturating_sub(self.halved) >= period || self.halved == 0 {
+            (self.permille, self.halved) = ((self.permille / 2).max(LEAST), now.max(1));
         }
     }
 
     /// Something of the budget is left at `now`.
     pub fn calm(&mut self, now: Nanos, period: Nanos) {
-        if self.permille < 1000 && now.saturating_sub(self.changed) >= period {
-            (self.permille, self.changed) = ((self.permille + GROWTH).min(1000), now);
+        let left = now.saturating_sub(self.halved) >= 2 * period;
+        if self.permille < 1000 && left && now.saturating_sub(self.grown) >= period {
+            (self.permille, self.grown) = ((self.permille + GROWTH).min(1000), now);
         }
     }
 }
@@ -64,9 +67,16 @@ mod tests {
         assert_eq!(admission.permille(), 500);
         admission.exhausted(1100, 1000);
         assert_eq!(admission.permille(), 250);
-        admission.calm(1200, 1000);
-        assert_eq!(admission.permille(), 250, "the period is not over");
-        (1..=15).for_each(|n| admission.calm(1100 + n * 1000, 1000));
+        admission.calm(2200, 1000);
+        assert_eq!(admission.permille(), 250, "a part of a period says nothing");
+        // Something is left early in each period, and nothing at its end.
+        let mut spent = admission;
+        for n in 2..20 {
+            spent.calm(n * 1000 + 100, 1000);
+            spent.exhausted(n * 1000 + 900, 1000);
+        }
+        assert_eq!(spent.permille(), LEAST);
+        (2..=17).for_each(|n| admission.calm(1100 + n * 1000, 1000));
         assert_eq!(admission.permille(), 1000);
     }
 

@@ -251,8 +251,10 @@ impl Handle {
     pub fn turn(&self) -> TurnEnd {
         if self.ring.is_some() {
             // What a socket hands up in two polls of the budget.
-            let calls = (2 * self.budget).div_ceil(ring::PER_CALL).max(1);
-            let polled = (0..calls).all(|_| ring::poll(self.fd.as_fd()));
+            let packets = 2 * self.budget;
+            let long = packets > ring::PER_CALL;
+            let calls = if long { packets.div_ceil(ring::PER_LONG_CALL) } else { 1 };
+            let polled = (0..calls).all(|_| ring::poll(self.fd.as_fd(), long));
             return if polled { TurnEnd::Done } else { TurnEnd::Nothing };
         }
         if self.recv() >= 0 {

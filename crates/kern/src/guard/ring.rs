@@ -1,13 +1,18 @@
 //! An io_uring that polls one NAPI by its id (static tracking, 6.13): a handle that no packet has to mark.
 //!
-//! `io_uring_enter` that waits for a completion which never comes runs the driver's poll function first, twice at most 8
-//! packets, and ends at once by its timeout. The kernel fixes that budget, so a turn is several calls.
+//! `io_uring_enter` that waits for a completion which never comes runs the driver's poll function first, at most 8 packets each
+//! time, twice or until its time is over. The kernel fixes that budget, and the end of a call costs 20 us, a
+//! timer and a switch of threads: so a turn of more than two polls is made of calls that take their time.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
-/// Packets of one call: two polls of BUSY_POLL_BUDGET each.
+/// Packets of a call that ends at once: two polls of BUSY_POLL_BUDGET each.
 pub const PER_CALL: u32 = 16;
+/// Time of the polls of a longer call, us.
+const LONG_US: u32 = 32;
+/// Packets that a turn is to have per longer call: what is shed in that time. Of packets that are handed up it takes fewer.
+pub const PER_LONG_CALL: u32 = 128;
 
 const IORING_REGISTER_NAPI: libc::c_uint = 27;
 const NAPI_REGISTER: u8 = 0;
@@ -51,8 +56,13 @@ pub fn open(id: u32) -> io::Result<OwnedFd> {
     }
     // SAFETY: the descriptor is new and owned by nobody else.
     let ring = unsafe { OwnedFd::from_raw_fd(fd as i32) };
-    let mode =
-        Napi { prefer_busy_poll: 1, opcode: NAPI_REGISTER, op_param: TRACKING_STATIC, ..Napi::default() };
+    let mode = Napi {
+        busy_poll_to: LONG_US,
+        prefer_busy_poll: 1,
+        opcode: NAPI_REGISTER,
+        op_param: TRACKING_STATIC,
+        ..Napi::default()
+    };
     register(&ring, mode)?;
     register(&ring, Napi { opcode: NAPI_STATIC_ADD_ID, op_param: id, ..Napi::default() })?;
     Ok(ring)
@@ -66,10 +76,11 @@ fn register(ring: &OwnedFd, mut napi: Napi) -> io::Result<()> {
     if rc < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// One call: at most [`PER_CALL`] packets. False if `fd` is no such ring, or a signal is pending.
-pub fn poll(fd: BorrowedFd<'_>) -> bool {
-    let at_once = [0i64; 2];
-    let wait = Wait { sigmask: 0, sigmask_sz: 0, min_wait_usec: 0, ts: at_once.as_ptr() as u64 };
+/// One call: at most [`PER_CALL`] packets, or those of the time of a `long` one. False if `fd` is no such ring, or a signal is
+/// pending.
+pub fn poll(fd: BorrowedFd<'_>, long: bool) -> bool {
+    let time = [0i64, if long { i64::from(LONG_US) * 1000 } else { 0 }];
+    let wait = Wait { sigmask: 0, sigmask_sz: 0, min_wait_usec: 0, ts: time.as_ptr() as u64 };
     // SAFETY: `wait` and the time it points to live through the call, which writes nothing.
     let rc = unsafe {
         libc::syscall(

@@ -63,6 +63,7 @@ impl Loop {
             rx.by_class[2].load(Relaxed),
             rx.known.load(Relaxed),
             rx.nobody.load(Relaxed),
+            stat.full_polls.load(Relaxed),
         );
         let own = &views.poller_ctls[self.p.index];
         own.admit.store(u32::from(self.policy.admits()), Relaxed);
@@ -114,7 +115,8 @@ impl Loop {
             protected: rx.by_class[2].load(Relaxed).wrapping_sub(before.5) as u32,
             refused: elsewhere().wrapping_sub(refused) as u32,
             spent: self.spent(now),
-            drained: work < packets,
+            // One poll that found less than it might have taken.
+            drained: (polls as u64) > stat.full_polls.load(Relaxed).wrapping_sub(before.8),
         };
         let until = self.settling.turned(now, net_rx().saturating_sub(softirq));
         self.p.prod.need(until);
