@@ -526,6 +526,12 @@ impl Poller {
         self.sources.iter().enumerate().any(|(index, s)| s.is_some() && self.look.finds(now, index))
     }
 
+    /// True if consumers that are inhibited get what fits of `source`: while others' packets are looked for. In a pause they are left to
+    /// run dry, which tells whether their programs read.
+    pub fn feeds(&self, now: Nanos, source: usize) -> bool {
+        self.look.is_on(now, source)
+    }
+
     /// True while a source that is polled is looked at in its pauses: a look does not wait for programs.
     pub fn looks(&self, now: Nanos) -> bool {
         self.sources.iter().enumerate().any(|(index, s)| s.is_some() && self.look.is_on(now, index))

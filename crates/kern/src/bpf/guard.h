@@ -112,7 +112,7 @@ struct weir_poller_ctl {
 	__u32 admit;		/* permille of a consumer's room that one poll may fill */
 	__u64 protected_ns;	/* the bound: one protected packet per that many ns; 0: none */
 	__u32 quota;		/* packets that one poll may hand up to one consumer; 0: no limit */
-	__u32 pad32;
+	__u32 feeds;		/* 1: it looks for others' packets, and consumers that it inhibits get what fits meanwhile */
 	__u64 pad2[5];
 };
 

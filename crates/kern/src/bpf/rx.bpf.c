@@ -456,6 +456,14 @@ static __always_inline int fragment_fits(__u32 slot, __u32 poller)
 	return 1;
 }
 
+/* True if the poller feeds consumers that it inhibits. */
+static __always_inline int feeds(__u32 poller)
+{
+	struct weir_poller_ctl *turns = bpf_map_lookup_elem(&poller_ctls, &poller);
+
+	return turns && turns->feeds;
+}
+
 /* The consumer that a whole datagram is for, if it is tracked; else WEIR_CONSUMERS or more. */
 static __always_inline __u32 consumer_of(struct xdp_md *ctx, const struct weir_view *view)
 {
@@ -540,7 +548,8 @@ int weir_rx(struct xdp_md *ctx)
 		consumer = bpf_map_lookup_elem(&consumer_stats, &key);
 		/* Another host's datagram to the same port is not its. */
 		if (consumer_ctl && consumer && consumer_ctl->sk && is_ours(ctx, data, end, &view, ctl)) {
-			fit = fits(slot, key, consumer_ctl, consumer, guard->slices, ctl->poller);
+			fit = (!consumer_ctl->inhibited || feeds(ctl->poller)) &&
+			      fits(slot, key, consumer_ctl, consumer, guard->slices, ctl->poller);
 			stat->to_full += consumer_ctl->inhibited || !fit;
 			if (fit || !consumer_ctl->shed || !in_force(ctl)) {
 				stat->known++;

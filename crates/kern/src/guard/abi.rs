@@ -207,6 +207,9 @@ shared!(
         protected_ns: AtomicU64,
         /// Packets that one poll may hand up to one consumer, whatever it has room for; 0: no limit.
         quota: AtomicU32,
+        /// 1 while others' packets are looked for: then consumers that are inhibited get what fits; else a pause must leave them to
+        /// run dry, which tells whether their programs read.
+        feeds: AtomicU32,
     }
 );
 

@@ -326,7 +326,7 @@ impl State {
                 self.weir.turn = Turned::default();
                 self.weir.turn_from = now;
                 self.weir.turn_cpu = self.spent(now);
-                self.weir.rooms = self.rooms();
+                self.weir.rooms = self.rooms(now);
                 self.weir.held = self.weir.lending.is_lent();
                 if self.weir.held {
                     // A turn runs with softirqs disabled, and so without preemption.
@@ -376,12 +376,15 @@ impl State {
     }
 
     /// What each consumer has room for.
-    fn rooms(&self) -> Vec<u32> {
-        let admits = self.weir.poller.admits();
-        let all = self.consumers.iter().zip(&self.weir.tracked);
-        all.map(|(consumer, tracked)| match *tracked && self.s.feedback {
-            true => policy::gate::room(self.s.socket, consumer.queue.len() as u32, 1, 1, admits),
-            false => u32::MAX,
+    fn rooms(&self, now: Nanos) -> Vec<u32> {
+        let (admits, feeds) = (self.weir.poller.admits(), self.weir.poller.feeds(now, SOURCE));
+        let all = self.consumers.iter().zip(&self.weir.tracked).zip(&self.weir.inhibited);
+        all.map(|((consumer, tracked), inhibited)| {
+            match (*tracked && self.s.feedback, *inhibited && !feeds) {
+                (true, true) => 0,
+                (true, false) => policy::gate::room(self.s.socket, consumer.queue.len() as u32, 1, 1, admits),
+                (false, _) => u32::MAX,
+            }
         })
         .collect()
     }

@@ -67,6 +67,7 @@ impl Loop {
         );
         let own = &views.poller_ctls[self.p.index];
         own.admit.store(u32::from(self.policy.admits()), Relaxed);
+        own.feeds.store(u32::from(self.policy.feeds(self.charged_until, slot)), Relaxed);
         own.quota.store(polled.turns.share(packets.min(self.policy.config().quota)), Relaxed);
         let here = self.p.cpu;
         let elsewhere = || views.cpu_stats.get(here).map_or(0, |c| c.elsewhere.load(Relaxed));
