@@ -67,8 +67,11 @@ impl Loop {
         );
         let own = &views.poller_ctls[self.p.index];
         own.admit.store(u32::from(self.policy.admits()), Relaxed);
-        own.feeds.store(u32::from(self.policy.feeds(self.charged_until, slot)), Relaxed);
-        own.quota.store(polled.turns.share(packets.min(self.policy.config().quota)), Relaxed);
+        let feeds = self.policy.feeds(self.charged_until, slot);
+        own.feeds.store(u32::from(feeds), Relaxed);
+        // A turn that is large because most of it is shed hands up no more than another one.
+        let quota = if feeds { polled.turns.share(self.policy.config().quota) } else { 0 };
+        own.quota.store(quota, Relaxed);
         let here = self.p.cpu;
         let elsewhere = || views.cpu_stats.get(here).map_or(0, |c| c.elsewhere.load(Relaxed));
         let refused = elsewhere();
