@@ -42,8 +42,6 @@ const LOSS_MAX: f64 = 0.01;
 const LOSS_AIM: f64 = 0.0001;
 const P99_MAX: f64 = 5.0;
 const P99_AIM: f64 = 2.0;
-/// The look is at most this share of the budget.
-const LOOK_OF_BUDGET: f64 = 0.5;
 
 /// What one trial saw.
 #[derive(Debug, Clone, Copy, Default)]
@@ -67,9 +65,9 @@ enum Rate {
     Max,
 }
 
-/// The look, a share of the CPU.
+/// The look, a share of the CPU: the budget.
 pub(crate) fn look(options: &Options) -> f64 {
-    (100.0 - f64::from(options.reserve)) / 100.0 * LOOK_OF_BUDGET
+    (100.0 - f64::from(options.reserve)) / 100.0
 }
 
 fn arms(options: &Options) -> Result<Vec<Arm>> {
