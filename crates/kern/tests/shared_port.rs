@@ -89,7 +89,7 @@ fn tracked(servers: &[UdpSocket], client: &dyn Fn(u16) -> UdpSocket) -> (Gauges,
     views.source_ctls[0].mode.store(mode::POLL, Relaxed);
     views.source_ctls[0].lease.store(u64::MAX, Relaxed);
     views.consumer_ctls[0].inhibited.store(1, Relaxed);
-    views.guard[0].inhibited.store(1, Relaxed);
+    views.guard[0].consumers.store(2, Relaxed);
     gauges.set_port(servers[0].local_addr().unwrap().port(), Taker::Shared).unwrap();
     let rx = gauges.load_rx(0, 1).unwrap();
     (gauges, rx)

@@ -7,8 +7,10 @@
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
-/// Packets of a call that ends at once: two polls of BUSY_POLL_BUDGET each.
+/// Packets of a short call: two polls of BUSY_POLL_BUDGET each.
 pub const PER_CALL: u32 = 16;
+/// Its time, us: the kernel takes one that is over before it has begun for none at all.
+const SHORT_US: u32 = 4;
 /// Time of the polls of a longer call, us.
 const LONG_US: u32 = 32;
 /// Packets that a turn is to have per longer call: what is shed in that time. Of packets that are handed up it takes fewer.
@@ -76,10 +78,10 @@ fn register(ring: &OwnedFd, mut napi: Napi) -> io::Result<()> {
     if rc < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// One call: at most [`PER_CALL`] packets, or those of the time of a `long` one. False if `fd` is no such ring, or a signal is
+/// One call: about [`PER_CALL`] packets, or those of the time of a `long` one. False if `fd` is no such ring, or a signal is
 /// pending.
 pub fn poll(fd: BorrowedFd<'_>, long: bool) -> bool {
-    let time = [0i64, if long { i64::from(LONG_US) * 1000 } else { 0 }];
+    let time = [0i64, 1000 * i64::from(if long { LONG_US } else { SHORT_US })];
     let wait = Wait { sigmask: 0, sigmask_sz: 0, min_wait_usec: 0, ts: time.as_ptr() as u64 };
     // SAFETY: `wait` and the time it points to live through the call, which writes nothing.
     let rc = unsafe {
