@@ -174,6 +174,22 @@ fn no_first_reply_is_lost_after_a_scan_root() {
     assert_eq!(lost, 0);
 }
 
+/// A request that does not fit into one packet: its first fragment tells the port that waits for the answer.
+#[test]
+fn a_request_in_fragments_takes_its_port_back_root() {
+    let mut bed = bed!("a_request_in_fragments_takes_its_port_back_root");
+    // Binds are not seen: only what leaves can take it back.
+    bed.gauges.watch_nobody(false, None);
+    assert_eq!(bed.gauges.watch_nobody(true, None), Nobody::Briefly);
+    bed.list();
+    bed.attack((PEER, 4000), 9800);
+    bed.until("learnt", || bed.shed((OTHER, 53), 9800));
+    let client = bed.host.run(|| UdpSocket::bind((HOST, 9800)).unwrap());
+    assert!(bed.shed((OTHER, 53), 9800), "the bind was seen: the test shows nothing");
+    client.send_to(&[0; 4000], (OTHER, 53)).unwrap();
+    assert!(!bed.shed((OTHER, 53), 9800));
+}
+
 /// Spoofed datagrams to the port of a connected socket, which the kernel finds no socket for: the port is somebody's.
 #[test]
 fn a_connected_sockets_port_is_never_learnt_root() {

@@ -55,7 +55,6 @@ pub struct Port {
 const _: () = assert!(size_of::<Port>() == 32);
 
 unsafe extern "C" {
-    fn weir_host_mix(hash: u32, word: u32) -> u32;
     fn weir_host_nobodys(port: *const Port, address: u32, now: u32, most: u32) -> u32;
     fn weir_host_learns(port: *const Port, used: u32, listed: u32, now: u32, most: u32) -> u32;
     fn weir_host_learn(port: *mut Port, address: u32, now: u32) -> u32;
@@ -115,12 +114,6 @@ impl Refusal {
     pub fn passed(&mut self) {
         self.passed += 1;
     }
-}
-
-/// One more word of what a hash stands for.
-pub fn mix(hash: u32, word: u32) -> u32 {
-    // SAFETY: a pure function of its arguments.
-    unsafe { weir_host_mix(hash, word) }
 }
 
 /// Packets of `truesize` bytes that one poll may hand up to a consumer whose buffer of `size` bytes holds `held`; all if `truesize`

@@ -27,7 +27,8 @@ static __always_inline _Bool from_guarded(struct sk_buff *skb)
 	return dev->nd_net.net->ns.inum == netns_inode && bpf_map_lookup_elem(&guarded_interfaces, &index);
 }
 
-/* True if it is a whole UDP or TCP packet without extension headers; the addresses are there for every IP packet. */
+/* True if it is an IP packet, whose addresses are there then; `whole` if its ports are too: UDP or TCP without extension headers, and
+ * no later fragment. A request that leaves in fragments tells its port by the first one. */
 static __always_inline _Bool gate_read(struct sk_buff *skb, struct gate_flow *flow, _Bool *whole)
 {
 	unsigned char *head = skb->head;
@@ -42,7 +43,7 @@ static __always_inline _Bool gate_read(struct sk_buff *skb, struct gate_flow *fl
 		__builtin_memcpy(flow->source, ip + 12, 4);
 		__builtin_memcpy(flow->target, ip + 16, 4);
 		protocol = ip[9];
-		if (((ip[6] & 0x3f) | ip[7]) != 0)
+		if (((ip[6] & 0x1f) | ip[7]) != 0)
 			return 1;
 	} else if (ip[0] >> 4 == 6) {
 		flow->words = 4;

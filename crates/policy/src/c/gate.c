@@ -2,11 +2,6 @@
 /* gate.h for the host; the mirror is crates/policy/src/gate.rs. */
 #include "gate.h"
 
-weir_u32 weir_host_mix(weir_u32 hash, weir_u32 word)
-{
-	return weir_mix(hash, word);
-}
-
 weir_u32 weir_host_nobodys(const struct weir_port *port, weir_u32 address, weir_u32 now, weir_u32 most)
 {
 	return weir_nobodys(port, address, now, most);
