@@ -16,7 +16,7 @@ done
 # against the simulated kernel. make test runs both shortened.
 stops=${WEIR_STOPS:-1000}
 schedules=${WEIR_SCHEDULES:-10000000}
-stops_test='-p weir --test guard_stops_root'
+stops_test='-p weir --test guard stops'
 schedules_test='-p weir-kern --test schedules'
 fuzz_seconds=${WEIR_FUZZ_SECONDS:-600}
 # Each takes what weir lab list says.

@@ -145,6 +145,21 @@ pub fn journals(dir: &Path) -> Result<Vec<PathBuf>> {
     Ok(paths)
 }
 
+/// Opens the file of a lock, which is made if need be, for its owner only.
+///
+/// # Errors
+/// If it cannot be, or is a link: that would be somebody's way to a file of theirs.
+pub fn lock_file(path: &Path) -> io::Result<File> {
+    OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(0o600)
+        .custom_flags(libc::O_NOFOLLOW)
+        .open(path)
+}
+
 /// Keeps two processes from restoring or claiming at the same time. Released on drop, also by death.
 pub struct Lock(#[allow(dead_code, reason = "held for its lock")] nix::fcntl::Flock<File>);
 
@@ -156,16 +171,7 @@ impl Lock {
     pub fn take(dir: &Path) -> Result<Lock> {
         use nix::fcntl::{Flock, FlockArg};
         let path = dir.join(".lock");
-        let open = || {
-            // A link here would be somebody's way to a file of theirs.
-            OpenOptions::new()
-                .write(true)
-                .create(true)
-                .truncate(false)
-                .mode(0o600)
-                .custom_flags(libc::O_NOFOLLOW)
-                .open(&path)
-        };
+        let open = || lock_file(&path);
         let mut file = open().map_err(|e| Error::io(path.display().to_string(), e))?;
         let until = Instant::now() + Lock::PATIENCE;
         loop {

@@ -193,7 +193,7 @@ pub fn host(access: &mut Access) -> Host {
         admin || cap(Capability::CAP_BPF),
         admin || cap(Capability::CAP_PERFMON),
     );
-    let [btf, tracepoints, levels] = kernel_types();
+    let [btf, tracepoints, levels, reasons] = kernel_types();
     let rows = [
         (probe_prefer_busy_poll(), [POLLER, "5.11", "taking a source over", "the poller"]),
         (
@@ -239,6 +239,24 @@ pub fn host(access: &mut Access) -> Host {
                 "6.13",
                 "takeover of TCP and forwarded frames behind any firewall",
                 "one frame is rewritten, else mode thread",
+            ],
+        ),
+        (
+            reasons,
+            [
+                "reasons of drops",
+                "5.17",
+                "what no program wants is shed",
+                "neither what is nobody's nor what is for full sockets is shed",
+            ],
+        ),
+        (
+            probe_binds(),
+            [
+                "binds of all programs",
+                "cgroup2",
+                "a port is somebody's from its bind on",
+                "what is nobody's is remembered for 50 ms, not for 1 s",
             ],
         ),
         (
@@ -368,6 +386,18 @@ fn probe_ring() -> Seen {
     }
 }
 
+/// Whether the root of all control groups is in reach, where binds are seen.
+fn probe_binds() -> Seen {
+    match crate::cgroups::root() {
+        Some(_) => seen(Here::Yes, "the root of all control groups is in reach"),
+        None if !nix::unistd::geteuid().is_root() => hidden("the root of all control groups is not in reach"),
+        None => seen(
+            Here::No,
+            "the root of all control groups (version 2) is not in reach: weir runs in a container, or there is none",
+        ),
+    }
+}
+
 /// Whether the program loads that marks a handle; it is attached to nothing.
 #[cfg(not(no_bpf))]
 fn probe_steering(bpf: bool) -> Seen {
@@ -394,16 +424,16 @@ fn capabilities(net_admin: bool, bpf: bool, perfmon: bool) -> Seen {
     }
 }
 
-/// BTF, the tracepoints, and the cast that reads a socket's level.
+/// BTF, the tracepoints, the cast that reads a socket's level, and the reasons of drops.
 #[cfg(not(no_bpf))]
-fn kernel_types() -> [Seen; 3] {
+fn kernel_types() -> [Seen; 4] {
     use libbpf_rs::btf::{Btf, types};
     let btf = match Btf::from_vmlinux() {
         Ok(btf) => btf,
         Err(e) => {
             let without = || seen(Here::No, "no BTF in the kernel");
             // The file is readable by all where it exists.
-            return [seen(Here::No, format!("{BTF}: {e}")), without(), without()];
+            return [seen(Here::No, format!("{BTF}: {e}")), without(), without(), without()];
         }
     };
     let missing: Vec<&str> = TRACEPOINTS
@@ -416,14 +446,16 @@ fn kernel_types() -> [Seen; 3] {
     };
     let cast = btf.type_by_name::<types::Func<'_>>("bpf_rdonly_cast").is_some();
     let levels = seen(Here::from_bool(cast), if cast { "bpf_rdonly_cast" } else { "no bpf_rdonly_cast" });
-    [seen(Here::Yes, BTF), tracepoints, levels]
+    let told = btf.type_by_name::<types::Enum<'_>>("skb_drop_reason").is_some();
+    let reasons = seen(Here::from_bool(told), if told { "skb_drop_reason" } else { "no skb_drop_reason" });
+    [seen(Here::Yes, BTF), tracepoints, levels, reasons]
 }
 
 #[cfg(no_bpf)]
-fn kernel_types() -> [Seen; 3] {
+fn kernel_types() -> [Seen; 4] {
     let without =
         || seen(Here::NotKnown, "this weir was built without BPF programs; install clang and build again");
-    [without(), without(), without()]
+    [without(), without(), without(), without()]
 }
 
 /// Drivers that honour the answer of `napi_complete_done()`, by their source.

@@ -10,6 +10,7 @@
 //! - A flow of which a filter takes one packet of seven or more is never nobody's, however fast the rest is refused.
 //! - Of the room of a consumer no poll is given more than fits, and each gets at least one packet if one fits.
 
+use crate::host::STAYS;
 use crate::{MILLISECOND, Nanos, Permille};
 
 /// Nanoseconds of a tick, as a power of two.
@@ -20,6 +21,9 @@ pub const UNTIL_BOUND: u32 = 60;
 pub const BRIEFLY: u32 = 3;
 /// Time between the beginnings of two lists of sockets.
 pub const LIST_EVERY: Nanos = 1000 * MILLISECOND;
+/// So long after a takeover the programs that learn are attached, ns: attaching takes tens of ms, and the sockets that overflow are to
+/// be known first.
+pub const AFTER: Nanos = 20 * MILLISECOND;
 /// Part of the time that lists may take: on a host with very many sockets they come less often.
 pub const LIST_SHARE: Nanos = 20;
 
@@ -31,6 +35,52 @@ pub fn tick(now: Nanos) -> u32 {
 /// When the next list is begun, if the last one took from `begun` until `done`.
 pub fn next_list(begun: Nanos, done: Nanos) -> Nanos {
     begun.saturating_add(LIST_EVERY.max(done.saturating_sub(begun).saturating_mul(LIST_SHARE)))
+}
+
+/// What is to be done about the programs that learn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Watch {
+    /// They are attached: what leaves and what is bound is seen from here on.
+    Attach,
+    /// They are detached: from here on nothing that was learnt counts.
+    Detach,
+}
+
+/// When the programs that learn are attached: while a source is polled or sheds, and [`STAYS`] longer. While they are not, nobody
+/// sees what leaves, so they come back only when everything that was learnt before has run out.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Watching {
+    attached: bool,
+    needed_at: Nanos,
+    detached_at: Option<Nanos>,
+}
+
+impl Watching {
+    /// What is to be done at `now`, while `inputs` sources are polled or shed.
+    pub fn next(&mut self, now: Nanos, inputs: usize) -> Option<Watch> {
+        if inputs > 0 {
+            self.needed_at = now;
+        }
+        if self.attached {
+            let over = now.saturating_sub(self.needed_at) > STAYS;
+            return over.then(|| {
+                self.attached = false;
+                self.detached_at = Some(now);
+                Watch::Detach
+            });
+        }
+        let run_out = Nanos::from(UNTIL_BOUND + 2) << TICK_SHIFT;
+        let fresh = self.detached_at.is_none_or(|at| now.saturating_sub(at) > run_out);
+        (inputs > 0 && fresh).then(|| {
+            self.attached = true;
+            Watch::Attach
+        })
+    }
+
+    /// The kernel has refused them.
+    pub fn refused(&mut self) {
+        self.attached = false;
+    }
 }
 
 /// Local addresses that a port is remembered for.
@@ -129,6 +179,22 @@ mod tests {
     use proptest::prelude::*;
 
     const LISTED_MOST: u32 = 600;
+
+    #[test]
+    fn the_programs_come_back_only_to_what_has_run_out() {
+        let (ms, mut watching) = (MILLISECOND, Watching::default());
+        assert_eq!(watching.next(0, 0), None);
+        assert_eq!(watching.next(ms, 1), Some(Watch::Attach));
+        assert_eq!(watching.next(2 * ms, 1), None);
+        assert_eq!(watching.next(2 * ms + STAYS, 0), None, "they stay for the next onset");
+        assert_eq!(watching.next(3 * ms + STAYS, 0), Some(Watch::Detach));
+        let detached = 3 * ms + STAYS;
+        let ticks = Nanos::from(UNTIL_BOUND) << TICK_SHIFT;
+        assert_eq!(watching.next(detached + ticks, 1), None, "what was learnt before may still count");
+        assert_eq!(watching.next(detached + ticks + 50 * ms, 1), Some(Watch::Attach));
+        watching.refused();
+        assert_eq!(watching.next(detached + ticks + 60 * ms, 1), Some(Watch::Attach), "it is tried again");
+    }
 
     #[test]
     fn learnt_confirmed_and_forgotten() {

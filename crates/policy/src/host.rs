@@ -16,6 +16,17 @@ pub const FILL_RATE: u64 = 1_000_000;
 pub const PERIOD: (Nanos, Nanos) = (MILLISECOND, 10 * MILLISECOND);
 /// A turn as large as the kernel's own poll can make it, for a poller without a quota.
 pub const QUOTA_OFF: u32 = 128;
+/// Timer expiries without a turn after which the kernel goes back to interrupts; each turn resets the count.
+pub const DEFER: u64 = 8;
+/// Flush timeout from a takeover until it has settled, ns: while other sources are taken over, which takes some ms each under
+/// flood, the kernel is not to take this one back. No more: so long may a packet wait if guard and keeper die.
+pub const FIRST_FLUSH: Nanos = 20 * MILLISECOND;
+/// Between two looks of the guard at what sources carried, at links and at consumers, ns.
+pub const TICK: Nanos = 200 * MILLISECOND;
+/// Between two looks that cost more: for closed consumers and for NAPI ids that changed, ns.
+pub const THOROUGH: Nanos = 1000 * MILLISECOND;
+/// What was attached at a takeover stays for so long after the release, ns: the next onset finds it, and what it knows.
+pub const STAYS: Nanos = 2000 * MILLISECOND;
 
 /// What is known of the host, and what the user wants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

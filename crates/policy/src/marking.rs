@@ -3,9 +3,12 @@
 //! A datagram of a flow that the firewall lets through is steered to it; that costs one datagram and no time. A ring that polls
 //! by the id costs more system calls per turn. A frame that XDP rewrites takes attaching the program, and a firewall may drop it.
 //!
+//! A source that is polled through a ring gets a handle that costs less as soon as a datagram can mark one: that costs one
+//! datagram more.
+//!
 //! # Properties
 //! - One takeover tries for [`PATIENCE`] at most and takes no more than [`HANDLES_MAX`] datagrams and [`MARKS_MAX`] frames.
-//! - Packets of other queues never keep the second way from being tried.
+//! - Packets of other queues never keep the second way from being tried, and neither does a CPU that comes late.
 
 use crate::{MILLISECOND, Nanos};
 
@@ -26,6 +29,9 @@ pub const SPARE: u32 = 64;
 pub const LOOKS: (Nanos, Nanos) = (20 * MILLISECOND, 200 * MILLISECOND);
 /// Queues that get no packets must not keep the XDP program attached: they are marked at takeover. ns.
 pub const IN_PEACE_MAX: Nanos = 10_000 * MILLISECOND;
+
+/// Packets of an interface without a NAPI id after which no more are waited for.
+pub const MUTE_PACKETS: u64 = 32;
 
 /// What a handle has learnt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,16 +71,24 @@ pub enum Way {
 /// The way after `waited` ns and `strangers` packets of other queues or past every NAPI. `steers`: datagrams can be steered
 /// here; `listed`: the kernel lists the NAPI's id; `attached`: the XDP program is attached already.
 pub fn way(waited: Nanos, strangers: u32, steers: bool, listed: bool, attached: bool) -> Way {
-    if waited > PATIENCE || strangers >= HANDLES_MAX {
-        Way::GiveUp
-    } else if steers && waited <= STEERED {
+    let tries = strangers < HANDLES_MAX;
+    if tries && steers && waited <= STEERED {
         // It costs nothing more where the program is there.
         if attached { Way::Rewrite } else { Way::Steer }
     } else if listed {
+        // It waits for nothing: whoever was kept from its CPU for longer than anybody waits can still have it.
         Way::Ring
-    } else {
+    } else if tries && waited <= PATIENCE {
         Way::Rewrite
+    } else {
+        Way::GiveUp
     }
+}
+
+/// True while a handle in place of a ring is looked for, `waited` ns after the takeover and `strangers` datagrams of other
+/// queues or past every NAPI, each of which was lost to its socket.
+pub fn improves(waited: Nanos, strangers: u32) -> bool {
+    waited <= IN_PEACE_MAX && strangers < u32::from(MARKS_MAX)
 }
 
 #[cfg(test)]
@@ -90,14 +104,21 @@ mod tests {
         assert_eq!((told(Some(7), true, 7), told(Some(8), true, 0)), (Told::Id(7), Told::Id(8)));
     }
 
+    #[test]
+    fn the_search_for_a_better_handle_ends() {
+        assert!(improves(0, 0) && improves(IN_PEACE_MAX, 3));
+        assert!(!improves(IN_PEACE_MAX + 1, 0) && !improves(0, 4));
+    }
+
     proptest! {
         /// Whatever comes, the second way has its time, and everything ends.
         #[test]
         fn the_second_way_has_its_time(strangers in 0..HANDLES_MAX, listed: bool, attached: bool, steers: bool) {
             let second = way(STEERED + 1, strangers, steers, listed, attached);
             prop_assert_eq!(second, if listed { Way::Ring } else { Way::Rewrite });
-            prop_assert_eq!(way(PATIENCE + 1, strangers, steers, listed, attached), Way::GiveUp);
-            prop_assert_eq!(way(0, HANDLES_MAX, steers, listed, attached), Way::GiveUp);
+            let last = if listed { Way::Ring } else { Way::GiveUp };
+            prop_assert_eq!(way(PATIENCE + 1, strangers, steers, listed, attached), last);
+            prop_assert_eq!(way(0, HANDLES_MAX, steers, listed, attached), last);
             // Without steering nothing is waited for.
             prop_assert_eq!(way(0, 0, false, listed, attached), if listed { Way::Ring } else { Way::Rewrite });
         }

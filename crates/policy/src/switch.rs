@@ -55,6 +55,12 @@ impl Timing {
         let scale = |t: Nanos| t.saturating_mul(flush).div_ceil(5 * crate::MILLISECOND).max(t);
         Self { hold_min: scale(usual.hold_min), gap: scale(usual.gap), ..usual }
     }
+
+    /// The same for sources that are never given back.
+    pub fn unreleased(self) -> Self {
+        let never = Nanos::MAX / 2;
+        Self { hold_min: never, hold_max: never, ..self }
+    }
 }
 
 /// Who handles the packets of a source.

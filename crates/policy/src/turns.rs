@@ -15,6 +15,10 @@ pub const POLLS_FIRST: u32 = 2;
 /// Sleep between two tries while the NAPI belongs to somebody else, ns: its owner may need this CPU.
 pub const REFUSED_NAP: Nanos = 50_000;
 
+/// Tries of the first turn of a takeover, [`REFUSED_NAP`] apart: the NAPI may belong to a softirq that is about to end. It ends
+/// after at most 64 packets, which on the slowest machine takes some milliseconds.
+pub const PROOF_TRIES: u32 = 200;
+
 /// The turns of one source.
 #[derive(Clone, Copy, Debug)]
 pub struct Turns {

@@ -70,6 +70,8 @@ pub struct Status {
     pub status_lines_dropped: u64,
     /// Lines on standard error that nobody took, since the guard started.
     pub log_lines_dropped: u64,
+    /// Messages between its threads that did not fit into their queue, since the start.
+    pub messages_lost: u64,
     /// Times a full socket got no place among the consumers, since the guard started; it asks again once a second.
     pub consumers_refused: u64,
     /// Times a consumer made room for another one, since the guard started.

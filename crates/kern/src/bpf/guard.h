@@ -200,9 +200,6 @@ struct weir_shares {
 	struct weir_share fragments;
 };
 
-/* Fragments of one poll, of a thousandth of the room that consumers are given: none are shed while they are given all of it. */
-#define WEIR_FRAGMENTS 64
-
 struct weir_event {
 	__u32 kind;		/* enum weir_event_kind */
 	__u32 slot;		/* source; netlink port of a packet filter */

@@ -126,16 +126,33 @@ int BPF_PROG(weir_nobody, struct sk_buff *skb, void *location, enum skb_drop_rea
 	return 0;
 }
 
+/* True if a packet that leaves can end something. Where only the very flow that was refused is nobody's, it ends what was refused
+ * lately, and there is nothing else: a router is asked this for each packet that it forwards. */
+static __always_inline _Bool gate_hears(const struct weir_guard_ctl *guard)
+{
+	struct weir_gate_stat *stat;
+	__u32 zero = 0;
+
+	if (!guard->by_flow)
+		return 1;
+	stat = bpf_map_lookup_elem(&gate_stats, &zero);
+	return stat && stat->refused &&
+	       weir_recent(stat->refused, bpf_ktime_get_ns() >> WEIR_TICK_SHIFT, guard->nobody_ticks);
+}
+
 /* Something leaves from a port: whoever sent it waits for the answer. */
 SEC("tp_btf/net_dev_queue")
 int BPF_PROG(weir_left, struct sk_buff *skb)
 {
 	struct gate_flow flow = {};
+	struct weir_guard_ctl *guard = the_guard();
 	struct weir_port *port;
 	__u32 key, now;
 	_Bool whole;
 	__u8 flags;
 
+	if (!guard || !gate_hears(guard))
+		return 0;
 	/* By whichever interface: the answer may come by another one. */
 	if (skb->dev->nd_net.net->ns.inum != netns_inode || !gate_read(skb, &flow, &whole) || !whole)
 		return 0;

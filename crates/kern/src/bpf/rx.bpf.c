@@ -357,6 +357,16 @@ static __always_inline int refused(__u64 hash, __u32 left, __u32 now, __u32 most
 	return is;
 }
 
+/* True if any flow, or anything for a foreign address, has been refused since the guard's programs were attached. */
+static __always_inline int refused_lately(void)
+{
+	struct weir_gate_stat *learnt;
+	__u32 zero = 0;
+
+	learnt = bpf_map_lookup_elem(&gate_stats, &zero);
+	return learnt && learnt->refused;
+}
+
 /* True if the frame is nobody's, by what has become of those before it; of the `trickle` it passes all the same. */
 __noinline int weir_rx_nobodys(struct xdp_md *ctx, const struct weir_view *view, __u32 most, __u32 trickle)
 {
@@ -448,7 +458,7 @@ static __always_inline int fragment_fits(__u32 slot, __u32 poller)
 	poll = (__u32)source->polls + 1;
 	if (all->fragments.poll != poll) {
 		all->fragments.poll = poll;
-		all->fragments.left = 1 + WEIR_FRAGMENTS * admit / 1000;
+		all->fragments.left = weir_fragments(admit);
 	}
 	if (!all->fragments.left)
 		return 0;
@@ -562,7 +572,7 @@ int weir_rx(struct xdp_md *ctx)
 		}
 	}
 	trickle = !(stat->frames % WEIR_TRICKLE);
-	if (guard->nobody_ticks && in_force(ctl) &&
+	if (guard->nobody_ticks && (!guard->by_flow || refused_lately()) && in_force(ctl) &&
 	    weir_rx_nobodys(ctx, &view, guard->nobody_ticks, trickle)) {
 		/* A trickle passes that says whether what is known still holds: it is nobody else's. */
 		if (trickle) {

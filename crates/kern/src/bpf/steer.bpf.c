@@ -62,9 +62,10 @@ int weir_steer(struct bpf_sk_lookup *ctx)
 	if (!handle)
 		return SK_PASS;
 	if (!bpf_sk_assign(ctx, handle, 0)) {
-		/* Two CPUs may take one each: the second is counted as well. */
+		/* Two CPUs may take one each: the second is counted as well. A rewritten frame is counted where that was done. */
 		steer->wanted = 0;
-		__sync_fetch_and_add(&steer->taken, 1);
+		if (ctx->local_port != steer->port)
+			__sync_fetch_and_add(&steer->taken, 1);
 	}
 	bpf_sk_release(handle);
 	return SK_PASS;

@@ -165,6 +165,11 @@ impl Handle {
         Ok(Self { fd: ring::open(id)?, port: 0, budget: 0, ring: Some(id) })
     }
 
+    /// True if it is a ring.
+    pub fn is_ring(&self) -> bool {
+        self.ring.is_some()
+    }
+
     /// True if datagrams wait in it: a handle without an id that got one can never learn it.
     pub fn got_something(&self) -> bool {
         let mut poll = libc::pollfd { fd: self.fd.as_raw_fd(), events: libc::POLLIN, revents: 0 };

@@ -119,15 +119,6 @@ impl Pulse {
         Ok(Pulse(Arc::new(Inner { map, memory, bell })))
     }
 
-    /// The guard lives and polls `polled` sources. Never blocks. While that is not 0 the keeper expects the next beat
-    /// within [`PULSE_PATIENCE`]. For one thread: several that count for themselves use [`Pulse::arm`].
-    pub fn beat(&self, polled: u32) {
-        // In this order: a source that is counted has a fresh beat.
-        self.0.map.last.store(now(), SeqCst);
-        self.0.map.polled.store(polled, SeqCst);
-        self.ring();
-    }
-
     /// One more source is about to be polled: called before its first write. Never blocks.
     pub fn arm(&self) {
         self.0.map.last.store(now(), SeqCst);
@@ -289,14 +280,15 @@ mod tests {
     fn only_the_beat_that_finds_nobody_awake_rings() {
         let (pulse, watch) = pair();
         assert!(matches!(watch.next(), Next::Sleep));
-        pulse.beat(0);
+        pulse.tick();
         assert!(!rung(&watch) && matches!(watch.next(), Next::Sleep));
-        pulse.beat(2);
+        pulse.arm();
         assert!(rung(&watch) && matches!(watch.next(), Next::Look(_)));
         pulse.tick();
-        pulse.beat(1);
+        pulse.arm();
         assert!(!rung(&watch), "it looks by itself");
-        pulse.beat(0);
+        pulse.disarm();
+        pulse.disarm();
         assert!(matches!(watch.next(), Next::Sleep));
         pulse.arm();
         assert!(rung(&watch));
@@ -308,7 +300,7 @@ mod tests {
     #[test]
     fn an_old_beat_is_missed_once_and_a_new_one_is_watched() {
         let (pulse, mut watch) = pair();
-        pulse.beat(1);
+        pulse.arm();
         let old = now() - PULSE_PATIENCE.as_nanos() as u64;
         pulse.0.map.last.store(old, SeqCst);
         assert!(matches!(watch.next(), Next::Missed));

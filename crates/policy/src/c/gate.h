@@ -172,4 +172,11 @@ WEIR_INLINE weir_u32 weir_room(weir_u32 size, weir_u32 held, weir_u32 truesize, 
 	return room ? room : 1;
 }
 
+/* Fragments that one poll may hand up while consumers are given `admit` permille of their room: a consumer waits for none of them
+ * alone, each takes the kernel's memory, and whose it is nobody can tell. */
+WEIR_INLINE weir_u32 weir_fragments(weir_u32 admit)
+{
+	return 1 + 64 * admit / 1000;
+}
+
 #endif

@@ -5,7 +5,7 @@ use std::os::fd::AsFd;
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::sync::mpsc::{self, Receiver, Sender};
+use std::sync::mpsc::{self, Receiver, Sender, SyncSender};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -19,7 +19,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use policy::contention::Contention;
 use policy::dispatch::FULL_POLLS;
-use policy::host::{Host, QUOTA_OFF};
+use policy::host::{Host, QUOTA_OFF, THOROUGH, TICK};
 use policy::poller::Config;
 use policy::{MILLISECOND, Nanos};
 
@@ -32,7 +32,7 @@ use super::hands::{Hands, Hired};
 use super::interface::{Interface, Setup, State, Threads};
 use super::lend::Lending;
 use super::log::Log;
-use super::messages::{Command, Order, Report, Reports};
+use super::messages::{Command, Order, REPORTS_MAX, Report, Reports};
 use super::near::Near;
 use super::outputs::{ANSWERS_MAX, Server, StatusWriter};
 use super::poller::Poller;
@@ -53,14 +53,6 @@ mod options;
 mod status;
 mod threads;
 
-/// Time between two looks at links and consumers.
-const TICK: Nanos = 200 * MILLISECOND;
-/// Time between two looks that cost more: for closed consumers and for NAPI ids that changed.
-const THOROUGH: Nanos = 1000 * MILLISECOND;
-/// An XDP program that was attached at takeover stays for this long after the release: the next onset finds it.
-const RX_IDLE: Nanos = 2000 * MILLISECOND;
-/// Calm before release of a guard that never releases.
-const NEVER: Nanos = Nanos::MAX / 2;
 /// Stack of a thread, bytes: none holds buffers.
 const THREAD_STACK: usize = 256 * 1024;
 /// One poller's thread, as the control loop knows it.
@@ -120,13 +112,17 @@ pub struct Control {
     lending: Arc<Lending>,
     thorough_at: Nanos,
     near: Near,
+    /// When the programs that are needed while sources are polled are attached, if that is before the next tick.
+    attach_at: Nanos,
     /// What the gate knows to be nobody's.
     pub gate: Gate,
     sessions: Sessions,
     /// Interfaces whose packets are evidence when a socket refuses them, as BPF knows them.
     evident: BTreeSet<u32>,
-    reports: (Sender<Report>, Receiver<Report>),
-    new_consumers: (Sender<NewConsumer>, Receiver<NewConsumer>),
+    reports: (SyncSender<Report>, Receiver<Report>),
+    new_consumers: (SyncSender<NewConsumer>, Receiver<NewConsumer>),
+    /// Reports and consumers that did not fit into these queues.
+    pub reports_lost: Arc<AtomicU64>,
     notify: Arc<EventFd>,
     cpus: Vec<usize>,
     _claims: cpuclaim::Claims,
@@ -186,10 +182,12 @@ pub fn run(opts: GuardOptions) -> anyhow::Result<ExitCode> {
         thorough_at: 0,
         near: Near::new(possible),
         gate,
+        attach_at: Nanos::MAX,
         sessions: Sessions::default(),
         evident: BTreeSet::new(),
-        reports: mpsc::channel(),
-        new_consumers: mpsc::channel(),
+        reports: mpsc::sync_channel(REPORTS_MAX),
+        new_consumers: mpsc::sync_channel(REPORTS_MAX),
+        reports_lost: Arc::default(),
         notify: Arc::new(EventFd::from_value_and_flags(0, EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC)?),
         cpus,
         _claims: claims,
@@ -260,7 +258,7 @@ impl Control {
         sched::strong();
         while !signals.stop.load(Relaxed) {
             let now = clock::now();
-            let wait = Duration::from_nanos(tick.min(line).saturating_sub(now));
+            let wait = Duration::from_nanos(tick.min(line).min(self.attach_at).saturating_sub(now));
             {
                 let notify = Arc::clone(&self.notify);
                 let mut fds = [
@@ -291,6 +289,12 @@ impl Control {
                 .unwrap_or_default()
                 .iter()
                 .any(|e| ours(e) && !matches!(e, LinkEvent::Changed { .. }));
+            if now >= self.attach_at {
+                self.attach_at = Nanos::MAX;
+                // Here, not in the poller: attaching waits for the whole kernel.
+                self.watch_idle(now);
+                self.gate.look(&mut self.gauges, now);
+            }
             if now >= tick || gone {
                 tick = now + TICK;
                 self.look_around(now);

@@ -1,8 +1,7 @@
 //! One guard owns a CPU: two pollers on one CPU would each count the other's time as the programs'.
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{Read, Seek, Write};
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 use nix::fcntl::{Flock, FlockArg};
@@ -21,15 +20,8 @@ pub fn claim(dir: &Path, cpus: &[usize]) -> anyhow::Result<Claims> {
     let mut locks = Vec::new();
     for cpu in cpus {
         let path = dir.join(format!("cpu-{cpu}.lock"));
-        let mut file = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .mode(0o600)
-            .custom_flags(libc::O_NOFOLLOW)
-            .open(&path)
-            .map_err(|e| failed(format!("{}: {e}", path.display())))?;
+        let mut file =
+            kern::rundir::lock_file(&path).map_err(|e| failed(format!("{}: {e}", path.display())))?;
         let mut owner = String::new();
         Read::by_ref(&mut file).take(32).read_to_string(&mut owner).ok();
         match Flock::lock(file, FlockArg::LockExclusiveNonblock) {

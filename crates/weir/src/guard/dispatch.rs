@@ -6,7 +6,7 @@
 
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::sync::mpsc::Sender;
+use std::sync::mpsc::{Sender, SyncSender};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -170,7 +170,7 @@ impl Dispatch {
     }
 
     /// The CPU and the time of an overflow that no source's packets explain, if this event is one.
-    fn handle(&mut self, event: Event, views: &Views, new: &Sender<NewConsumer>) -> Option<(u32, Nanos)> {
+    fn handle(&mut self, event: Event, views: &Views, new: &dyn Fn(NewConsumer)) -> Option<(u32, Nanos)> {
         let now = clock::now();
         let counts = |slot| traffic(views, slot);
         let mut orders = Vec::new();
@@ -180,11 +180,10 @@ impl Dispatch {
                 orders.extend(self.policy.full(now, time_ns, source, cpu as usize));
             }
             Event::NewConsumer { sk, cookie, inode, port, uid, lost, .. } => {
-                let _ = new.send(NewConsumer { sk, cookie, inode, port, netlink: 0, uid, lost });
+                new(NewConsumer { sk, cookie, inode, port, netlink: 0, uid, lost });
             }
             Event::NewFilter { sk, cookie, port } => {
-                let _ =
-                    new.send(NewConsumer { sk, cookie, inode: 0, port: 0, netlink: port, uid: 0, lost: 0 });
+                new(NewConsumer { sk, cookie, inode: 0, port: 0, netlink: port, uid: 0, lost: 0 });
             }
             Event::Overflow { cpu, time_ns } => {
                 if self.policy.overflow(now, time_ns, cpu, counts, |order| orders.push(order)) {
@@ -216,7 +215,9 @@ pub struct Watch {
     /// Decisions.
     pub dispatch: Arc<Mutex<Dispatch>>,
     /// Sockets to be named by the control loop.
-    pub new: Sender<NewConsumer>,
+    pub new: SyncSender<NewConsumer>,
+    /// Counts those that did not fit; they are told again when they overflow again.
+    pub lost: Arc<AtomicU64>,
     /// Wakes the control loop.
     pub notify: Arc<dyn Fn() + Send + Sync>,
     /// Pollers that may be SCHED_IDLE.
@@ -234,6 +235,11 @@ impl Watch {
     /// If the events cannot be read.
     pub fn run(self) -> anyhow::Result<()> {
         let ring: EventRing = self.events.open()?;
+        let new = |consumer| {
+            if self.new.try_send(consumer).is_err() {
+                self.lost.fetch_add(1, Relaxed);
+            }
+        };
         sched::go_fifo();
         while !self.stop.load(Relaxed) {
             let lent = self.lending.look(clock::now());
@@ -248,7 +254,7 @@ impl Watch {
                 tell |=
                     matches!(event, Event::NewConsumer { .. } | Event::NewFilter { .. } | Event::NearBudget);
                 let Ok(mut dispatch) = self.dispatch.lock() else { continue };
-                let Some((cpu, time)) = dispatch.handle(event, &self.views, &self.new) else { continue };
+                let Some((cpu, time)) = dispatch.handle(event, &self.views, &new) else { continue };
                 let bypassed = dispatch.bypassed();
                 drop(dispatch);
                 if let (Some(slot), Ok(mut dispatch)) = (busiest(&bypassed), self.dispatch.lock()) {

@@ -2,8 +2,7 @@
 //! the programs that learn.
 //!
 //! Nothing is learnt before a list that was begun with the programs attached: what leaves or is bound from then on they see, and
-//! what was there before the list has. While they are not attached nobody sees what leaves, so what was learnt before counts no
-//! more: they are attached again only when it has run out.
+//! what was there before the list has.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -12,17 +11,13 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use kern::guard::{Gauges, Nobody, Views, mode};
-use policy::gate::{BRIEFLY, UNTIL_BOUND, next_list, tick};
-use policy::{MILLISECOND, Nanos};
+use policy::Nanos;
+use policy::gate::{BRIEFLY, UNTIL_BOUND, Watch, Watching, next_list, tick};
 
 use super::{clock, sched};
 
 /// Stack of the thread, bytes.
 const STACK: usize = 64 * 1024;
-/// The programs stay attached for so long after the last source was given back: the next onset finds what it knew.
-const STAYS: Nanos = 2000 * MILLISECOND;
-/// What was learnt before they were detached has run out by then.
-const RUN_OUT: Nanos = ((UNTIL_BOUND + 2) as Nanos) << policy::gate::TICK_SHIFT;
 
 /// What the control loop and the thread share.
 struct Shared {
@@ -38,11 +33,10 @@ pub struct Gate {
     thread: Mutex<Option<JoinHandle<()>>>,
     /// Root of all cgroups; `None` where binds cannot be seen.
     cgroup: Option<OwnedFd>,
-    /// How what is nobody's is known now.
-    pub nobody: Nobody,
+    /// How what is nobody's is known now, or was when sources were polled last.
+    nobody: Option<Nobody>,
     times: u64,
-    needed_at: Nanos,
-    detached_at: Option<Nanos>,
+    watching: Watching,
 }
 
 impl Gate {
@@ -63,10 +57,9 @@ impl Gate {
             shared,
             thread: Mutex::new(Some(thread)),
             cgroup: kern::cgroups::root(),
-            nobody: Nobody::Off,
+            nobody: None,
             times: 0,
-            needed_at: 0,
-            detached_at: None,
+            watching: Watching::default(),
         })
     }
 
@@ -76,30 +69,39 @@ impl Gate {
         let inputs = modes.filter(|m| matches!(*m, mode::POLL | mode::SHED)).count() as u32;
         let guard = &self.shared.views.guard[0];
         guard.slices.store(inputs, Relaxed);
-        if inputs > 0 {
-            self.needed_at = now;
+        match self.watching.next(now, inputs as usize) {
+            None => {}
+            Some(Watch::Detach) => {
+                guard.nobody_ticks.store(0, Relaxed);
+                self.shared.attached.store(0, Relaxed);
+                guard.listed.store(0, Relaxed);
+                gauges.watch_nobody(false, None);
+            }
+            Some(Watch::Attach) => {
+                let nobody = gauges.watch_nobody(true, self.cgroup.as_ref().map(AsFd::as_fd));
+                self.nobody = Some(nobody);
+                let ticks = match nobody {
+                    Nobody::Off => return self.watching.refused(),
+                    Nobody::Briefly => BRIEFLY,
+                    Nobody::UntilBound => UNTIL_BOUND,
+                };
+                self.times += 1;
+                guard.listed.store(0, Relaxed);
+                self.shared.attached.store(self.times, Relaxed);
+                guard.nobody_ticks.store(ticks, Relaxed);
+                self.wake();
+            }
         }
-        let attached = self.shared.attached.load(Relaxed) != 0;
-        if attached && now.saturating_sub(self.needed_at) > STAYS {
-            guard.nobody_ticks.store(0, Relaxed);
-            self.shared.attached.store(0, Relaxed);
-            guard.listed.store(0, Relaxed);
-            self.nobody = gauges.watch_nobody(false, None);
-            self.detached_at = Some(now);
-        }
-        let run_out = self.detached_at.is_none_or(|at| now.saturating_sub(at) > RUN_OUT);
-        if inputs > 0 && !attached && run_out {
-            self.nobody = gauges.watch_nobody(true, self.cgroup.as_ref().map(AsFd::as_fd));
-            let ticks = match self.nobody {
-                Nobody::Off => return,
-                Nobody::Briefly => BRIEFLY,
-                Nobody::UntilBound => UNTIL_BOUND,
-            };
-            self.times += 1;
-            guard.listed.store(0, Relaxed);
-            self.shared.attached.store(self.times, Relaxed);
-            guard.nobody_ticks.store(ticks, Relaxed);
-            self.wake();
+    }
+
+    /// What it has to do without, as far as that is known.
+    pub fn missing(&self) -> Option<&'static str> {
+        match self.nobody? {
+            Nobody::Off => Some("drops are not seen: what is for nobody is not shed"),
+            Nobody::Briefly => {
+                Some("binds are not seen: what is for nobody is remembered for 50 ms, not for 1 s")
+            }
+            Nobody::UntilBound => None,
         }
     }
 

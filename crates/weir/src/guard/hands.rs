@@ -21,7 +21,7 @@ use kern::journal::Fate;
 use kern::keeper::Keeper;
 use kern::settings::Access;
 use policy::causes::{Refusal, Release};
-use policy::marking::{IN_PEACE_MAX, LOOKS};
+use policy::marking::LOOKS;
 use policy::settling::PROD_MOST;
 use policy::switch::ModeSwitch;
 use policy::{MILLISECOND, Nanos};
@@ -29,12 +29,14 @@ use policy::{MILLISECOND, Nanos};
 use super::dispatch::Dispatch;
 use super::gauge::Gauge;
 use super::keeping::{Kept, keep};
-use super::marking::{Marking, Unmarked};
+use super::marking::{Marking, Search, Unmarked};
 use super::messages::{Adopted, Command, End, Order, Report, Reports};
 use super::prod::Prod;
 use super::pulse::Pulse;
 use super::source::Source;
 use super::{clock, plan, sched};
+
+mod marks;
 
 /// Stack of the thread, bytes: journals are written from it.
 const STACK: usize = 512 * 1024;
@@ -62,6 +64,8 @@ struct Life {
     changes: Vec<Change>,
     /// Since when it is a user of the XDP program, to be marked in peace.
     in_peace: Option<Nanos>,
+    /// A socket is looked for to take the place of its ring.
+    improving: Option<Search>,
 }
 
 /// A poller, as the hands know it.
@@ -211,6 +215,7 @@ impl Work {
             marking,
             kept: None,
             in_peace: None,
+            improving: None,
             changes: Vec::new(),
         };
         if life.source.marks_in_peace && life.source.hold_rx().is_ok() {
@@ -272,6 +277,9 @@ impl Work {
         self.h.pollers[poller].prod.need(now + PROD_MOST);
         match self.change(source.slot, poller) {
             Ok((handle, revoked)) => {
+                if handle.is_ring() {
+                    self.improve(source.slot, now);
+                }
                 let adopted = Adopted { source: Arc::clone(source), handle, switch, evidence, revoked };
                 match self.h.pollers[poller].commands.send(Command::Adopt(adopted)) {
                     Ok(()) => self.attach.push(Arc::clone(source)),
@@ -417,6 +425,9 @@ impl Work {
         self.attach.retain(|s| !Arc::ptr_eq(s, &source));
         if let Some(life) = self.lives.get_mut(&source.slot).filter(|l| Arc::ptr_eq(&l.source, &source)) {
             life.phase = Phase::Interrupt;
+            if life.improving.take().is_some() {
+                life.marking.end(&self.h.views);
+            }
             life.marking.give_back(handle);
         }
         self.leaving.retain(|l| !Arc::ptr_eq(&l.source, &source));
@@ -455,32 +466,6 @@ impl Work {
         let _gentle = sched::Gentle::begin();
         if let Err(e) = source.hold_rx() {
             self.h.reports.send(Report::Warning { source, text: format!("no XDP program ({e}): no shed") });
-        }
-    }
-
-    /// Notes which handles packets have marked; ends marking when all are, or when some have waited long enough while
-    /// others got packets.
-    fn look_at_marks(&mut self) {
-        let now = clock::now();
-        let mut new = false;
-        for life in self.lives.values_mut().filter(|l| l.in_peace.is_some() && l.phase == Phase::Interrupt) {
-            new |= life.marking.look(&self.h.views);
-        }
-        let waits = |l: &&mut Life| {
-            l.in_peace.is_some_and(|since| l.marking.is_marked() || now.saturating_sub(since) > IN_PEACE_MAX)
-        };
-        let mut lives = std::mem::take(&mut self.lives);
-        lives.values_mut().filter(waits).for_each(|l| self.end_peace(l));
-        let waiting = lives.values().any(|l| l.in_peace.is_some());
-        self.lives = lives;
-        let next = if new { LOOKS.0 } else { (2 * self.look.1).min(LOOKS.1) };
-        self.look = (if waiting { now + next } else { Nanos::MAX }, next);
-    }
-
-    fn end_peace(&self, life: &mut Life) {
-        if life.in_peace.take().is_some() {
-            life.source.now.is_marking.store(false, Relaxed);
-            life.source.release_rx(0);
         }
     }
 }

@@ -11,6 +11,7 @@ use kern::journal::{ClaimError, Journal, Outcome};
 use kern::keeper::Keeper;
 use kern::netns;
 use kern::settings::Access;
+use policy::marking;
 
 use super::plan::{self, Found, LeftAlone, Wish};
 use super::sched;
@@ -19,8 +20,6 @@ use crate::error::{failed, missing, usage};
 
 /// Packets in the ring of a device that does not tell: that of veth.
 const RING_GUESS: u32 = 256;
-/// Packets without a NAPI id after which no more are waited for.
-const MUTE_PACKETS: u64 = 32;
 
 /// Where an interface is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -406,7 +405,7 @@ impl Interface {
     /// Packets come, and none tells a NAPI id: then no source can be taken over.
     pub fn is_mute(&self, access: &mut Access) -> bool {
         self.sources.iter().all(|s| s.now.napi_id.load(Relaxed) == 0)
-            && self.received(access).saturating_sub(self.learning_from) >= MUTE_PACKETS
+            && self.received(access).saturating_sub(self.learning_from) >= marking::MUTE_PACKETS
     }
 
     /// Sources whose ids packets have told since the last call: they can be taken over from here on.

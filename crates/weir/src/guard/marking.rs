@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use kern::guard::{Handle, Reach, Steering, Views};
 use policy::marking::{self, MARKS_MAX, NAP, PATIENCE, SPARE, Told, Way};
-use policy::{MILLISECOND, lease};
+use policy::{MILLISECOND, Nanos, lease};
 
 use super::clock;
 use super::source::Source;
@@ -32,6 +32,24 @@ pub enum Unmarked {
     /// The kernel gives no socket.
     #[error(transparent)]
     Io(#[from] std::io::Error),
+}
+
+/// The search for a socket in place of a ring.
+#[derive(Clone, Copy, Debug)]
+pub struct Search {
+    /// When it began.
+    pub since: Nanos,
+    /// Datagrams and frames that it took, and that told nothing.
+    pub lost: u32,
+    /// How many frames had been rewritten when one more was asked for.
+    asked_at: Option<u64>,
+}
+
+impl Search {
+    /// From `now` on.
+    pub fn begin(now: Nanos) -> Self {
+        Self { since: now, lost: 0, asked_at: None }
+    }
 }
 
 /// The handle of a source while nobody polls through it, and how it is marked.
@@ -70,6 +88,35 @@ impl Marking {
         self.handle.arm(1)?;
         let other = fresh(&self.source, self.steering.is_some())?;
         Ok(std::mem::replace(&mut self.handle, other))
+    }
+
+    /// While a ring is lent: asks for a datagram or a frame that marks the socket which took its place, and gives that once one
+    /// did.
+    pub fn improve(&mut self, views: &Views, search: &mut Search) -> Option<Handle> {
+        let known = self.handle.napi_id().ok()?;
+        let got = known.is_none() && self.handle.got_something();
+        let marked = views.rx_stats[self.source.slot].marked.load(Relaxed);
+        let dropped = search.asked_at.is_some_and(|at| at != marked);
+        match marking::told(known, got, self.source.now.napi_id.load(Relaxed)) {
+            Told::Id(_) => {
+                self.end(views);
+                self.handle.seal().ok()?;
+                return self.lend().ok();
+            }
+            Told::Never => {
+                search.lost += 1;
+                self.replace().ok()?;
+            }
+            // A frame was rewritten, and a firewall has dropped it.
+            Told::Nothing if dropped => search.lost += 1,
+            Told::Nothing => {}
+        }
+        self.steer(0);
+        if self.source.rx_attached() && search.asked_at != Some(marked) {
+            search.asked_at = Some(marked);
+            rewrite(&self.source, views, &self.handle, SPARE);
+        }
+        None
     }
 
     /// The handle is back.

@@ -5,10 +5,13 @@
 //!                           |                  |
 //!                           +----- Report -----+--> control loop
 //! ```
-//! A source's handle and mode switch move inside the messages, so that each has one owner at any time.
+//! A source's handle and mode switch move inside the messages, so that each has one owner at any time. This bounds orders and
+//! commands too: a source is in one of them at most, and a thread gets its next beat when it has answered the last. Reports are
+//! bounded by number ([`REPORTS_MAX`]): a control loop that stands still costs no memory, and what it missed is counted.
 
 use std::sync::Arc;
-use std::sync::mpsc::Sender;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::mpsc::SyncSender;
 
 use kern::guard::Handle;
 use kern::journal::Outcome;
@@ -24,6 +27,13 @@ use super::source::Source;
 pub enum Command {
     /// Poll the source from now on: its settings are those of poll mode.
     Adopt(Adopted),
+    /// Poll the source through this socket from here on: a ring costs more.
+    Upgrade {
+        /// Which.
+        source: Arc<Source>,
+        /// Marked and armed.
+        handle: Handle,
+    },
     /// New options.
     Configure(Config),
     /// The consumer's socket is closed.
@@ -125,11 +135,16 @@ pub struct Adopted {
     pub revoked: u32,
 }
 
+/// Reports that wait for the control loop at most: some for each source, and the consumers that are found.
+pub const REPORTS_MAX: usize = 1024;
+
 /// The way to the control loop.
 #[derive(Clone)]
 pub struct Reports {
     /// The queue.
-    pub to: Sender<Report>,
+    pub to: SyncSender<Report>,
+    /// Counts those that did not fit.
+    pub lost: Arc<AtomicU64>,
     /// Wakes the control loop after a report.
     pub notify: Arc<dyn Fn() + Send + Sync>,
 }
@@ -137,8 +152,10 @@ pub struct Reports {
 impl Reports {
     /// Tells it.
     pub fn send(&self, report: Report) {
-        // The control loop that does not listen any more is ending this process.
-        let _ = self.to.send(report);
+        // Nobody waits here. A control loop that does not listen any more is ending this process.
+        if self.to.try_send(report).is_err() {
+            self.lost.fetch_add(1, Relaxed);
+        }
         (self.notify)();
     }
 }

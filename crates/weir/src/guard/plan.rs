@@ -11,15 +11,9 @@ use kern::guard::SOURCES;
 use kern::journal::{Journal, Outcome};
 use kern::napi::{Napi, Threaded};
 use kern::settings::{Access, Setting, Value};
-use policy::MILLISECOND;
+use policy::host::{DEFER, FIRST_FLUSH};
 
 use super::sched;
-
-/// Timer expiries without a turn after which the kernel goes back to interrupts; each turn resets the count.
-const DEFER: u64 = 8;
-/// Flush timeout from a takeover until it has settled, ns: while other sources are taken over, which takes some ms each under
-/// flood, the kernel is not to take this one back. No more: so long may a packet wait if guard and keeper die.
-const FIRST_FLUSH: u64 = 20 * MILLISECOND;
 
 /// A journal that the threads of the guard share.
 pub type Shared = Arc<Mutex<Journal>>;

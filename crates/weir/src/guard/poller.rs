@@ -15,7 +15,7 @@ use policy::contention::Pauses;
 use policy::holding::Holding;
 use policy::poller::{Action, Config, Poller as Policy};
 use policy::settling::Settling;
-use policy::turns::Turns;
+use policy::turns::{PROOF_TRIES, REFUSED_NAP, Turns};
 use policy::{Nanos, lease};
 
 use super::clock;
@@ -29,11 +29,6 @@ use super::sched::{self, Class};
 use super::source::Source;
 
 mod turn;
-
-/// Tries of the first turn: the NAPI may belong to a softirq that is about to end. It ends after at most 64 packets,
-/// which on the slowest machine takes some milliseconds.
-const PROOF_TRIES: u32 = 200;
-const PROOF_NAP: Duration = Duration::from_micros(50);
 
 /// Everything a poller's thread needs.
 pub struct Poller {
@@ -197,6 +192,14 @@ impl Loop {
     fn obey(&mut self, command: Command) {
         match command {
             Command::Adopt(adopted) => self.adopt(adopted),
+            Command::Upgrade { source, handle } => {
+                let polled = self.polled.get_mut(source.slot).and_then(Option::as_mut);
+                // It may have been given back meanwhile.
+                if let Some(polled) = polled.filter(|p| Arc::ptr_eq(&p.source, &source)) {
+                    polled.handle = handle;
+                    polled.turns = Turns::default();
+                }
+            }
             Command::Configure(config) => self.policy.configure(config),
             Command::Forget(consumer) => {
                 if self.policy.forget(consumer) {
@@ -297,7 +300,7 @@ impl Loop {
             if stat.own_polls.load(Relaxed) != polls {
                 return true;
             }
-            std::thread::sleep(PROOF_NAP);
+            std::thread::sleep(Duration::from_nanos(REFUSED_NAP));
         }
         false
     }

@@ -5,11 +5,11 @@ use super::state::Event;
 use super::state::{State, UNSET, bucket, place};
 use crate::check::Packet;
 use crate::cpu::{Class, Cpu, Scheduler, Thread};
-use crate::engine::{MS, Nanos, SEC};
+use crate::engine::Nanos;
 use policy::causes::{Cause, Fallback, Refusal};
 use policy::contention::{Contention, Pauses};
 use policy::dispatch::{Dispatch, Order, Traffic};
-use policy::host::Host;
+use policy::host::{Host, THOROUGH, TICK};
 use policy::lending::{self, Lending, Pause};
 use policy::poller::{Action, Config, Poller, Turned, WakeOn};
 use policy::settling::Settling;
@@ -22,10 +22,6 @@ const SOURCE: usize = 0;
 const FIFO: Class = Class::Fifo(1);
 /// The one CPU.
 const CPU: usize = 0;
-/// Between two looks of the guard at what sources carried, and at whether programs still compete.
-const TICK: Nanos = 200 * MS;
-/// See [`TICK`].
-const THOROUGH: Nanos = SEC;
 /// Time of a system call that does nothing.
 const YIELD_COST: Nanos = 300;
 

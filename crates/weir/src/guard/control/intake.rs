@@ -7,13 +7,15 @@ use std::sync::atomic::Ordering::Relaxed;
 use kern::cpus::CpuSet;
 use kern::guard::When;
 use policy::causes::{Fallback, Release};
+use policy::gate::AFTER;
+use policy::host::STAYS;
 use policy::{MILLISECOND, Nanos};
 
 use super::super::clock;
 use super::super::interface::Interface;
 use super::super::messages::{Command, Report};
 use super::super::source::Source;
-use super::{Control, RX_IDLE, State, Worker};
+use super::{Control, State, Worker};
 use crate::parse::{Ablate, Mode};
 
 /// Interfaces that stand on one guarded interface, and it, whose packets count as its own.
@@ -77,9 +79,7 @@ impl Control {
             }
             Report::TakenOver { source, time, evidence } => {
                 self.mode_switches += 1;
-                // Here, not in the poller: attaching waits for the whole kernel.
-                let _ = self.gauges.watch_idle(true);
-                self.gate.look(&mut self.gauges, clock::now());
+                self.attach_at = self.attach_at.min(clock::now() + AFTER);
                 let mine = |w: &&Worker| w.cpu == source.now.cpu.load(Relaxed) as usize;
                 let known = self.sessions.any(clock::now(), &self.opts.classes);
                 if let Some(worker) = self.workers.iter().find(mine).filter(|_| known) {
@@ -216,7 +216,7 @@ impl Control {
         }
         let idle = |i: &Interface| {
             i.rx_when.0 == When::Takeover
-                && i.rx.as_ref().is_some_and(|rx| rx.detach_idle(now.saturating_sub(RX_IDLE)))
+                && i.rx.as_ref().is_some_and(|rx| rx.detach_idle(now.saturating_sub(STAYS)))
         };
         self.interfaces.iter().any(idle);
     }

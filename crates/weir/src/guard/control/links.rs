@@ -45,7 +45,7 @@ impl Control {
             return result;
         }
         if self.opts.ablate.contains(&Ablate::Release) {
-            timing = policy::switch::Timing { hold_min: NEVER, hold_max: NEVER, ..timing };
+            timing = timing.unreleased();
         }
         // The hands know a source before anybody can order its takeover.
         if full_polls > 0 {

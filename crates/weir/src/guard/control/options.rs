@@ -76,7 +76,8 @@ impl Control {
             let why = "can be frozen together with this guard: its cgroup does not let it go";
             ("keeper".to_owned(), why.to_owned())
         });
-        refused.chain(netdev).chain(modes).chain(pollers).chain(keeper).collect()
+        let gate = self.gate.missing().map(|why| ("gate".to_owned(), why.to_owned()));
+        refused.chain(netdev).chain(modes).chain(pollers).chain(keeper).chain(gate).collect()
     }
     /// One line for the service manager.
     pub(super) fn headline(&self) -> String {

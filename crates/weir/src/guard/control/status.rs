@@ -59,6 +59,7 @@ impl Maker {
             interval_s: if first { 0.0 } else { interval as f64 / 1e9 },
             mode_switches: control.mode_switches,
             log_lines_dropped: crate::out::dropped(),
+            messages_lost: control.reports_lost.load(Relaxed),
             consumers_refused: control.consumers.refused,
             consumers_evicted: control.consumers.evicted,
             consumers_untold: views.overflow_stats.iter().map(|s| s.untold.load(Relaxed)).sum(),

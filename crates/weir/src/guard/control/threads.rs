@@ -62,7 +62,7 @@ impl Control {
         Ok(())
     }
     pub(super) fn reports(&self) -> Reports {
-        Reports { to: self.reports.0.clone(), notify: self.notifier() }
+        Reports { to: self.reports.0.clone(), lost: Arc::clone(&self.reports_lost), notify: self.notifier() }
     }
     /// The number that the slowest thread has answered; `None` if one has ended.
     pub(super) fn slowest(&self, watch: Option<&JoinHandle<anyhow::Result<()>>>) -> Option<u64> {
@@ -86,6 +86,7 @@ impl Control {
             views: Arc::clone(&self.gauges.views),
             dispatch: Arc::clone(&self.dispatch),
             new: self.new_consumers.0.clone(),
+            lost: Arc::clone(&self.reports_lost),
             notify: self.notifier(),
             lending: Arc::clone(&self.lending),
             stop: Arc::clone(stop),

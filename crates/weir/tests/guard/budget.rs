@@ -1,0 +1,42 @@
+//! Softirq that takes more than the budget from programs is overload, while no queue is full anywhere (MR-27).
+
+use std::time::{Duration, Instant};
+
+use crate::common::procs::{sources, timely};
+use crate::common::world::{PORT, World, bind_to};
+use crate::common::{HOST_CPU, alone, ms, possible, rounds, within};
+
+/// Packets/s for a port that nobody has: work for softirq without a consumer.
+const RATE: f64 = 150e3;
+
+#[test]
+fn softirq_over_the_budget_is_taken_over_soon_root() {
+    if !possible("softirq_over_the_budget_is_taken_over_soon_root") {
+        return;
+    }
+    let _alone = alone();
+    let world = World::new("budget", 1);
+    world.prime(0);
+    let mut slowest = Duration::ZERO;
+    for _ in 0..rounds(3, 30) {
+        let guard = world.guard(&["--reserve", "95"]);
+        let hog = std::thread::spawn(|| {
+            bind_to(&[HOST_CPU]);
+            let begin = Instant::now();
+            while begin.elapsed() < ms(2500) {
+                std::hint::spin_loop();
+            }
+        });
+        let load = world.send(&[(0, PORT)], &[], &[(ms(2000), RATE)]);
+        let took = within("takeover", ms(2000), || world.taken(0));
+        let source = sources(&guard.ask(&world)).remove(0);
+        assert!(source["reason"].as_str().unwrap().contains("more than the budget"), "{source:#}");
+        slowest = slowest.max(took);
+        drop(load);
+        hog.join().unwrap();
+        assert_eq!(guard.stop().0.code(), Some(0));
+    }
+    println!("slowest takeover for the budget: {slowest:.1?}");
+    // A window of 10 ms tells that it is near, two more that it is over while a program wants the CPU.
+    timely("takeover for the budget", slowest, ms(50));
+}

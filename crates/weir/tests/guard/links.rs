@@ -1,0 +1,215 @@
+//! Interfaces go down, change their name, disappear and come back; the guard says so, waits, and keeps the others.
+
+use std::time::{Duration, Instant};
+
+use crate::common::procs::{Guard, Sink, state};
+use crate::common::quiet::{settles, undisturbed};
+use crate::common::world::{FLOOD, PORT, World};
+use crate::common::{PATIENCE, alone, ms, possible, rounds, within};
+
+/// What is guarded again must be so in this time.
+const RETURN: Duration = ms(5000);
+/// Share of the goodput from before that counts as kept or back; the CPUs may be shared with other programs.
+const KEPT: f64 = 0.6;
+
+/// Two guarded inputs under one flood.
+struct Scene<'a> {
+    world: &'a World,
+    guard: Guard,
+    sinks: [Sink; 2],
+    full: [f64; 2],
+}
+
+impl Scene<'_> {
+    fn pids(&self) -> [u32; 3] {
+        [self.guard.pid(), self.sinks[0].pid(), self.sinks[1].pid()]
+    }
+
+    /// What the guard says of the first interface, within its looks around.
+    fn becomes(&mut self, wanted: &str, line: &[&str], since: Instant) {
+        let (world, guard) = (self.world, &self.guard);
+        let took = within(wanted, ms(1000), || state(&guard.ask(world), "in0") == wanted);
+        let said = guard.said_since(since, line);
+        assert!(said.is_some(), "no line with {line:?} for {wanted}: {:#?}", guard.all());
+        println!("  {wanted} after {:.0} ms: {}", took.as_secs_f64() * 1e3, said.unwrap());
+        assert!(self.guard.alive());
+    }
+
+    /// The other interface is guarded as before.
+    fn other_goes_on(&mut self, when: &str) {
+        let pids = self.pids();
+        // A machine below this one that stops for a moment halves one window, what the guard does wrong halves all.
+        let mut shares =
+            [0; 3].map(|_| undisturbed(&pids, || self.sinks[1].window(ms(300))).pps / self.full[1]);
+        shares.sort_by(f64::total_cmp);
+        println!("  {when}: the other reads {shares:.2?} of before");
+        let status = self.guard.ask(self.world);
+        let kept = shares[1] >= KEPT && shares[0] >= KEPT / 3.0;
+        assert!(kept, "{when}: the other reads {shares:.2?} of before: {status:#}");
+        assert_eq!(state(&self.guard.ask(self.world), "in1"), "guarded", "{when}");
+        assert!(self.world.taken(1), "{when}: the other is not polled");
+    }
+
+    /// The first interface is guarded again, polled, and its program reads.
+    fn returns(&mut self, line: &[&str], since: Instant) {
+        let begin = Instant::now();
+        let (world, guard) = (self.world, &self.guard);
+        within("guarded again", RETURN, || state(&guard.ask(world), "in0") == "guarded");
+        let guarded = begin.elapsed();
+        let pids = self.pids();
+        let late = || format!("not polled again: {:#}", guard.ask(world));
+        settles(&pids, RETURN * PATIENCE, || world.taken(0), late);
+        let polled = begin.elapsed();
+        let (full, sink) = (self.full[0], &mut self.sinks[0]);
+        let late = || format!("its program does not read again: {:#}", self.guard.ask(self.world));
+        settles(&pids, RETURN * PATIENCE, || sink.window(ms(100)).pps >= KEPT * full, late);
+        within(&format!("a line with {line:?}"), ms(1000), || self.guard.said_since(since, line).is_some());
+        println!(
+            "  guarded again after {:.0} ms, polled after {:.0} ms, reads after {:.0} ms: {}",
+            guarded.as_secs_f64() * 1e3,
+            polled.as_secs_f64() * 1e3,
+            begin.elapsed().as_secs_f64() * 1e3,
+            self.guard.said_since(since, line).unwrap()
+        );
+    }
+}
+
+/// Lines of one kind about one interface come at most once a second.
+fn announce(what: &str) {
+    std::thread::sleep(ms(1100));
+    println!("{what}");
+}
+
+#[test]
+fn interfaces_come_and_go_root() {
+    if !possible("interfaces_come_and_go_root") {
+        return;
+    }
+    let _alone = alone();
+    let world = World::new("links", 2);
+    let away = testkit::NetNs::new("away");
+    let mut sinks = [world.sink(0, PORT), world.sink(1, PORT + 1)];
+    let guard = world.guard(&[]);
+    let _load = world.send(&[(0, PORT), (1, PORT + 1)], &[0, 1], &[(ms(300_000), FLOOD)]);
+    within("both are taken over", ms(200), || world.taken(0) && world.taken(1));
+    std::thread::sleep(ms(200));
+    let full = undisturbed(&[guard.pid(), sinks[0].pid(), sinks[1].pid()], || {
+        sinks.iter_mut().for_each(Sink::reset);
+        std::thread::sleep(ms(500));
+        [sinks[0].report().pps, sinks[1].report().pps]
+    });
+    println!("goodput under flood {:.0} and {:.0} k/s", full[0] / 1e3, full[1] / 1e3);
+    let mut scene = Scene { world: &world, guard, sinks, full };
+    for _ in 0..rounds(1, 10) {
+        announce("down and up");
+        let since = Instant::now();
+        world.sh("ip link set in0 down");
+        scene.becomes("down", &["lost", "in0", "down"], since);
+        scene.other_goes_on("while down");
+        let since = Instant::now();
+        // What an administrator's tools put back.
+        world.sh("ip link set in0 up");
+        world.sh("ip neigh replace 198.18.0.2 lladdr 02:00:00:00:02:00 dev in0");
+        scene.returns(&["found", "in0"], since);
+
+        announce("renamed and back");
+        let since = Instant::now();
+        world.sh("ip link set in0 name other0");
+        within("the line", ms(1000), || {
+            scene.guard.said_since(since, &["renamed", "in0", "other0"]).is_some()
+        });
+        scene.other_goes_on("while renamed");
+        assert_eq!(state(&scene.guard.ask(&world), "in0"), "guarded", "a name is no reason to let go");
+        let pids = scene.pids();
+        let (full, sink) = (scene.full[0], &mut scene.sinks[0]);
+        settles(
+            &pids,
+            ms(900),
+            || sink.window(ms(300)).pps >= KEPT * full,
+            || "renamed, it reads too little".into(),
+        );
+        let since = Instant::now();
+        world.sh("ip link set other0 name in0");
+        scene.returns(&["renamed", "other0", "in0"], since);
+
+        announce("deleted and made again");
+        let since = Instant::now();
+        world.sh("ip link del in0");
+        scene.becomes("gone", &["lost", "in0", "gone"], since);
+        scene.other_goes_on("while it does not exist");
+        assert_eq!(world.journals().len(), 1, "only the other's journal is left");
+        let since = Instant::now();
+        world.connect(0);
+        scene.returns(&["back", "in0"], since);
+
+        announce("moved to another namespace and back");
+        let since = Instant::now();
+        world.sh(&format!("ip link set in0 netns {}", away.name()));
+        scene.becomes("gone", &["lost", "in0", "gone"], since);
+        scene.other_goes_on("while it is away");
+        let link = away.sh("ip", &["-d", "link", "show", "in0"]);
+        assert!(!link.contains("xdp"), "it took weir's program along: {link}");
+        away.sh("ip", &["link", "set", "in0", "netns", world.host.name()]);
+        let since = Instant::now();
+        world.prepare(0);
+        scene.returns(&["back", "in0"], since);
+        assert!(scene.guard.alive());
+    }
+    let Scene { guard, .. } = scene;
+    assert_eq!(guard.stop().0.code(), Some(0));
+    for n in [0, 1] {
+        assert!(!world.taken(n), "in{n} has weir's settings after the stop");
+        let link = world.sh(&format!("ip -d link show dev in{n}"));
+        assert!(!link.contains("xdp"), "{link}");
+    }
+    assert_eq!(world.journals(), Vec::<std::path::PathBuf>::new());
+}
+
+#[test]
+fn an_interface_that_is_down_at_first_is_guarded_later_root() {
+    if !possible("an_interface_that_is_down_at_first_is_guarded_later_root") {
+        return;
+    }
+    let _alone = alone();
+    let world = World::new("later", 1);
+    let mut sink = world.sink(0, PORT);
+    for pause in [0, 50, 1000] {
+        world.sh("ip link set in0 down");
+        let guard = world.guard(&[]);
+        std::thread::sleep(ms(pause));
+        world.sh("ip link set in0 up");
+        world.sh("ip neigh replace 198.18.0.2 lladdr 02:00:00:00:02:00 dev in0");
+        let load = world.send(&[(0, PORT)], &[], &[(ms(300_000), FLOOD)]);
+        let took = within("taken over", RETURN, || world.taken(0));
+        assert_eq!(state(&guard.ask(&world), "in0"), "guarded");
+        println!("set up {pause} ms after the start, polled {:.0} ms later", took.as_secs_f64() * 1e3);
+        within("its program reads", RETURN, || sink.window(ms(100)).received > 1000);
+        drop(load);
+        assert_eq!(guard.stop().0.code(), Some(0));
+    }
+}
+
+#[test]
+fn undo_waits_for_an_interface_that_is_down_root() {
+    if !possible("undo_waits_for_an_interface_that_is_down_root") {
+        return;
+    }
+    let _alone = alone();
+    let world = World::new("undown", 2);
+    let mut guard = world.guard(&[]);
+    let _sink = world.sink(0, PORT);
+    let load = world.send(&[(0, PORT)], &[], &[(ms(300_000), FLOOD)]);
+    within("takeover", ms(200), || world.taken(0));
+    guard.kill_both();
+    drop(load);
+    world.sh("ip link set in0 down");
+    let (code, out, err) = world.undo();
+    assert_eq!((code, err.as_str()), (1, ""), "{out}");
+    assert!(out.contains("waiting") && out.contains("set it up and run weir undo again"), "{out}");
+    assert_eq!(world.journals().len(), 1, "only that of the interface that is down is left");
+    world.sh("ip link set in0 up");
+    let (code, out, err) = world.undo();
+    assert_eq!((code, err.as_str()), (0, ""), "{out}");
+    assert!(!world.taken(0), "in0 has weir's settings after undo: {out}");
+    assert_eq!(world.undo(), (0, "nothing to undo\n".into(), String::new()));
+}

@@ -1,0 +1,103 @@
+//! Each experiment of the lab in its shortest form: it measures something, judges it, draws it, and leaves nothing.
+
+use std::process::Command;
+
+use crate::common::world::bind_to;
+use crate::common::{HOST_CPU, WIRE_CPU, alone, possible};
+use results::Document;
+
+/// Runs one and answers its result.
+fn run(name: &str, more: &str) -> Document {
+    // The lab needs both CPUs; the lock has bound this thread to one.
+    bind_to(&[WIRE_CPU, HOST_CPU]);
+    let dir = tempfile::tempdir().unwrap();
+    let file = |what: &str| dir.path().join(what).to_string_lossy().into_owned();
+    let (json, html) = (file("result.json"), file("report.html"));
+    let words = format!("lab run {name} --quick --json {json} --html {html} {more}");
+    let output = Command::new(env!("CARGO_BIN_EXE_weir")).args(words.split_whitespace()).output().unwrap();
+    let text = |b: &[u8]| String::from_utf8_lossy(b).into_owned();
+    let (out, err) = (text(&output.stdout), text(&output.stderr));
+    assert!(matches!(output.status.code(), Some(0 | 1)), "{name}: {err}");
+    assert!(out.contains("claim") && out.lines().all(|l| l.chars().count() <= 80), "{out}");
+    let page = std::fs::read_to_string(html).unwrap();
+    let document = Document::read(json.as_ref()).unwrap();
+    assert_eq!(document.experiment, name);
+    assert!(!document.verdict.is_empty(), "{name} judges nothing");
+    assert!(document.panels.iter().all(|p| page.contains(&p.title)), "{name}: a panel is not in the report");
+    let marks = document.panels.iter().flat_map(|p| &p.lines).flat_map(|l| &l.marks);
+    assert!(marks.clone().count() > 0 && marks.clone().all(|m| m.y.is_finite()), "{name}: {document:?}");
+    document
+}
+
+#[test]
+fn no_harm_compares_throughput_root() {
+    if !possible("no_harm_compares_throughput_root") {
+        return;
+    }
+    let installed =
+        |p: &str| ["/usr/bin", "/usr/sbin"].iter().any(|d| std::path::Path::new(d).join(p).exists());
+    if !["iperf3", "nginx", "wrk"].into_iter().all(installed) {
+        eprintln!(
+            "skipped: no_harm_compares_throughput_root needs iperf3, nginx and wrk; apt-get install iperf3 nginx wrk"
+        );
+        return;
+    }
+    let _alone = alone();
+    let document = run("no-harm", "--pairs 1 --duration 200ms");
+    for line in &document.panels[0].lines {
+        assert_eq!(line.marks.len(), 3, "{line:?}");
+        assert!(line.marks.iter().all(|m| m.y > 0.1), "{line:?}");
+    }
+}
+
+#[test]
+fn control_traffic_measures_every_flow_root() {
+    if !possible("control_traffic_measures_every_flow_root") {
+        return;
+    }
+    let _alone = alone();
+    // 1 x is given, so that nothing is searched for.
+    let words = "--repeat 1 --base-pps 200000 --duration 300ms --multiples 4 --arms stock-timer,weir";
+    let document = run("control-traffic", words);
+    let unloaded = document.panels.iter().find(|p| p.title == "unloaded").unwrap();
+    for line in &unloaded.lines {
+        assert!(line.marks.len() == 2 && line.marks.iter().all(|m| m.y > 0.0 && m.y < 50_000.0), "{line:?}");
+    }
+    // Without a flood nobody loses a session; beside one the stock kernel may.
+    assert!(document.verdict.iter().any(|v| v.claim.contains("session")), "{:?}", document.verdict);
+}
+
+#[test]
+fn innocents_are_asked_beside_a_flood_root() {
+    if !possible("innocents_are_asked_beside_a_flood_root") {
+        return;
+    }
+    let _alone = alone();
+    let document = run("innocents", "--duration 200ms --rates 300000 --arms stock-irq,weir");
+    let panel = |title: &str| document.panels.iter().find(|p| p.title == title).unwrap();
+    // Without a flood the server answers, whatever else runs on the machine: half of it is less than that.
+    let hog = panel("beside one hog");
+    assert!(hog.lines.len() == 2 && hog.lines.iter().all(|l| l.marks[0].y > 50.0), "{hog:?}");
+    for kind in ["reader", "closed-port"] {
+        let answered = panel(&format!("answered beside {kind}"));
+        let shares = answered.lines.iter().filter(|l| !l.bound).flat_map(|l| &l.marks);
+        assert!(shares.clone().count() == 2 && shares.clone().all(|m| m.y <= 100.0), "{answered:?}");
+    }
+    assert!(["P11", "P12"].iter().all(|id| document.verdict.iter().any(|v| v.id == *id)));
+}
+
+#[test]
+fn shed_cost_compares_with_a_bare_drop_root() {
+    if !possible("shed_cost_compares_with_a_bare_drop_root") {
+        return;
+    }
+    let _alone = alone();
+    let document = run("shed-cost", "--repeat 1 --duration 200ms");
+    let cost = &document.panels[0];
+    for bare in ["xdp-drop-all", "xdp-read-and-drop"] {
+        let drop = cost.lines.iter().find(|l| l.name == bare).unwrap();
+        assert!(drop.marks.iter().all(|m| (5.0..5000.0).contains(&m.y)), "a bare drop costs {drop:?}");
+        let dropped = document.panels[1].lines.iter().find(|l| l.name == bare).unwrap();
+        assert!(dropped.marks.iter().all(|m| m.y > 95.0), "{bare} lets frames through: {dropped:?}");
+    }
+}
