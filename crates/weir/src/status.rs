@@ -176,6 +176,8 @@ pub struct Source {
     pub turns: Option<u64>,
     /// Polls that were not the poller's while the source was polled.
     pub foreign_polls: Option<u64>,
+    /// What its turns go through while it is polled: `socket`, or `ring` where no packet could mark one yet.
+    pub handle: String,
     /// NAPI id, 0 if unknown.
     pub napi_id: u32,
     /// Changes of mode since the source is known.

@@ -277,6 +277,7 @@ impl Work {
         self.h.pollers[poller].prod.need(now + PROD_MOST);
         match self.change(source.slot, poller) {
             Ok((handle, revoked)) => {
+                source.now.by_ring.store(handle.is_ring(), Relaxed);
                 if handle.is_ring() {
                     self.improve(source.slot, now);
                 }

@@ -67,6 +67,8 @@ pub struct Now {
     holds_rx: AtomicBool,
     /// Taken over because its polls were full, for no other sign.
     pub by_polls: AtomicBool,
+    /// Polled through a ring.
+    pub by_ring: AtomicBool,
 }
 
 /// Counters of a source since it is known.
@@ -96,6 +98,7 @@ impl Now {
             is_marking: AtomicBool::new(false),
             holds_rx: AtomicBool::new(false),
             by_polls: AtomicBool::new(false),
+            by_ring: AtomicBool::new(false),
         }
     }
 }

@@ -133,6 +133,11 @@ impl Maker {
                     packets: Some(delta[0]),
                     turns: Some(delta[1]),
                     foreign_polls: (mode == "poll").then_some(delta[2]),
+                    handle: match (mode, source.now.by_ring.load(Relaxed)) {
+                        ("poll", false) => "socket".to_owned(),
+                        ("poll", true) => "ring".to_owned(),
+                        _ => String::new(),
+                    },
                     napi_id: source.now.napi_id.load(Relaxed),
                     mode_switches: source.switches(),
                     refused_turns: source.counts.refused.load(Relaxed),
