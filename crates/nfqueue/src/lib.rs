@@ -200,9 +200,11 @@ impl Queue {
     pub fn let_nothing_in(&self, accept: bool) -> io::Result<()> {
         let (length, mask) = (0u32.to_be_bytes(), ACCEPT_WHEN_FULL.to_be_bytes());
         let set = (u32::from(accept) * ACCEPT_WHEN_FULL).to_be_bytes();
-        let attributes: [(u16, &[u8]); 3] = [(LENGTH, &length), (MASK, &mask), (FLAGS, &set)];
         let mut request = Vec::new();
-        put(&mut request, (CONFIG, REQUEST, 0), self.number, &attributes);
+        // First what becomes of packets that find it full: of one message the kernel takes the length first, and a packet
+        // that comes in between is dropped.
+        put(&mut request, (CONFIG, REQUEST, 0), self.number, &[(MASK, &mask), (FLAGS, &set)]);
+        put(&mut request, (CONFIG, REQUEST, 0), self.number, &[(LENGTH, &length)]);
         self.send(&request)
     }
 

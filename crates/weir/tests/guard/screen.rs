@@ -1,18 +1,14 @@
 //! A guard finds `weir screen` behind the interface as a consumer, and holds input back while it is full.
 //!
 //! Why these cannot flake: states are waited for while packets come, and no rate or time is compared.
-#![cfg(feature = "bpf")]
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a failed step is a failed test, in helpers too")]
-
-mod common;
 
 use std::process::{Child, Command, Stdio};
 
-use common::foreign::xdp_drop;
-use common::procs::{Guard, signal, sources};
-use common::targets::transit;
-use common::world::{FLOOD, PORT, World, bind_to, near};
-use common::{HOST_CPU, alone, ms, possible, within};
+use crate::common::foreign::xdp_drop;
+use crate::common::procs::{Guard, signal, sources};
+use crate::common::targets::transit;
+use crate::common::world::{FLOOD, PORT, World, bind_to, near};
+use crate::common::{HOST_CPU, alone, ms, possible, within};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
