@@ -1,7 +1,7 @@
 //! What the measured programs share: clocks, a calibrated amount of work, a histogram that one thread writes
 //! and another reads, and the line protocol on standard input.
 //!
-//! The programs contain no weir code and use plain sockets, as any server does. Whatever the lab asks of them
+//! The programs contain no weir code (but `screen` the queue of `nfqueue`) and use plain sockets, as any server does. Whatever the lab asks of them
 //! is answered by a second thread, so that the loop under measurement holds no lock.
 
 pub mod histogram;

@@ -31,6 +31,7 @@
 //! | [`host`] | the options for one host, all defaults | |
 //! | [`poller`] | the next action of one CPU's poller, out of the first four | M&R 6.4, MR-15 |
 //! | [`accept`] | whose accept queue takes a connection, who steals, which flow groups move | Beihang 4, BH-17, BH-20 |
+//! | [`screen`] | which packets a packet screen in user space lets pass | M&R 6.2, MR-25 |
 //! | [`watchdog`] | when the supervisor may hear that the guard is alive | |
 
 pub mod accept;
@@ -53,8 +54,10 @@ pub mod near;
 pub mod netset;
 pub mod overflow;
 pub mod poller;
+pub mod prefix;
 pub mod refusals;
 pub mod rotation;
+pub mod screen;
 pub mod seats;
 pub mod settling;
 pub mod switch;

@@ -12,6 +12,12 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+mod screen;
+mod sim;
+
+pub use screen::ScreenArgs;
+pub use sim::{SimCommand, SimRunArgs, SimTableArgs};
+
 /// The whole command line.
 #[derive(Debug, Parser)]
 #[command(name = "weir", version, subcommand_required = true, arg_required_else_help = true)]
@@ -63,6 +69,20 @@ pub enum Command {
                            Put back after a crash: weir undo       Short help: weir guard -h"
     )]
     Guard(Box<GuardArgs>),
+    /// A packet screen in user space: accept, deny, count by rule
+    #[command(
+        long_about = "Screen packets that a firewall rule queues to this program (NFQUEUE): the first rule that \
+                      accepts or denies a packet decides. Installs no firewall rule itself; it prints the one that \
+                      brings packets to it. A guard on the interface holds input back while the screen is full.",
+        after_help = "RULE: any, PREFIX, src/PREFIX, dst/PREFIX, tcp, udp, icmp, proto/N, tcp/PORTS,\n      \
+                      udp/PORTS, sport/PORTS, dport/PORTS; several in quotes must all hold",
+        after_long_help = "RULE: any, PREFIX, src/PREFIX, dst/PREFIX, tcp, udp, icmp, proto/N, tcp/PORTS,\n      \
+                           udp/PORTS, sport/PORTS, dport/PORTS; several in quotes must all hold,\n      \
+                           as --deny \"src/10.0.0.0/8 tcp/22\".\n\
+                           A bare PREFIX is source or destination, PORTS of tcp and udp the destination's.\n\
+                           Signals: INT and TERM answer what waits, then end."
+    )]
+    Screen(Box<ScreenArgs>),
     /// Ask the running guards: mode, reasons, drops, budget, levels
     #[command(
         long_about = "Ask the running guards what they do and why: mode of each source, drops by place, share of \
@@ -786,115 +806,4 @@ pub struct LabCompareArgs {
     /// Second result
     #[arg(value_name = "B.json")]
     pub b: PathBuf,
-}
-
-/// `weir sim`.
-#[derive(Debug, Subcommand)]
-pub enum SimCommand {
-    /// Experiments by name, with machine and requirements
-    List(SimListArgs),
-    /// Run one experiment
-    #[command(
-        long_about = "Run one experiment on a simulated machine. The same policies that guard real hosts decide. The \
-                      result depends on experiment, settings and seed alone: not on this machine, its load or \
-                      --jobs. Needs no privileges.",
-        after_help = "Experiments: weir sim list       One as a file: weir sim show NAME"
-    )]
-    Run(SimRunArgs),
-    /// The text of an experiment, to copy and change, with all settings
-    Show(SimShowArgs),
-    /// Curves against the marks of the papers' figures
-    Table(SimTableArgs),
-}
-
-/// `weir sim list`.
-#[derive(Debug, Args)]
-#[command(override_usage = "weir sim list [OPTIONS]")]
-pub struct SimListArgs {
-    /// One JSON document
-    ///
-    /// weir sim list --json
-    #[arg(long)]
-    pub json: bool,
-}
-
-/// `weir sim run`.
-#[derive(Debug, Clone, Args)]
-#[command(override_usage = "weir sim run NAME|FILE [OPTIONS]")]
-pub struct SimRunArgs {
-    /// Experiment, or a file of your own
-    #[arg(value_name = "NAME|FILE")]
-    pub name: String,
-
-    /// Arms, with commas [all]
-    ///
-    /// weir sim run quota --arms quota-5,quota-inf
-    #[arg(long, value_name = "LIST", value_delimiter = ',')]
-    pub arms: Option<Vec<String>>,
-
-    /// Another value of a setting, in all arms; may be repeated
-    ///
-    /// weir sim run quota --set ring=64 --set "wire=6.72us"
-    #[arg(long, value_name = "KEY=VALUE", value_parser = parse::setting)]
-    pub set: Vec<(String, String)>,
-
-    /// Of every random number [1]
-    ///
-    /// weir sim run quota --seed 7
-    #[arg(long, value_name = "N", value_parser = parse::seed)]
-    pub seed: Option<u64>,
-
-    /// Threads, 1 to 256 [one per CPU]
-    ///
-    /// weir sim run quota --jobs 1
-    #[arg(long, value_name = "N", value_parser = parse::between::<1, 256>)]
-    pub jobs: Option<u32>,
-
-    /// Check packet by packet; exits 1 if a checker finds something
-    ///
-    /// weir sim run quota --strict
-    #[arg(long)]
-    pub strict: bool,
-
-    /// Write the result, schema weir.lab/1
-    ///
-    /// weir sim run quota --json quota.json
-    #[arg(long, value_name = "FILE", help_heading = "Output")]
-    pub json: Option<PathBuf>,
-
-    /// Draw the curves, with the paper's marks, one file
-    ///
-    /// weir sim run quota --html quota.html
-    #[arg(long, value_name = "FILE", help_heading = "Output")]
-    pub html: Option<PathBuf>,
-}
-
-/// `weir sim show`.
-#[derive(Debug, Args)]
-#[command(override_usage = "weir sim show NAME")]
-pub struct SimShowArgs {
-    /// Experiment
-    #[arg(value_name = "NAME")]
-    pub name: String,
-}
-
-/// `weir sim table`.
-#[derive(Debug, Args)]
-#[command(override_usage = "weir sim table [NAME...] [OPTIONS]")]
-pub struct SimTableArgs {
-    /// Experiments [all with marks]
-    #[arg(value_name = "NAME")]
-    pub names: Vec<String>,
-
-    /// Another value of a setting; may be repeated
-    ///
-    /// weir sim table quota --set "receive=150us"
-    #[arg(long, value_name = "KEY=VALUE", value_parser = parse::setting)]
-    pub set: Vec<(String, String)>,
-
-    /// Of every random number [1]
-    ///
-    /// weir sim table --seed 7
-    #[arg(long, value_name = "N", value_parser = parse::seed)]
-    pub seed: Option<u64>,
 }

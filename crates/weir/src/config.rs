@@ -61,30 +61,10 @@ pub struct File {
 impl File {
     /// Reads and checks a file of at most 64 KiB. Only a regular file: SIGHUP reads it again.
     pub fn read(path: &Path) -> Result<File, Error> {
-        let name = shown(&path.to_string_lossy());
-        let unreadable =
-            |err: std::io::Error| Error::Usage(format!("{name}: cannot be read ({err}); give a TOML file"));
-        let meta = std::fs::metadata(path).map_err(unreadable)?;
-        if !meta.is_file() {
-            return Err(Error::Usage(format!("{name}: not a regular file; give a TOML file")));
-        }
-        let mut bytes = Vec::new();
-        std::fs::File::open(path)
-            .and_then(|file| file.take(FILE_MAX + 1).read_to_end(&mut bytes))
-            .map_err(unreadable)?;
-        if bytes.len() as u64 > FILE_MAX {
-            return Err(Error::Usage(format!("{name}: longer than 64 KiB; give a TOML file")));
-        }
-        File::parse(path, bytes)
+        File::parse(path, text_of(path, "a TOML file")?)
     }
 
-    fn parse(path: &Path, bytes: Vec<u8>) -> Result<File, Error> {
-        let text = String::from_utf8(bytes).map_err(|err| {
-            let valid = err.utf8_error().valid_up_to();
-            let line = err.as_bytes()[..valid].iter().filter(|byte| **byte == b'\n').count() + 1;
-            let name = shown(&path.to_string_lossy());
-            Error::Usage(format!("{name}:{line}: not UTF-8; save the file as UTF-8"))
-        })?;
+    fn parse(path: &Path, text: String) -> Result<File, Error> {
         let mut file = File { path: path.to_owned(), text: text.clone(), ..File::default() };
         let table = DeTable::parse(&text).map_err(|err| {
             let message = err.message().lines().collect::<Vec<_>>().join(", ");
@@ -120,26 +100,59 @@ impl File {
 
     /// The error `message` with its place, as editors and people read it.
     pub fn error(&self, span: &Range<usize>, message: &str) -> Error {
-        let start = self.text.floor_char_boundary(span.start);
-        let line_start = self.text[..start].rfind('\n').map_or(0, |at| at + 1);
-        let line_end = self.text[start..].find('\n').map_or(self.text.len(), |at| start + at);
-        let number = self.text[..start].matches('\n').count() + 1;
-        let before = self.text[line_start..start].chars().count();
-        let end = self.text.floor_char_boundary(span.end.clamp(start, line_end));
-        let marked = self.text[start..end].chars().count().max(1);
-        // One column per character, also for a tab or an escape, so that the caret stands right.
-        let column_text = |c: char| if c.is_control() { ' ' } else { c };
-        let line: String = self.text[line_start..line_end].chars().take(200).map(column_text).collect();
-        let path = shown(&self.path.to_string_lossy());
-        let margin = " ".repeat(number.to_string().len());
-        let pad = " ".repeat(before);
-        let caret = "^".repeat(marked.min(200));
-        let mut text = format!("{path}:{number}:{}: {message}", before + 1);
-        if before < 200 && !line.trim().is_empty() {
-            text += &format!("\n{margin} |\n{number} | {}\n{margin} | {pad}{caret}", line.trim_end());
-        }
-        Error::Usage(text)
+        placed(&self.path, &self.text, span, message)
     }
+}
+
+/// The error `message` about the bytes `span` of the `text` of a file: place, line, and a caret under what is wrong.
+pub fn placed(path: &Path, text: &str, span: &Range<usize>, message: &str) -> Error {
+    let start = text.floor_char_boundary(span.start);
+    let line_start = text[..start].rfind('\n').map_or(0, |at| at + 1);
+    let line_end = text[start..].find('\n').map_or(text.len(), |at| start + at);
+    let number = text[..start].matches('\n').count() + 1;
+    let before = text[line_start..start].chars().count();
+    let end = text.floor_char_boundary(span.end.clamp(start, line_end));
+    let marked = text[start..end].chars().count().max(1);
+    // One column per character, also for a tab or an escape, so that the caret stands right.
+    let column_text = |c: char| if c.is_control() { ' ' } else { c };
+    let line: String = text[line_start..line_end].chars().take(200).map(column_text).collect();
+    let name = shown(&path.to_string_lossy());
+    let margin = " ".repeat(number.to_string().len());
+    let pad = " ".repeat(before);
+    let caret = "^".repeat(marked.min(200));
+    let mut message = format!("{name}:{number}:{}: {message}", before + 1);
+    if before < 200 && !line.trim().is_empty() {
+        message += &format!("\n{margin} |\n{number} | {}\n{margin} | {pad}{caret}", line.trim_end());
+    }
+    Error::Usage(message)
+}
+
+/// The text of a regular file of at most 64 KiB; `wanted` says what to give instead of what is none.
+pub fn text_of(path: &Path, wanted: &str) -> Result<String, Error> {
+    let name = shown(&path.to_string_lossy());
+    let unreadable =
+        |err: std::io::Error| Error::Usage(format!("{name}: cannot be read ({err}); give {wanted}"));
+    let meta = std::fs::metadata(path).map_err(unreadable)?;
+    if !meta.is_file() {
+        return Err(Error::Usage(format!("{name}: not a regular file; give {wanted}")));
+    }
+    let mut bytes = Vec::new();
+    std::fs::File::open(path)
+        .and_then(|file| file.take(FILE_MAX + 1).read_to_end(&mut bytes))
+        .map_err(unreadable)?;
+    if bytes.len() as u64 > FILE_MAX {
+        return Err(Error::Usage(format!("{name}: longer than 64 KiB; give {wanted}")));
+    }
+    decoded(path, bytes)
+}
+
+fn decoded(path: &Path, bytes: Vec<u8>) -> Result<String, Error> {
+    String::from_utf8(bytes).map_err(|err| {
+        let valid = err.utf8_error().valid_up_to();
+        let line = err.as_bytes()[..valid].iter().filter(|byte| **byte == b'\n').count() + 1;
+        let name = shown(&path.to_string_lossy());
+        Error::Usage(format!("{name}:{line}: not UTF-8; save the file as UTF-8"))
+    })
 }
 
 /// One key's value while it is checked.
@@ -212,7 +225,7 @@ mod tests {
     use super::*;
 
     fn parse_text(text: &str) -> Result<File, Error> {
-        File::parse(Path::new("guard.toml"), text.as_bytes().to_vec())
+        File::parse(Path::new("guard.toml"), text.to_owned())
     }
 
     fn error_of(text: &str) -> String {
@@ -293,7 +306,7 @@ mod tests {
     fn hostile_bytes_do_not_reach_the_terminal() {
         let err = error_of("a\u{1b}[31m = 1");
         assert!(!err.contains('\u{1b}'), "{err:?}");
-        let err = File::parse(Path::new("g.toml"), vec![b'a', b'\n', 0xff]).unwrap_err().to_string();
+        let err = decoded(Path::new("g.toml"), vec![b'a', b'\n', 0xff]).unwrap_err().to_string();
         assert_eq!(err, "g.toml:2: not UTF-8; save the file as UTF-8");
         // A tab takes one column, so that the caret stands under the value.
         assert!(error_of("\treserve =\t0").contains("1 |  reserve = 0\n  |            ^"));

@@ -16,6 +16,7 @@ mod out;
 mod outbox;
 mod parse;
 mod predict;
+mod screen;
 mod sim;
 mod status;
 mod undo;
@@ -75,6 +76,7 @@ fn command(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Watch(args) => watch::run(&args, cli.color),
         Command::Explain(args) => explain::run(&args, paint),
         Command::Guard(args) => guard(*args),
+        Command::Screen(args) => screen::run(&args),
         Command::Status(args) => status::run(&args, paint),
         Command::Completions { shell } => install::completions(shell),
         Command::Man { dir } => install::man(&dir),

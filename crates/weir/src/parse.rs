@@ -4,7 +4,9 @@
 use clap::ValueEnum;
 use kern::cpus::CpuSet;
 use policy::classes::{self, Class, Rule, RuleError};
+use policy::screen;
 use std::net::SocketAddr;
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 /// Share that programs keep, percent.
@@ -150,6 +152,27 @@ pub fn rule(text: &str) -> Result<Rule, String> {
             ),
         },
     })
+}
+
+/// A rule of `weir screen`.
+pub fn screen_rule(action: screen::Action, text: &str) -> Result<screen::Rule, String> {
+    screen::Rule::parse(action, text).map_err(|wrong| match text.get(wrong.at) {
+        Some(part) if part != text => format!("{}: {}", crate::out::shown(part), wrong.why),
+        _ => wrong.why,
+    })
+}
+
+/// One queue of netfilter, or a range of at most 64.
+pub fn queues(text: &str) -> Result<RangeInclusive<u16>, String> {
+    const RANGE: &str = "a number, or up to 64 as 0-3";
+    let (first, last) = text.split_once('-').unwrap_or((text, text));
+    let number = |text: &str| text.parse::<u16>().ok();
+    let (first, last) = number(first).zip(number(last)).ok_or_else(|| format!("not queues; give {RANGE}"))?;
+    match last.checked_sub(first) {
+        Some(..64) => Ok(first..=last),
+        Some(_) => Err(format!("too many queues; give {RANGE}")),
+        None => Err(format!("from the larger to the smaller number; give {last}-{first}")),
+    }
 }
 
 /// A number with a unit: us (or µs), ms, s. Decimals are allowed: `1.5ms`.
@@ -346,6 +369,20 @@ mod tests {
         assert!(cpu_pair("0").is_err() && cpu_pair("0,1,2").is_err() && cpu_pair("-1,0").is_err());
         assert_eq!((work("0us"), trial("50ms")), (Ok(Duration::ZERO), Ok(Duration::from_millis(50))));
         assert!(work("2ms").is_err() && trial("61s").is_err());
+    }
+
+    #[test]
+    fn ranges_of_queues() {
+        assert_eq!((queues("7"), queues("0-3"), queues("0-63")), (Ok(7..=7), Ok(0..=3), Ok(0..=63)));
+        for (text, fix) in [
+            ("", "as 0-3"),
+            ("-1", "not queues"),
+            ("0-64", "too many"),
+            ("65536", "not queues"),
+            ("3-1", "give 1-3"),
+        ] {
+            assert!(queues(text).unwrap_err().contains(fix), "{text}");
+        }
     }
 
     #[test]

@@ -80,6 +80,15 @@ fn bad_options_are_one_line_with_the_fix() {
         ("watch --web 192.0.2.1:1", ["--web 192.0.2.1:1: Cannot assign", "give another address or port"]),
         ("explain weir-nosuch", ["weir-nosuch: no such interface", "; "]),
         ("explain --for 1ms", ["--for 1ms: out of range", "500ms to 60s"]),
+        ("screen --deny 10.0.0.1/8", ["--deny 10.0.0.1/8: has bits beyond", "give 10.0.0.0/8"]),
+        ("screen --accept tcp/x", ["--accept tcp/x: not ports", "as 53 or 80,443,8000-8099"]),
+        ("screen --count ssh", ["--count ssh: unknown term", "give any, PREFIX, src/PREFIX"]),
+        ("screen --queue 3-1", ["--queue 3-1: from the larger", "give 1-3"]),
+        ("screen --queue -1", ["--queue -1: not queues", "up to 64 as 0-3"]),
+        ("screen --default drop", ["--default drop: no such choice", "choose from accept, deny"]),
+        ("screen --batch 0", ["--batch 0: out of range", "give 1 to 256"]),
+        ("screen --fail-closed --full accept", ["must not", "give one of them"]),
+        ("screen --rules /nonexistent/x", ["/nonexistent/x: cannot be read", "give a file of rules"]),
         ("status v0", ["v0: one too many", "see weir status -h"]),
         ("predict weir-nosuch", ["weir-nosuch: no such choice", "; "]),
         ("predict --for 10", ["--for 10: no unit", "1s to 10min"]),
@@ -162,6 +171,43 @@ fn bad_configuration_shows_its_place() {
         let margin = lines[2].find("| ").expect("margin") + 2;
         assert_eq!(lines[3].find('^'), Some(margin + column - 1), "{stderr}");
     }
+}
+
+#[test]
+fn a_wrong_rule_of_a_file_shows_its_place() {
+    let dir = tempfile::tempdir().expect("directory");
+    let path = dir.path().join("screen.rules");
+    let file = path.to_str().expect("UTF-8");
+    std::fs::write(&path, "# the outside\naccept udp/53\ndeny  src/10.0.0.1/8 tcp\n").expect("file");
+    let (code, stdout, stderr) = weir_args(&["screen", "--rules", file]);
+    assert_eq!((code, stdout.as_str()), (2, ""));
+    let expected = format!(
+        "error: {file}:3:7: has bits beyond its prefix; give 10.0.0.0/8\n  |\n\
+         3 | deny  src/10.0.0.1/8 tcp\n  |       ^^^^^^^^^^^^^^\n"
+    );
+    assert_eq!(stderr, expected);
+}
+
+#[test]
+fn a_screen_that_is_only_planned_shows_its_rules_and_the_line_of_the_firewall() {
+    let dir = tempfile::tempdir().expect("directory");
+    let path = dir.path().join("screen.rules");
+    std::fs::write(&path, "deny 2001:db8::/32 # no\ndefault deny\n").expect("file");
+    let file = path.to_str().expect("UTF-8");
+    let dry =
+        ["screen", "--dry-run", "--queue", "2-3", "--rules", file, "--count", "udp", "--accept", "udp/53"];
+    let (code, text, stderr) = weir_args(&dry);
+    assert_eq!((code, stderr.as_str()), (0, ""));
+    for part in [
+        "   1  count   udp\n   2  accept  udp/53\n   3  deny    2001:db8::/32\n      deny    all others\n",
+        "add rule inet weir_screen forward queue num 2-3 bypass'",
+        "iptables -I FORWARD -j NFQUEUE --queue-balance 2:3 --queue-bypass",
+        "nft delete table inet weir_screen",
+    ] {
+        assert!(text.contains(part), "no {part:?} in {text}");
+    }
+    let (_, closed, _) = weir("screen --dry-run --fail-closed");
+    assert!(closed.contains("queue num 0'") && !closed.contains("bypass"), "{closed}");
 }
 
 /// Every visible command with its subcommands, from the help itself.

@@ -104,6 +104,7 @@ fn every_option_is_documented() {
         ("watch", "docs/watch.md"),
         ("explain", "docs/explain.md"),
         ("predict", "docs/model.md"),
+        ("screen", "docs/screen.md"),
         ("status", "docs/operations.md"),
         ("undo", "docs/operations.md"),
         ("lab run", "docs/lab.md"),

@@ -1,11 +1,10 @@
 //! Rules as users write them: a name such as `ssh`, or a match such as `tcp/22` or `src 10.0.0.0/8`.
 
-use std::net::IpAddr;
-
 use super::table::{
     Class, LANE_ICMP, LANE_LINK, LANE_OTHER, LANE_TCP, LANE_UDP, LANE_WIDE, Match, SIDE_SOURCE, SIDE_TARGET,
     flag,
 };
+use crate::prefix::{Prefix, PrefixError};
 
 /// Rules that have a name.
 pub const NAMES: [&str; 16] = [
@@ -149,37 +148,14 @@ fn dscp(text: &str) -> Option<u8> {
 }
 
 fn prefix(text: &str, side: u8) -> Result<(usize, Match), RuleError> {
-    const WRONG: RuleError = RuleError::Value("an address or a prefix, as 10.0.0.0/8 or 2001:db8::/32");
-    let (address, length) = match text.split_once('/') {
-        Some((address, length)) => (address, Some(length)),
-        None => (text, None),
-    };
-    let address: IpAddr = address.parse().map_err(|_| WRONG)?;
-    let most: u8 = if address.is_ipv4() { 32 } else { 128 };
-    let length = match length {
-        None => most,
-        Some(l) => {
-            let ok = |n: &u8| *n <= most && !l.starts_with('+');
-            l.parse::<u8>().ok().filter(ok).ok_or(WRONG)?
-        }
-    };
-    // An IPv4 address stands in the first word, so both families count from the left.
-    let given: u128 = match address {
-        IpAddr::V4(a) => u128::from(a.to_bits()) << 96,
-        IpAddr::V6(a) => a.to_bits(),
-    };
-    let mask = u128::MAX.checked_shl(128 - u32::from(length)).unwrap_or(0);
-    if given & !mask != 0 {
-        let meant = match address {
-            IpAddr::V4(_) => IpAddr::V4((((given & mask) >> 96) as u32).into()),
-            IpAddr::V6(_) => IpAddr::V6((given & mask).into()),
-        };
-        return Err(RuleError::Beyond(format!("{meant}/{length}")));
-    }
+    let given = Prefix::parse(text).map_err(|err| match err {
+        PrefixError::Unreadable => RuleError::Value(Prefix::WANTED),
+        PrefixError::Beyond(meant) => RuleError::Beyond(meant),
+    })?;
     let words = |bits: u128| [96, 64, 32, 0].map(|shift| (bits >> shift) as u32);
-    let family = if address.is_ipv4() { flag::V4 } else { flag::V6 };
+    let family = if given.v6 { flag::V6 } else { flag::V4 };
     let (lane, mut m) = flags(LANE_WIDE, family);
-    (m.address, m.prefix, m.side) = (words(given), words(mask), side);
+    (m.address, m.prefix, m.side) = (words(given.bits), words(given.mask), side);
     Ok((lane, m))
 }
 

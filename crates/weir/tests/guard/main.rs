@@ -27,6 +27,7 @@ mod output;
 mod poison;
 mod refuse;
 mod restart;
+mod screen;
 mod session;
 mod shed;
 mod stops;
