@@ -578,6 +578,8 @@ int weir_rx(struct xdp_md *ctx)
 	}
 	tcp = rx_tcp(ctx, &view, slot, ctl, guard);
 	if (tcp != RX_TCP_PASSES) {
+		/* A flood of segments without a connection is no bulk transfer. */
+		stat->tcp -= tcp == RX_TCP_NOBODY;
 		if (trickle) {
 			stat->known++;
 			return XDP_PASS;
