@@ -164,6 +164,15 @@ pub fn translates() -> bool {
     forwards() || std::path::Path::new("/sys/module/nf_nat").exists()
 }
 
+/// Kernel modules that take packets before the sockets of their addresses do.
+const TAKERS: [&str; 6] =
+    ["ip_vs", "ipvlan", "macvlan", "nf_synproxy_core", "nf_tproxy_ipv4", "nf_tproxy_ipv6"];
+
+/// True if a segment may be for somebody else than the socket that has its addresses and ports here, or be answered before that one.
+pub fn takes_elsewhere() -> bool {
+    translates() || TAKERS.iter().any(|name| std::path::Path::new("/sys/module").join(name).exists())
+}
+
 /// Why packets may end in another network namespace than this one, if that is so: it forwards, and has a
 /// bridge.
 pub fn hands_on() -> Option<String> {

@@ -65,7 +65,22 @@ pub fn fragment(from: [u8; 6], to: [u8; 6], source: (Ipv4Addr, u16), target: (Ip
 /// A SYN over TCP.
 #[must_use]
 pub fn syn(from: [u8; 6], to: [u8; 6], source: (Ipv4Addr, u16), target: (Ipv4Addr, u16)) -> Vec<u8> {
-    const SYN: u8 = 0x02;
+    segment(from, to, source, target, 0x02)
+}
+
+/// An acknowledgement over TCP, of a connection that was never made.
+#[must_use]
+pub fn ack(from: [u8; 6], to: [u8; 6], source: (Ipv4Addr, u16), target: (Ipv4Addr, u16)) -> Vec<u8> {
+    segment(from, to, source, target, 0x10)
+}
+
+fn segment(
+    from: [u8; 6],
+    to: [u8; 6],
+    source: (Ipv4Addr, u16),
+    target: (Ipv4Addr, u16),
+    flags: u8,
+) -> Vec<u8> {
     let mut frame = [to, from].concat();
     frame.extend([0x08, 0x00, 0x45, 0, 0, 40, 0, 0, 0x40, 0, 64, 6, 0, 0]);
     frame.extend(source.0.octets());
@@ -75,7 +90,7 @@ pub fn syn(from: [u8; 6], to: [u8; 6], source: (Ipv4Addr, u16), target: (Ipv4Add
     frame.extend(source.1.to_be_bytes());
     frame.extend(target.1.to_be_bytes());
     // Sequence number, no acknowledgement, a header of five words, a window.
-    frame.extend([0, 0, 0, 1, 0, 0, 0, 0, 0x50, SYN, 0x20, 0, 0, 0, 0, 0]);
+    frame.extend([0, 0, 0, 1, 0, 0, 0, 0, 0x50, flags, 0x20, 0, 0, 0, 0, 0]);
     let pseudo = [&frame[26..34], &[0, 6, 0, 20], &frame[34..54]].concat();
     let sum = checksum(&pseudo);
     frame[50..52].copy_from_slice(&sum.to_be_bytes());

@@ -30,6 +30,7 @@ mod router;
 mod search;
 mod shed;
 mod signal;
+mod syn_flood;
 mod takes;
 mod trial;
 mod workload;
@@ -122,6 +123,11 @@ const EXPERIMENTS: &[ExperimentInfo] = &[
         takes: "about 25 minutes, --quick 1",
     },
     ExperimentInfo {
+        name: "syn-flood",
+        about: "new connections to a listener that is flooded with SYNs or ACKs, and to another one: how many are served",
+        takes: "about 5 minutes, --quick 1",
+    },
+    ExperimentInfo {
         name: "mlfrr",
         about: "the largest loss-free rate of hosts that are drawn: packets, work, sockets, queues, rivals, forward, guarded",
         takes: "about 15 minutes, --quick 3",
@@ -155,6 +161,7 @@ pub fn arms(experiment: &str, options: &Options) -> Vec<String> {
     match experiment {
         "control-traffic" => control_traffic::ARMS.map(String::from).to_vec(),
         "innocents" => innocents::ARMS.map(String::from).to_vec(),
+        "syn-flood" => syn_flood::ARMS.map(String::from).to_vec(),
         "mlfrr" => mlfrr::hosts(options).into_iter().map(|host| host.name).collect(),
         _ => sweep(experiment).unwrap_or(&livelock::UDP).names(options),
     }
@@ -199,6 +206,7 @@ pub fn run(name: &str, options: &Options, progress: &mut dyn FnMut(Progress)) ->
         "no-harm" => harm::run(options, progress),
         "control-traffic" => control_traffic::run(options, progress),
         "innocents" => innocents::run(options, progress),
+        "syn-flood" => syn_flood::run(options, progress),
         "mlfrr" => mlfrr::run(options, progress),
         "shed-cost" => shed::run(options, progress),
         "burst-latency" => bursts::run(options, progress),

@@ -19,6 +19,8 @@
 //! | [`seats`] | which consumers are tracked when there are more than places | MR-22 |
 //! | [`switch`] | when polling replaces interrupts, and back | M&R 5.2, MR-10, MR-19 |
 //! | [`bulk`] | whether a source carries bulk TCP, which slows itself down | |
+//! | [`gate`] | where a frame would end: room, full, nobody, unknown | MR-22, MR-23 |
+//! | [`syns`] | which SYNs for a flooded listener pass, which segments the kernel can only refuse | MR-22, MR-23 |
 //! | [`settling`] | when a takeover is over, and how long softirqs are kept short | MR-10 |
 //! | [`near`] | when softirq is held against the budget | M&R 7, MR-27 |
 //! | [`netset`] | how many CPUs do networking only | ES-17, ES-18 |
@@ -61,6 +63,7 @@ pub mod screen;
 pub mod seats;
 pub mod settling;
 pub mod switch;
+pub mod syns;
 pub mod turns;
 pub mod watchdog;
 pub mod watermark;

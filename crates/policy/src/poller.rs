@@ -141,6 +141,8 @@ pub struct Turned {
     pub to_full: u32,
     /// Of the frames, those for nobody, all of which were shed.
     pub nobody: u32,
+    /// Of the frames, SYNs that were shed: for listeners that accept nothing more, or that have had their share.
+    pub syns: u32,
     /// Of the frames, those that were shed: for consumers without room, and for nobody.
     pub shed: u32,
     /// Of the frames, those that passed for consumers that are known here. What else passed is somebody else's.
@@ -346,7 +348,7 @@ impl Poller {
         let others =
             turn.frames.saturating_sub(turn.protected).saturating_sub(turn.known).saturating_sub(turn.shed);
         self.look.saw(now, source, turn.frames, turn.protected, others);
-        let cheap = if self.look.is_on(now, source) { turn.shed } else { turn.nobody };
+        let cheap = if self.look.is_on(now, source) { turn.shed } else { turn.nobody + turn.syns };
         state.sheds = u64::from(cheap) * 1000 > u64::from(turn.frames) * u64::from(MOSTLY);
         let look = self.inhibited > 0 && state.full_share >= ALL_FULL;
         if look {
@@ -355,7 +357,7 @@ impl Poller {
         // Protected packets pass in any case: they say nothing about the rest.
         let frames = turn.frames.saturating_sub(turn.protected);
         if frames > 0 {
-            let surplus = u64::from(turn.to_full + turn.nobody);
+            let surplus = u64::from(turn.to_full + turn.nobody + turn.syns);
             let share = (surplus * 1000 / u64::from(frames)).min(1000) as Permille;
             // Only while something is inhibited does the count of frames for full consumers mean anything.
             if self.inhibited > 0 {
@@ -394,8 +396,8 @@ impl Poller {
         }
         state.switch.found(now, turn.frames.max(turn.packets));
         // A ring that is empty because its frames were shed is no sign of calm; the few for nobody that every host gets are none
-        // of overload.
-        if turn.drained && turn.to_full == 0 && turn.nobody < LOOK_FRAMES_MIN {
+        // of overload, nor are those for a listener that hangs.
+        if turn.drained && turn.to_full == 0 && turn.nobody + turn.syns < LOOK_FRAMES_MIN {
             state.release |= state.switch.drained(now);
         }
     }

@@ -497,23 +497,27 @@ fn an_innocent_keeps_the_look_going() {
     assert!(!p.looks(late + crate::look::SEEN));
 }
 
-/// A flood for nobody is no calm although its ring drains; the few such packets that every host gets keep no source.
+/// A flood for nobody, or of SYNs, is no calm although its ring drains; the few such packets that every host gets keep no source.
 #[test]
 fn a_flood_for_nobody_is_no_calm_and_a_few_packets_are() {
-    for (nobody, released) in [(40, false), (2, true)] {
+    for (nobody, syns, released) in
+        [(40, 0, false), (2, 0, true), (0, 40, false), (0, 2, true), (4, 4, false)]
+    {
         let mut p = polling(usual(), 1);
         for turn in 1..200 {
             let turned = Turned {
-                frames: nobody,
+                frames: nobody + syns,
                 nobody,
-                shed: nobody,
+                syns,
+                shed: nobody + syns,
                 spent: 1000,
                 drained: true,
                 ..Turned::default()
             };
             p.turned(turn * MILLISECOND / 4, 0, turned);
         }
-        assert_eq!(p.sources[0].is_some_and(|s| s.release), released, "{nobody} per turn");
+        let release = p.sources[0].is_some_and(|s| s.release);
+        assert_eq!(release, released, "{nobody} for nobody and {syns} SYNs per turn");
     }
 }
 

@@ -744,7 +744,7 @@ pub struct LabRunArgs {
     #[arg(long, hide = true, value_delimiter = ',')]
     pub kind: Option<Vec<String>>,
 
-    /// Rates of innocents, packets/s.
+    /// Rates of innocents and syn-flood, packets/s.
     #[arg(long, hide = true, value_delimiter = ',')]
     pub rates: Option<Vec<f64>>,
 

@@ -190,8 +190,11 @@ pub struct Source {
     pub over_bound: u64,
     /// Frames shed by class.
     pub shed: BTreeMap<String, u64>,
-    /// Of these, those that nobody would have taken: no socket has their port, or their very flow was refused.
+    /// Of these, those that nobody would have taken: no socket has their port, their very flow was refused, or no connection has the
+    /// segment.
     pub nobody: u64,
+    /// Of those shed, SYNs: for listeners that accept nothing more, or that have had their share.
+    pub syns: u64,
     /// Since the guard started.
     pub total: Option<SourceTotal>,
 }
@@ -212,6 +215,8 @@ pub struct SourceTotal {
     pub shed: BTreeMap<String, u64>,
     /// Of these, those that nobody would have taken.
     pub nobody: u64,
+    /// Of those shed, SYNs.
+    pub syns: u64,
 }
 
 /// One consumer.

@@ -1,5 +1,5 @@
 //! Asks servers, one question after another per flow, and measures how long each answer takes and how many do not
-//! come: TCP and UDP request/response, ARP, and a session with keepalives. A flow whose answer is late does not ask
+//! come: TCP and UDP request/response, ARP, a session with keepalives, and new connections with one question each. A flow whose answer is late does not ask
 //! again before its patience is over, as people and protocols do. Beside its own questions it counts the answers to those
 //! that the lab's wire asks: datagrams that begin with their departure time, and ARP.
 //!
@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use consumers::connects::{self, Told};
 use consumers::histogram::{Histogram, Snapshot};
 use consumers::{
     Counter, argument, keepalive, monotonic_ns, number, pin_as_asked, read_clock, serve, unknown,
@@ -20,11 +21,15 @@ use consumers::{
 use serde_json::{Value, json};
 
 const USAGE: &str = "probe --to ADDR [--tcp PORT] [--udp PORT] [--arp INTERFACE] [--session PORT] [--count-udp PORT] \
-                     [--count-arp INTERFACE] [--cpu N] [--fifo] [--every-us N]";
+                     [--count-arp INTERFACE] [--connect PORT,..] [--cpu N] [--fifo] [--every-us N]";
 /// An answer that has not come by then is lost.
 const PATIENCE: Duration = Duration::from_millis(50);
 /// Bytes of a question, as of a key stroke in ssh.
 const QUESTION: usize = 36;
+/// Connections to the first ports of `--connect`.
+const CONNECTS: [&str; 2] = ["connect-1", "connect-2"];
+/// A connection on which nothing is answered by then is lost: before its SYN is sent again.
+const CONNECT_PATIENCE: Duration = Duration::from_millis(900);
 /// ARP asks this much more seldom: each question makes the host remember a neighbour.
 const ARP_RARER: u32 = 5;
 
@@ -113,6 +118,21 @@ fn run(args: &[String]) -> Result<(), String> {
                 true
             });
             flow.up.store(false, Relaxed);
+        });
+    }
+    let ports = argument(args, "--connect").unwrap_or_default();
+    for (name, port) in CONNECTS.into_iter().zip(ports.split(',').filter(|port| !port.is_empty())) {
+        let port = port.parse().map_err(|_| format!("--connect: not a port: {port}"))?;
+        let flow = flow(name);
+        std::thread::spawn(move || {
+            connects::ask(SocketAddrV4::new(to, port), every, CONNECT_PATIENCE, |told| match told {
+                Told::Asked => flow.asked.add(1),
+                Told::GivenUp => flow.latency.record(CONNECT_PATIENCE.as_nanos() as u64),
+                Told::Answered(ns) => {
+                    flow.latency.record(ns);
+                    flow.answered.add(1);
+                }
+            })
         });
     }
     println!("{}", json!({ "ready": true, "pid": std::process::id() }));

@@ -50,7 +50,8 @@ struct weir_source_ctl {
 	__u32 poller;		/* its index: whose bound for protected frames counts */
 	__u32 spare;		/* `spared` up to which a frame that somebody would miss is not rewritten */
 	__u64 lease;		/* until then frames may be shed or rewritten; coarse CLOCK_MONOTONIC, ns */
-	__u32 pad[2];
+	__u32 tcp_exact;	/* 1: who gets a TCP frame is who the kernel's search finds where XDP runs */
+	__u32 pad;
 };
 
 struct weir_source_stat {
@@ -80,7 +81,7 @@ struct weir_rx_stat {
 	__u64 tcp;		/* of `frames`, TCP segments of connections that stand */
 	__u64 nobody;		/* of `shed`, for a port that no socket has, or of a flow that was refused */
 	__u64 known;		/* passed, for consumers that are tracked: all others are somebody else's */
-	__u64 pad;
+	__u64 syns;		/* of `shed`, SYNs: for listeners that accept nothing more, or that have had their share */
 };
 
 struct weir_consumer_ctl {
@@ -186,7 +187,8 @@ struct weir_gate_stat {
 	__u64 spoken_for;	/* drops that nothing was learnt from: a socket has the port, or had it lately */
 	__u32 refused;		/* tick of the last refusal that was learnt */
 	__u32 pad32;
-	__u64 pad[4];
+	__u64 crowded;		/* listeners that made room for another one while their SYNs were counted */
+	__u64 pad[3];
 };
 
 /* What one poll may still hand up to one consumer. */

@@ -37,6 +37,11 @@ struct sk_buff_head {
 } __attribute__((preserve_access_index));
 
 struct socket;
+struct bpf_prog;
+
+struct sock_reuseport {
+	struct bpf_prog *prog;
+} __attribute__((preserve_access_index));
 
 struct sock {
 	struct sock_common __sk_common;
@@ -48,6 +53,9 @@ struct sock {
 	__u16 sk_protocol;
 	struct socket *sk_socket;
 	kuid_t sk_uid;
+	__u32 sk_ack_backlog;
+	__u32 sk_max_ack_backlog;
+	struct sock_reuseport *sk_reuseport_cb;
 } __attribute__((preserve_access_index));
 
 #endif

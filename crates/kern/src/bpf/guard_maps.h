@@ -5,6 +5,7 @@
 
 #include "classify.h"
 #include "gate.h"
+#include "syns.h"
 
 #define WEIR_SHARED_ARRAY(name, type_, entries)		\
 	struct {					\
@@ -45,6 +46,13 @@ struct { /* of each source */
 	__type(key, __u32);
 	__type(value, struct weir_shares);
 } shares SEC(".maps");
+
+struct { /* of each source */
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, WEIR_SOURCES);
+	__type(key, __u32);
+	__type(value, struct weir_syns);
+} syns SEC(".maps");
 
 struct { /* the rules in force and, while they change, the next ones */
 	__uint(type, BPF_MAP_TYPE_ARRAY);

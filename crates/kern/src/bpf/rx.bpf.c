@@ -16,7 +16,7 @@
  * Work per frame: one array look-up in interrupt mode, nothing is read; as in poll mode while a frame is to be marked.
  * In poll mode four look-ups and what classify.h states; two more and the clock for a protected frame; five for one of a
  * tracked consumer, and per poll and consumer three reads of its socket; for others the clock and two, and one or two more while
- * flows were refused lately. The kernel's search for the socket is made where several share its port.
+ * flows were refused lately. The kernel's search for the socket is made where several share its port, and over TCP as rx_tcp.h says.
  */
 #include <linux/bpf.h>
 #include <linux/if_ether.h>
@@ -485,11 +485,13 @@ static __always_inline __u32 consumer_of(struct xdp_md *ctx, const struct weir_v
 	return *index == WEIR_PORT_SHARED ? weir_rx_socket(ctx, view) : *index - 1;
 }
 
+#include "rx_tcp.h"
+
 SEC("xdp")
 int weir_rx(struct xdp_md *ctx)
 {
 	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
-	__u32 queue = ctx->rx_queue_index, slot, key, zero = 0, verdict, class, trickle;
+	__u32 queue = ctx->rx_queue_index, slot, key, zero = 0, verdict, class, trickle, tcp;
 	struct weir_consumer_stat *consumer;
 	struct weir_consumer_ctl *consumer_ctl;
 	struct weir_guard_ctl *guard;
@@ -580,6 +582,20 @@ int weir_rx(struct xdp_md *ctx)
 			return XDP_PASS;
 		}
 		stat->nobody++;
+		stat->shed++;
+		stat->shed_class[class]++;
+		return XDP_DROP;
+	}
+	tcp = rx_tcp(ctx, &view, slot, ctl, guard);
+	if (tcp != RX_TCP_PASSES) {
+		/* A flood of segments without a connection is no bulk transfer. */
+		stat->tcp -= tcp == RX_TCP_NOBODY;
+		if (trickle) {
+			stat->known++;
+			return XDP_PASS;
+		}
+		stat->syns += tcp == RX_TCP_SYN;
+		stat->nobody += tcp == RX_TCP_NOBODY;
 		stat->shed++;
 		stat->shed_class[class]++;
 		return XDP_DROP;

@@ -82,8 +82,12 @@ shared!(
         spare: AtomicU32,
         /// Until then frames may be shed or rewritten, CLOCK_MONOTONIC ns: what BPF holds back ends by itself.
         lease: AtomicU64,
+        /// 1 if who gets a TCP frame is who the kernel's search finds where the XDP program runs; else only the share of a flooded
+        /// listener is judged.
+        tcp_exact: AtomicU32,
     }
 );
+const _: () = assert!(size_of::<SourceCtl>() == 64);
 
 shared!(
     /// A handle that waits for a datagram of its interface.
@@ -150,6 +154,8 @@ shared!(
         nobody: AtomicU64,
         /// Frames that passed for tracked consumers: what else passed is somebody else's.
         known: AtomicU64,
+        /// Of the frames dropped on purpose, SYNs for listeners that accept nothing more, or that have had their share.
+        syns: AtomicU64,
     }
 );
 const _: () = assert!(size_of::<RxStat>() == 128);
@@ -313,6 +319,8 @@ shared!(
         spoken_for: AtomicU64,
         /// Tick of the last refusal that was learnt.
         refused: AtomicU32,
+        /// Listeners that made room for another one while their SYNs were counted: the table is crowded, and more SYNs pass.
+        crowded: AtomicU64,
     }
 );
 

@@ -95,8 +95,8 @@ mod load {
     use std::collections::BTreeSet;
     use std::io;
     use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
-    use std::sync::Arc;
     use std::sync::atomic::Ordering::Relaxed;
+    use std::sync::{Arc, OnceLock};
 
     use libbpf_rs::btf::Btf;
     use libbpf_rs::{
@@ -259,6 +259,22 @@ mod load {
         // SAFETY: the kernel writes at most as many bytes as there are.
         let got = unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), 0) };
         if got == 4 { u32::from_ne_bytes(bytes) } else { std::process::id().wrapping_mul(0x9e37_79b1) }
+    }
+
+    /// This kernel tells an XDP program whether a segment acknowledges one of its cookies.
+    fn tells_cookies() -> bool {
+        static TELLS: OnceLock<bool> = OnceLock::new();
+        *TELLS.get_or_init(|| {
+            // SAFETY: the kernel is asked for a helper of this type of program; no options are passed.
+            let probed = unsafe {
+                libbpf_sys::libbpf_probe_bpf_helper(
+                    libbpf_sys::BPF_PROG_TYPE_XDP,
+                    libbpf_sys::BPF_FUNC_tcp_raw_check_syncookie_ipv4,
+                    std::ptr::null(),
+                )
+            };
+            probed == 1
+        })
     }
 
     fn wake_ring() -> Result<MapHandle, Error> {
@@ -657,7 +673,8 @@ mod load {
                 if let Some(shared) = own.maps().find(|m| *m.name() == *name) {
                     map.reuse_fd(shared.as_fd()).map_err(failed(name))?;
                 } else if name.ends_with(".rodata") {
-                    write_rodata(&mut map, &[first_source as u32, sources as u32, self.seed])?;
+                    let cookies = u32::from(tells_cookies());
+                    write_rodata(&mut map, &[first_source as u32, sources as u32, self.seed, cookies])?;
                 }
             }
             let object = open.load().map_err(failed("XDP program"))?;

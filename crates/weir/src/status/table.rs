@@ -69,9 +69,13 @@ fn sources(text: &mut String, status: &Status, seconds: f64, paint: Paint) {
                     0 => String::new(),
                     n => format!(", {} of it for nobody", rate(Some(n), seconds)),
                 };
+                let syns = match source.syns {
+                    0 => String::new(),
+                    n => format!(", {} of it SYNs", rate(Some(n), seconds)),
+                };
                 let shed = match shed.is_empty() {
                     true => String::new(),
-                    false => format!("; shed {}{nobody}", shed.join(", ")),
+                    false => format!("; shed {}{nobody}{syns}", shed.join(", ")),
                 };
                 let over = match source.over_bound {
                     0 => String::new(),

@@ -210,6 +210,7 @@ mod tests {
                 classes: [("normal".to_owned(), 900 * n)].into(),
                 shed: [("normal".to_owned(), 300 * n)].into(),
                 nobody: 100 * n,
+                syns: 0,
             }),
             ..Source::default()
         };

@@ -86,6 +86,26 @@ fn innocents_are_asked_beside_a_flood_root() {
     assert!(["P11", "P12"].iter().all(|id| document.verdict.iter().any(|v| v.id == *id)));
 }
 
+/// Without a flood connections are served, whatever else runs on the machine: half of them is less than that.
+#[test]
+fn connections_are_asked_for_beside_a_flood_over_tcp_root() {
+    if !possible("connections_are_asked_for_beside_a_flood_over_tcp_root") {
+        return;
+    }
+    let _alone = alone();
+    let document = run("syn-flood", "--duration 300ms --rates 100000 --arms stock-timer,weir");
+    for flood in ["SYNs", "ACKs"] {
+        let title = format!("served at the other listener, {flood}");
+        let served = document.panels.iter().find(|p| p.title == title).unwrap();
+        assert_eq!(served.lines.len(), 2, "{served:?}");
+        for line in &served.lines {
+            assert!(line.marks.len() == 2 && line.marks[0].y > 50.0, "{line:?}");
+            assert!(line.marks.iter().all(|m| m.y <= 100.0), "{line:?}");
+        }
+    }
+    assert_eq!(document.verdict.iter().filter(|v| v.id == "P11").count(), 2);
+}
+
 #[test]
 fn shed_cost_compares_with_a_bare_drop_root() {
     if !possible("shed_cost_compares_with_a_bare_drop_root") {

@@ -177,12 +177,22 @@ impl Control {
         }
     }
 
-    /// Tells BPF which interfaces' packets are evidence: the guarded ones and what stands on them now.
+    /// Tells BPF which interfaces' packets are evidence: the guarded ones and what stands on them now; and where the kernel's search
+    /// for a TCP socket says who gets a segment.
     pub(super) fn look_at_evidence(&mut self) {
         let sysfs = self.access.sysfs();
         let guarded = self.interfaces.iter().filter(|i| i.state == State::Guarded);
-        let now: BTreeSet<u32> =
-            guarded.flat_map(|i| kern::sysfs::stack(sysfs, i.ifindex, STACK_MAX)).collect();
+        let elsewhere = kern::discover::takes_elsewhere();
+        let mut now = BTreeSet::new();
+        for interface in guarded {
+            let stack = kern::sysfs::stack(sysfs, interface.ifindex, STACK_MAX);
+            // A socket may be bound to an interface that stands on this one: the search where XDP runs does not find it.
+            let exact = !elsewhere && stack.len() == 1;
+            for source in &interface.sources {
+                self.gauges.views.source_ctls[source.slot].tcp_exact.store(u32::from(exact), Relaxed);
+            }
+            now.extend(stack);
+        }
         if now != self.evident {
             if let Err(e) = self.gauges.set_guarded(&self.evident, &now) {
                 let why =

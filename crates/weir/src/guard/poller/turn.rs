@@ -64,6 +64,7 @@ impl Loop {
             rx.known.load(Relaxed),
             rx.nobody.load(Relaxed),
             stat.full_polls.load(Relaxed),
+            rx.syns.load(Relaxed),
         );
         let own = &views.poller_ctls[self.p.index];
         own.admit.store(u32::from(self.policy.admits()), Relaxed);
@@ -114,6 +115,7 @@ impl Loop {
             frames: rx.frames.load(Relaxed).wrapping_sub(before.2) as u32,
             to_full: rx.to_full.load(Relaxed).wrapping_sub(before.3) as u32,
             nobody: rx.nobody.load(Relaxed).wrapping_sub(before.7) as u32,
+            syns: rx.syns.load(Relaxed).wrapping_sub(before.9) as u32,
             shed,
             known: rx.known.load(Relaxed).wrapping_sub(before.6) as u32,
             protected: rx.by_class[2].load(Relaxed).wrapping_sub(before.5) as u32,

@@ -1,0 +1,266 @@
+//! The gate for TCP at a port that is open: which SYNs for a listener pass, and which segments the kernel can only refuse (MR-22, MR-23).
+//!
+//! The judgement itself is the C header `src/c/syns.h`, since the packet path must make it: one text, compiled for BPF and for the
+//! host. This module is its mirror. How much flooded listeners are given is what [`crate::admission`] leaves, as of a full consumer's
+//! room.
+//!
+//! # Properties
+//! - While the budget lasts every SYN passes, however many come.
+//! - A listener for which at most [`FREE`] SYNs come in each tick loses none of them, whatever floods others.
+//! - Each poll lets one SYN of a flooded listener pass at least, and one more than [`SYNS`] times `admit` at most.
+//! - A listener that is flooded stays known, whatever comes for others: who is new displaces the one with the fewest SYNs.
+//! - A segment of a connection, of one that begins or of one that has ended is never refused, nor is one that may make a connection.
+
+use crate::Permille;
+
+/// SYNs of a tick that make no flood.
+pub const FREE: u32 = 64;
+/// SYNs of one poll for one flooded listener, at all of what admission gives.
+pub const SYNS: u32 = 64;
+/// For so many ticks after the budget ran out last segments are looked up.
+pub const SHORT_TICKS: u32 = 60;
+/// One of so many of them, and all for [`REFUSED_TICKS`] after one was refused.
+pub const SAMPLE: u32 = 16;
+/// See [`SAMPLE`].
+pub const REFUSED_TICKS: u32 = 6;
+/// Listeners that share a place of the table, and all of them.
+pub const WAYS: usize = 4;
+const LISTENERS: usize = 32 * WAYS;
+
+/// Flags of a segment.
+pub mod flag {
+    /// It resets.
+    pub const RST: u32 = 0x04;
+    /// It acknowledges.
+    pub const ACK: u32 = 0x10;
+}
+
+/// What the kernel's own search finds for a frame: `enum weir_taker`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Taker {
+    /// No socket.
+    None = 0,
+    /// A listener, and no connection.
+    Listens = 1,
+    /// The same, and its accept queue is full.
+    Full = 2,
+    /// A connection, one that begins or has ended, or it cannot be told.
+    Other = 3,
+}
+
+/// SYNs for one listener: `struct weir_listener`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Listener {
+    key: u32,
+    tick: u32,
+    seen: u32,
+    before: u32,
+    poll: u32,
+    left: u32,
+    pad: [u32; 2],
+}
+const _: () = assert!(size_of::<Listener>() == 32);
+
+unsafe extern "C" {
+    fn weir_host_accept_full(queued: u32, most: u32) -> u32;
+    fn weir_host_segment_asked(syns: *mut Syns, now: u32, admit: u32) -> u32;
+    fn weir_host_listener_find(set: *const Listener, key: u32) -> u32;
+    fn weir_host_listener_take(set: *mut Listener, key: u32, now: u32) -> u32;
+    fn weir_host_syn_fits(listener: *mut Listener, now: u32, poll: u32, admit: u32) -> u32;
+    fn weir_host_segment_refused(taker: u32, flags: u32, cookie: u32, used: u32) -> u32;
+}
+
+/// Listeners that share a place.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Set([Listener; WAYS]);
+
+impl Set {
+    /// One more SYN for the listener `key` (not 0) in `poll` of its source, at tick `now`, while `admit` is what admission leaves (0: it
+    /// is not known): true if it passes.
+    pub fn syn(&mut self, key: u32, now: u32, poll: u32, admit: Permille) -> bool {
+        // SAFETY: it is an array of as many as the header says, whose layout is that of the header.
+        let way = unsafe { weir_host_listener_find(self.0.as_ptr(), key) } as usize;
+        if let Some(listener) = self.0.get_mut(way) {
+            // SAFETY: only this struct is written.
+            return unsafe { weir_host_syn_fits(listener, now, poll, admit.into()) != 0 };
+        }
+        // SAFETY: as above; only this array is written.
+        unsafe { weir_host_listener_take(self.0.as_mut_ptr(), key, now) };
+        true
+    }
+
+    /// True if the SYNs of `key` are counted.
+    pub fn knows(&self, key: u32) -> bool {
+        self.0.iter().any(|listener| listener.key == key)
+    }
+}
+
+/// True if the kernel refuses a SYN because `queued` connections wait to be accepted, of a listener for which `most` may.
+pub fn accept_full(queued: u32, most: u32) -> bool {
+    // SAFETY: a pure function of its arguments.
+    unsafe { weir_host_accept_full(queued, most) != 0 }
+}
+
+/// What is counted of one source: `struct weir_syns`.
+#[repr(C)]
+#[derive(Clone, Debug)]
+pub struct Syns {
+    of: [Listener; LISTENERS],
+    short_at: u32,
+    refused_at: u32,
+    segments: u32,
+    pad: [u32; 13],
+}
+const _: () = assert!(size_of::<Syns>() == 32 * LISTENERS + 64);
+
+impl Default for Syns {
+    fn default() -> Self {
+        Self { of: [Listener::default(); LISTENERS], short_at: 0, refused_at: 0, segments: 0, pad: [0; 13] }
+    }
+}
+
+impl Syns {
+    /// True if a segment, which is no SYN, is looked up at tick `now`.
+    pub fn asked(&mut self, now: u32, admit: Permille) -> bool {
+        // SAFETY: only this struct is written, whose layout is that of the header.
+        unsafe { weir_host_segment_asked(self, now, admit.into()) != 0 }
+    }
+
+    /// One was refused at tick `now`.
+    pub fn refused(&mut self, now: u32) {
+        self.refused_at = now;
+    }
+}
+
+/// True if the kernel can only refuse a segment with these flags, which is no SYN. `cookie`: it acknowledges a number that this host may
+/// have sent as a cookie. `used`: the list of sockets has its port.
+pub fn segment_refused(taker: Taker, flags: u32, cookie: bool, used: bool) -> bool {
+    // SAFETY: a pure function of its arguments.
+    unsafe { weir_host_segment_refused(taker as u32, flags, cookie.into(), used.into()) != 0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn a_flood_gets_its_share_of_each_poll() {
+        let mut set = Set::default();
+        let (mut passed, now) = (0, 1000);
+        for _ in 0..FREE {
+            assert!(set.syn(5, now, 1, 10), "no flood yet");
+        }
+        for poll in 2..102 {
+            passed += (0..64).filter(|_| set.syn(5, now, poll, 250)).count();
+            assert!(set.syn(7, now, poll, 250) || poll > FREE, "a quiet one");
+        }
+        assert_eq!(passed, 100 * 17);
+        // It goes on being a flood at the beginning of the next tick, and ends a tick after it has stopped.
+        let count = |set: &mut Set, now| (0..10).filter(|_| set.syn(5, now, 1, 10)).count();
+        assert_eq!(count(&mut set, now + 1), 1);
+        assert_eq!(count(&mut set, now + 2), 10);
+    }
+
+    #[test]
+    fn the_accept_queue_holds_one_more_than_its_maximum() {
+        assert!(!accept_full(0, 0) && accept_full(1, 0));
+        assert!(!accept_full(128, 128) && accept_full(129, 128));
+    }
+
+    #[test]
+    fn segments_are_looked_up_while_the_budget_is_short() {
+        let mut syns = Syns::default();
+        let asked = |syns: &mut Syns, now, admit| (0..160).filter(|_| syns.asked(now, admit)).count();
+        assert_eq!((asked(&mut syns, 100, 1000), asked(&mut syns, 100, 0)), (0, 0), "the budget lasts");
+        assert_eq!(asked(&mut syns, 100, 999), 10, "a sample");
+        assert_eq!(asked(&mut syns, 100 + SHORT_TICKS, 1000), 10, "it was short");
+        syns.refused(100 + SHORT_TICKS);
+        assert_eq!(asked(&mut syns, 100 + SHORT_TICKS, 1000), 160, "one was refused");
+        assert_eq!(asked(&mut syns, 101 + SHORT_TICKS, 1000), 0, "a second is over");
+        assert_eq!(asked(&mut syns, 100 + SHORT_TICKS + REFUSED_TICKS, 10), 160);
+        assert_eq!(asked(&mut syns, 101 + SHORT_TICKS + REFUSED_TICKS, 10), 10, "none any more");
+    }
+
+    #[test]
+    fn only_what_no_connection_can_have_is_refused() {
+        use flag::{ACK, RST};
+        for flags in 0..256 {
+            for cookie in [false, true] {
+                assert!(!segment_refused(Taker::Other, flags, cookie, true), "it is a connection's");
+                assert!(!segment_refused(Taker::None, flags, cookie, false), "nobody lists the port");
+                for taker in [Taker::None, Taker::Listens, Taker::Full] {
+                    let makes_one = cookie && flags & ACK != 0 && flags & RST == 0;
+                    assert_eq!(
+                        segment_refused(taker, flags, cookie, true),
+                        !makes_one,
+                        "{taker:?} {flags:#x}"
+                    );
+                }
+            }
+        }
+    }
+
+    proptest! {
+        /// Whatever comes: nothing is shed while the budget lasts.
+        #[test]
+        fn below_saturation_nothing_is_shed(steps in proptest::collection::vec((1u32..9, 0u32..3, 0u32..3), 1..2000)) {
+            let (mut set, mut now, mut poll) = (Set::default(), 100, 1);
+            for (key, ticks, polls) in steps {
+                (now, poll) = (now + ticks, poll + polls);
+                prop_assert!(set.syn(key, now, poll, 1000) && set.syn(key, now, poll, 0));
+            }
+        }
+
+        /// A quiet listener loses none, whoever floods beside it in the same set and however little is admitted.
+        #[test]
+        fn a_quiet_listener_loses_nothing(
+            admit in 1u16..1000,
+            floods in 1u32..9,
+            steps in proptest::collection::vec((0u32..3, 0u32..300, 0u32..=FREE), 1..40),
+        ) {
+            let (mut set, mut now, mut poll) = (Set::default(), 100, 1);
+            for (ticks, flood, quiet) in steps {
+                now += 1 + ticks;
+                for n in 0..flood.max(quiet) {
+                    poll += u32::from(n % 16 == 0);
+                    if n < flood {
+                        for other in 0..floods {
+                            set.syn(100 + other, now, poll, admit);
+                        }
+                    }
+                    if n < quiet {
+                        prop_assert!(set.syn(7, now, poll, admit), "{n} of {quiet} in tick {now}");
+                    }
+                }
+            }
+        }
+
+        /// Each poll of a flood passes one at least, and no more than its share.
+        #[test]
+        fn the_share_is_kept(admit in 0u16..1200, polls in proptest::collection::vec(1u32..200, 1..50)) {
+            let (mut set, now) = (Set::default(), 100);
+            (0..=FREE).for_each(|_| { set.syn(5, now, 1, admit); });
+            let share = 1 + SYNS * u32::from(admit) / 1000;
+            for (poll, arrive) in (2..).zip(polls) {
+                let passed = (0..arrive).filter(|_| set.syn(5, now, poll, admit)).count() as u32;
+                let expected = if admit == 0 || admit >= 1000 { arrive } else { arrive.min(share) };
+                prop_assert_eq!(passed, expected);
+            }
+        }
+
+        /// One flood stays known beside any number of quiet listeners that come and go.
+        #[test]
+        fn a_flood_stays_known(others in proptest::collection::vec(1000u32..1_000_000, 1..500)) {
+            let (mut set, now) = (Set::default(), 100);
+            (0..1000).for_each(|_| { set.syn(5, now, 1, 100); });
+            for other in others {
+                set.syn(other, now + 1, 2, 100);
+                prop_assert!(set.knows(5));
+                set.syn(5, now + 1, 2, 100);
+            }
+        }
+    }
+}
