@@ -49,7 +49,7 @@ struct Way {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Port {
     left: u32,
-    pad: u32,
+    bound: u32,
     ways: [Way; WAYS],
 }
 const _: () = assert!(size_of::<Port>() == 32);

@@ -90,7 +90,9 @@ struct weir_consumer_ctl {
 	__u32 low;		/* permille */
 	__u32 shed;		/* XDP drops what this consumer has no room for */
 	__u32 maxlen;		/* of a packet filter's queue, packets; 0: only the buffer counts */
-	__u32 pad[7];
+	__u32 port;		/* of a consumer behind the host, host order; a socket that has another one by now is closed */
+	__u64 inner;		/* where its packets go, by hash; 0: it is in the guard's namespace, or nothing is judged by it */
+	__u32 pad[4];
 };
 
 struct weir_consumer_stat {
@@ -143,8 +145,9 @@ struct weir_overflow_stat {
 	__u32 told;		/* sockets told in it */
 	__u32 dropped;		/* enum weir_dropped: of the packet that was freed last; read once */
 	__u32 truesize;		/* of the same packet, bytes */
-	__u32 pad32;
-	__u64 pad[3];
+	__u32 address;		/* its IPv4 address; 0: it has none */
+	__u64 inner;		/* where it went, by hash, but for the namespace; 0: not looked for */
+	__u64 pad[2];
 };
 
 enum weir_dropped { WEIR_DROPPED_NONE = 0, WEIR_DROPPED_FOREIGN = 1, WEIR_DROPPED_GUARDED = 2 };
@@ -164,7 +167,7 @@ struct weir_guard_ctl {
 	__u32 nobody_ticks;	/* what no socket took in so many ticks is somebody's; 0: nothing is nobody's */
 	__u32 by_flow;		/* this host translates addresses: only the very flow that was refused is nobody's */
 	__u32 slices;		/* sources that may feed one consumer at once */
-	__u32 pad;
+	__u32 behind;		/* consumers behind the host by which frames are judged; 0: none is looked for */
 };
 
 /* A list of sockets counts for so many ticks: ten seconds. */
@@ -179,6 +182,11 @@ struct weir_ports_used {
 /* Flows that were refused, by hash; a power of two. */
 #define WEIR_REFUSALS 131072
 
+/* Places for what is behind the host, by hash; powers of two: inner destinations, outer ones, flows. */
+#define WEIR_INNERS 4096
+#define WEIR_OUTERS 1024
+#define WEIR_ROUTES 16384
+
 /* What the gate has learnt. */
 struct weir_gate_stat {
 	__u64 ports;		/* destinations found to be nobody's */
@@ -186,7 +194,10 @@ struct weir_gate_stat {
 	__u64 spoken_for;	/* drops that nothing was learnt from: a socket has the port, or had it lately */
 	__u32 refused;		/* tick of the last refusal that was learnt */
 	__u32 pad32;
-	__u64 pad[4];
+	__u64 evidence;		/* losses of other namespaces that were taken as evidence */
+	__u64 crowded;		/* packets for consumers behind the host that found a place taken */
+	__u64 untranslated;	/* of these packets, those whose translation this kernel does not tell */
+	__u64 pad;
 };
 
 /* What one poll may still hand up to one consumer. */
@@ -215,6 +226,9 @@ struct weir_event {
 	__u32 cpu;
 	__u32 uid;		/* of the socket, in the initial user namespace */
 	__u32 lost;		/* packets that it refused since it was told last, or ever */
+	__u64 inner;		/* of a socket behind the host: where its packets go, by hash */
+	__u32 netns;		/* its network namespace; 0: the guard's */
+	__u32 address;		/* IPv4 address of the packet that it refused; 0: another one */
 };
 
 /* A handle that waits for a datagram of its interface; written by user space, but for the three that say so. */
@@ -247,6 +261,6 @@ _Static_assert(sizeof(struct weir_overflow_stat) == 64, "one line");
 _Static_assert(sizeof(struct weir_steer) == 64, "one line");
 _Static_assert(sizeof(struct weir_gate_stat) == 64, "one line");
 _Static_assert(sizeof(struct weir_ports_used) == 16384, "whole pages");
-_Static_assert(sizeof(struct weir_event) == 56, "no holes");
+_Static_assert(sizeof(struct weir_event) == 72, "no holes");
 
 #endif

@@ -3,7 +3,7 @@
  * What the gate learns, and what ends it. Attached only while a source is polled or sheds.
  *
  * Cost: weir_nobody one comparison per packet that the kernel drops, and two reads of the packet for those that nobody took;
- * weir_left three reads per packet that leaves; weir_bound one write per bind.
+ * weir_left three reads per packet that leaves, and what guard_behind.h says; weir_bound one write per bind.
  */
 #ifndef WEIR_GUARD_GATE_H
 #define WEIR_GUARD_GATE_H
@@ -126,6 +126,8 @@ int BPF_PROG(weir_nobody, struct sk_buff *skb, void *location, enum skb_drop_rea
 	return 0;
 }
 
+#include "guard_behind.h"
+
 /* Something leaves from a port: whoever sent it waits for the answer. */
 SEC("tp_btf/net_dev_queue")
 int BPF_PROG(weir_left, struct sk_buff *skb)
@@ -148,6 +150,8 @@ int BPF_PROG(weir_left, struct sk_buff *skb)
 	now = bpf_ktime_get_ns() >> WEIR_TICK_SHIFT;
 	if (port && port->left != now)
 		port->left = now;
+	if (!flow.tcp)
+		behind_carry(skb, &flow, now);
 	return 0;
 }
 
@@ -158,7 +162,7 @@ static __always_inline int bound_to(struct bpf_sock *sk)
 	struct weir_port *port = bpf_map_lookup_elem(&ports, &key);
 
 	if (port)
-		port->left = bpf_ktime_get_ns() >> WEIR_TICK_SHIFT;
+		port->left = port->bound = bpf_ktime_get_ns() >> WEIR_TICK_SHIFT;
 	return 1;
 }
 
