@@ -316,9 +316,10 @@ fn of_three_pods_the_hung_one_costs_its_own_packets_only_root() {
     let mut of = [0, 1, 2].map(|_| BTreeSet::new());
     // Each flow goes to one of them as long as its connection is known, two minutes and more.
     until("each pod has its flows", || {
-        flows.clone().for_each(|from| bed.send(from, OUTER, 1));
-        for (got, server) in of.iter_mut().zip(&servers) {
-            got.extend(empty(server));
+        for from in flows.clone() {
+            bed.send(from, OUTER, 1);
+            // Each holds three datagrams.
+            of.iter_mut().zip(&servers).for_each(|(got, server)| got.extend(empty(server)));
         }
         of.iter().map(BTreeSet::len).sum::<usize>() == flows.len()
     });
