@@ -51,6 +51,16 @@ fn until(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
+/// A program that another test starts has all sockets of this process until it runs: one that was closed may hold its port as long.
+fn bind(address: (Ipv4Addr, u16)) -> UdpSocket {
+    let mut socket = None;
+    until("the port is free", || {
+        socket = UdpSocket::bind(address).ok();
+        socket.is_some()
+    });
+    socket.unwrap()
+}
+
 /// Longer than a route or what was carried is known without a packet.
 fn routes_end() {
     std::thread::sleep(Duration::from_nanos(u64::from(CARRIED_TICKS + 3) << TICK_SHIFT));
@@ -132,7 +142,7 @@ impl Bed {
     /// A program's socket in pod `n`, which holds few datagrams.
     fn server(&self, n: u8) -> UdpSocket {
         self.pods[usize::from(n)].run(move || {
-            let socket = UdpSocket::bind((inside(n), PORT)).unwrap();
+            let socket = bind((inside(n), PORT));
             setsockopt(&socket, RcvBuf, &2048).unwrap();
             socket.set_nonblocking(true).unwrap();
             socket
@@ -141,7 +151,7 @@ impl Bed {
 
     fn send(&self, from: u16, to: SocketAddrV4, packets: usize) {
         self.wire.run(move || {
-            let socket = UdpSocket::bind((PEER, from)).unwrap();
+            let socket = bind((PEER, from));
             (0..packets).for_each(|_| drop(socket.send_to(&[0; 200], to)));
         });
     }
@@ -247,12 +257,11 @@ fn one_pod(bed: &Bed, to: SocketAddrV4) {
         (0..200).filter(|_| !bed.sheds(5000, to)).count() < 100
     });
     // A socket of the host has the port too: flows that are not known may be its own, by a rule that translates some senders only.
-    let own = bed.host.run(|| UdpSocket::bind((HOST, PORT)).unwrap());
+    let own = bed.host.run(|| bind((HOST, PORT)));
     bed.list();
     assert!((0..200).all(|_| !bed.sheds(5000, to)), "they may be for the host's socket");
     bed.until_shed(4000, to);
     drop(own);
-    bed.list();
     // Who reads has room again.
     empty(&server);
     assert!((0..100).all(|_| !bed.sheds(4000, to)), "it has room");
@@ -277,7 +286,7 @@ fn one_pod(bed: &Bed, to: SocketAddrV4) {
     // The program ends, and another one takes its place before anybody has noticed.
     drop(server);
     let server = bed.server(0);
-    assert!((0..100).all(|_| !bed.sheds(4000, to)), "the socket is closed");
+    assert!((0..100).all(|_| !bed.sheds(4000, to)), "the socket is closed: its port was free");
     bed.send(4000, to, MANY);
     until("the new one gets them", || !empty(&server).is_empty());
     assert!((0..100).all(|_| !bed.sheds(4000, to)), "another socket has its place");
@@ -433,7 +442,7 @@ fn a_namespace_that_pretends_to_be_the_pod_is_not_it_root() {
     let [real, pretended] =
         [&bed.pods[0], &false_pod].map(|ns| ns.run(|| kern::netns::current_inode().unwrap() as u32));
     let _own = false_pod.run(|| {
-        let socket = UdpSocket::bind((inside(0), PORT)).unwrap();
+        let socket = bind((inside(0), PORT));
         setsockopt(&socket, RcvBuf, &2048).unwrap();
         socket
     });

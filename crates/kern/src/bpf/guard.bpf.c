@@ -415,12 +415,32 @@ static __always_inline _Bool tell(struct sock *sk, struct weir_event *event, str
 	return 1;
 }
 
+/* One more loss that is evidence: the control loop hears of every so many. */
+static __always_inline void overflowed(const struct weir_guard_ctl *guard, __u32 cpu)
+{
+	struct weir_event event = { .kind = WEIR_EVENT_OVERFLOW, .cpu = cpu };
+	struct weir_cpu_stat *here = bpf_map_lookup_elem(&cpu_stats, &cpu);
+
+	if (!here)
+		return;
+	here->overflows++;
+	if (!guard->overflow_step || here->overflows - here->reported < guard->overflow_step)
+		return;
+	here->reported = here->overflows;
+	event.time_ns = bpf_ktime_get_ns();
+	if (event.time_ns - here->reported_ns < WEIR_EVENT_EVERY_NS)
+		return;
+	here->reported_ns = event.time_ns;
+	bpf_ringbuf_output(&events, &event, sizeof(event), BPF_RB_FORCE_WAKEUP);
+}
+
 /* A socket of another network namespace has refused a datagram that went `to` there. It is evidence only if a guarded interface has
  * brought one for the same place lately: what local programs and other containers send to it is not. */
 static __always_inline int refuses_behind(struct sock *sk, struct weir_overflow_stat *drops, __u32 cpu, __u64 to,
 					  __u32 address, __u32 truesize)
 {
 	struct weir_event event = { .kind = WEIR_EVENT_CONSUMER, .cpu = cpu, .address = address };
+	struct weir_guard_ctl *guard = the_guard();
 	struct weir_consumer_stat *stat;
 	struct weir_cpu_stat *here;
 	__u64 key = (__u64)sk;
@@ -445,9 +465,11 @@ static __always_inline int refuses_behind(struct sock *sk, struct weir_overflow_
 			stat->overflows++;
 		else if (stat)
 			stat->foreign++;
-		return 0;
 	}
-	if (!evident)
+	if (!evident || !guard)
+		return 0;
+	overflowed(guard, cpu);
+	if (slot)
 		return 0;
 	event.port = sk->__sk_common.skc_num;
 	event.inode = inode_of(sk);
@@ -469,7 +491,6 @@ static __always_inline int refuses(struct sock *sk, struct weir_overflow_stat *d
 	struct weir_event event = { .kind = WEIR_EVENT_CONSUMER, .cpu = cpu };
 	struct weir_guard_ctl *guard = the_guard();
 	struct weir_consumer_stat *stat;
-	struct weir_cpu_stat *here;
 	__u64 key = (__u64)sk;
 	__u32 *slot;
 
@@ -496,19 +517,7 @@ static __always_inline int refuses(struct sock *sk, struct weir_overflow_stat *d
 		tell(sk, &event, drops);
 	}
 
-	here = bpf_map_lookup_elem(&cpu_stats, &cpu);
-	if (!here)
-		return 0;
-	here->overflows++;
-	if (!guard->overflow_step || here->overflows - here->reported < guard->overflow_step)
-		return 0;
-	here->reported = here->overflows;
-	event.time_ns = bpf_ktime_get_ns();
-	if (event.time_ns - here->reported_ns < WEIR_EVENT_EVERY_NS)
-		return 0;
-	here->reported_ns = event.time_ns;
-	event.kind = WEIR_EVENT_OVERFLOW;
-	bpf_ringbuf_output(&events, &event, sizeof(event), BPF_RB_FORCE_WAKEUP);
+	overflowed(guard, cpu);
 	return 0;
 }
 

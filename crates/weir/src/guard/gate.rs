@@ -21,6 +21,9 @@ use super::{clock, sched};
 const STACK: usize = 64 * 1024;
 /// The programs stay attached for so long after the last source was given back: the next onset finds what it knew.
 const STAYS: Nanos = 2000 * MILLISECOND;
+/// They are attached too while sockets of other namespaces lose so many packets from one look to the next: whether a guarded interface
+/// brought them only what leaves the host tells.
+const ELSEWHERE: u64 = 64;
 /// What was learnt before they were detached has run out by then.
 const RUN_OUT: Nanos = ((UNTIL_BOUND + 2) as Nanos) << policy::gate::TICK_SHIFT;
 
@@ -41,6 +44,7 @@ pub struct Gate {
     /// How what is nobody's is known now.
     pub nobody: Nobody,
     times: u64,
+    elsewhere: u64,
     needed_at: Nanos,
     detached_at: Option<Nanos>,
 }
@@ -65,18 +69,22 @@ impl Gate {
             cgroup: kern::cgroups::root(),
             nobody: Nobody::Off,
             times: 0,
+            elsewhere: 0,
             needed_at: 0,
             detached_at: None,
         })
     }
 
-    /// Attaches the programs while a source is polled or sheds, and says how many sources may feed one consumer at once.
+    /// Attaches the programs while a source is polled or sheds, or containers lose packets, and says how many sources may feed one consumer at once.
     pub fn look(&mut self, gauges: &mut Gauges, now: Nanos) {
         let modes = self.shared.views.source_ctls.iter().map(|ctl| ctl.mode.load(Relaxed));
         let inputs = modes.filter(|m| matches!(*m, mode::POLL | mode::SHED)).count() as u32;
         let guard = &self.shared.views.guard[0];
         guard.slices.store(inputs, Relaxed);
-        if inputs > 0 {
+        let elsewhere = self.shared.views.cpu_stats.iter().map(|c| c.elsewhere.load(Relaxed)).sum::<u64>();
+        let lost = elsewhere.wrapping_sub(std::mem::replace(&mut self.elsewhere, elsewhere));
+        let needed = inputs > 0 || lost >= ELSEWHERE;
+        if needed {
             self.needed_at = now;
         }
         let attached = self.shared.attached.load(Relaxed) != 0;
@@ -88,7 +96,7 @@ impl Gate {
             self.detached_at = Some(now);
         }
         let run_out = self.detached_at.is_none_or(|at| now.saturating_sub(at) > RUN_OUT);
-        if inputs > 0 && !attached && run_out {
+        if needed && !attached && run_out {
             self.nobody = gauges.watch_nobody(true, self.cgroup.as_ref().map(AsFd::as_fd));
             let ticks = match self.nobody {
                 Nobody::Off => return,
