@@ -5,7 +5,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a failed step is a failed test, in helpers too")]
 
 use std::collections::BTreeSet;
-use std::net::{Ipv4Addr, SocketAddrV4, UdpSocket};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddrV4, SocketAddrV6, UdpSocket};
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
@@ -186,7 +186,11 @@ impl Bed {
             found = self.told().into_iter().find(|told| told.3.address == address);
             found.is_some()
         });
-        let (sk, cookie, inode, behind) = found.unwrap();
+        self.place(found.unwrap(), slot)
+    }
+
+    /// Tracks a socket as the guard would.
+    fn place(&self, (sk, cookie, inode, behind): (u64, u64, u64, Behind), slot: usize) -> Behind {
         assert!(inode != 0);
         let ctl = &self.gauges.views.consumer_ctls[slot];
         ctl.cookie.store(cookie, Relaxed);
@@ -463,6 +467,59 @@ fn a_namespace_that_pretends_to_be_the_pod_is_not_it_root() {
     bed.until_shed(4000, OUTER);
     assert!(bed.told().iter().all(|t| t.3.netns == real));
     drop(server);
+}
+
+/// The same over IPv6, by the pod's own address.
+#[test]
+fn a_full_pod_is_shed_for_over_ipv6_root() {
+    let bed = bed!("a_full_pod_is_shed_for_over_ipv6_root", 1, None);
+    let at = |net: u16, host: u16| Ipv6Addr::new(0xfd77, net, 0, 0, 0, 0, 0, host);
+    let (peer, pod) = (at(1, 2), SocketAddrV6::new(at(2, 2), PORT, 0, 0));
+    bed.host.sh("sysctl", &["-q", "-w", "net.ipv6.conf.all.forwarding=1"]);
+    ip(&bed.host, &format!("address add {}/64 dev in0 nodad", at(1, 1)));
+    ip(&bed.host, &format!("address add {}/64 dev br9 nodad", at(2, 1)));
+    ip(&bed.wire, &format!("address add {peer}/64 dev out0 nodad"));
+    ip(&bed.wire, &format!("route add {}/64 via {}", at(2, 0), at(1, 1)));
+    ip(&bed.pods[0], &format!("address add {}/64 dev eth0 nodad", pod.ip()));
+    ip(&bed.pods[0], &format!("route add default via {}", at(2, 1)));
+    let server = bed.pods[0].run(|| {
+        let socket = UdpSocket::bind(pod).unwrap();
+        setsockopt(&socket, RcvBuf, &2048).unwrap();
+        socket.set_nonblocking(true).unwrap();
+        socket
+    });
+    let send = |packets: usize| {
+        bed.wire.run(|| {
+            let socket = UdpSocket::bind(SocketAddrV6::new(Ipv6Addr::UNSPECIFIED, 4000, 0, 0)).ok();
+            let socket = socket.as_ref();
+            (0..packets).for_each(|_| drop(socket.map(|s| s.send_to(&[0; 200], pod))));
+        });
+    };
+    let sheds = |port: u16| {
+        bed.gauges.views.source_stats[0].polls.fetch_add(1, Relaxed);
+        let mut frame = [&[2u8; 12][..], &[0x86, 0xdd, 0x60, 0, 0, 0, 0, 12, 17, 64]].concat();
+        frame.extend(peer.octets());
+        frame.extend(pod.ip().octets());
+        frame.extend(4000u16.to_be_bytes());
+        frame.extend(port.to_be_bytes());
+        // Nothing here looks at the checksum.
+        frame.extend([0, 12, 1, 1, 0, 0, 0, 0]);
+        bed.rx.run(&frame, 1).unwrap().0 == XDP_DROP
+    };
+    let mut found = None;
+    until("the socket is told", || {
+        send(MANY);
+        found = bed.told().into_iter().next();
+        found.is_some()
+    });
+    assert_eq!(bed.place(found.unwrap(), 0).address, None);
+    until("frames of a full socket are shed", || {
+        send(8);
+        sheds(PORT)
+    });
+    assert!((0..100).all(|_| !sheds(PORT + 1)), "another port");
+    empty(&server);
+    assert!((0..100).all(|_| !sheds(PORT)), "it has room");
 }
 
 /// What the look costs, for the record; nothing is asserted of times.

@@ -411,3 +411,25 @@ impl Consumers {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn frames_are_judged_by_a_socket_that_gets_all_of_its_port_only() {
+        let socket = |inode, remote: Option<&str>| UdpSocket {
+            local: "0.0.0.0:53".parse().unwrap(),
+            remote: remote.map(|r| r.parse().unwrap()),
+            rx_queue: 0,
+            drops: 0,
+            inode,
+            uid: 0,
+        };
+        assert!(is_alone(&[socket(7, None)], 7));
+        assert!(!is_alone(&[], 7), "closed");
+        assert!(!is_alone(&[socket(8, None)], 7), "another one");
+        assert!(!is_alone(&[socket(7, None), socket(8, None)], 7), "one of a group");
+        assert!(!is_alone(&[socket(7, Some("10.0.0.1:99"))], 7), "one client's");
+    }
+}
