@@ -36,12 +36,18 @@ fn bridge(world: &World) {
 
 /// Container `n`, with one interface behind the bridge, which gets what arrives for [`PORT`] + `n`.
 fn container(world: &World, n: u16) -> Namespace {
+    let container = unpublished(world, n);
+    world.sh(&format!("nft add rule ip nat pre udp dport {} dnat to {}", PORT + n, inside(n)));
+    container
+}
+
+/// The same without a rule.
+fn unpublished(world: &World, n: u16) -> Namespace {
     let container = Namespace::create(&format!("box{n}")).unwrap();
-    let (to, port) = (inside(n), PORT + n);
+    let to = inside(n);
     for line in [
         &format!("ip link add box{n} type veth peer name eth0 netns {}", container.name()),
         &format!("ip link set box{n} master docker9 up"),
-        &format!("nft add rule ip nat pre udp dport {port} dnat to {to}"),
     ] {
         world.sh(line);
     }
@@ -173,6 +179,46 @@ fn a_hung_container_costs_its_own_packets_only_root() {
     });
     let share = ask(&mut other);
     println!("beside 1 M/s for a hung container another one gets {:.1} %", 100.0 * share);
+    let status = guard.ask(&world);
+    assert!(share > 0.8, "{share}: {:#}", status["consumers"]);
+    signal(hung.pid(), Signal::SIGCONT);
+    drop(load);
+    assert_eq!(guard.stop().0.code(), Some(0));
+}
+
+/// Three containers share a port, each flow goes to one of them in turn. The one that hangs is flooded by one flow; of nine other
+/// clients three are its own, and six get their answers.
+#[test]
+fn of_three_containers_behind_a_port_the_hung_one_costs_its_own_packets_only_root() {
+    const NAME: &str = "of_three_containers_behind_a_port_the_hung_one_costs_its_own_packets_only_root";
+    if !possible(NAME) || !translates(NAME) {
+        return;
+    }
+    let _alone = alone();
+    let world = World::new("threebox", 1);
+    bridge(&world);
+    let containers = [0, 1, 2].map(|n| unpublished(&world, n));
+    let members = [0, 1, 2].map(|n| format!("{n} : {}", inside(n).ip())).join(", ");
+    let port = inside(0).port();
+    world.sh(&format!(
+        "nft add rule ip nat pre udp dport {port} dnat to numgen inc mod 3 map {{ {members} }}"
+    ));
+    let hung = Sink::start_in(&containers[0], world.loops, inside(0));
+    let mut others = [1, 2].map(|n| Sink::start_in(&containers[usize::from(n)], world.loops, inside(n)));
+    signal(hung.pid(), Signal::SIGSTOP);
+    let guard = world.guard(&[]);
+    // The first flow of all, so it goes to the first of them.
+    let load = world.send(&[(0, port)], &[], &[(ms(300_000), FLOOD)]);
+    within("the hung one is known, and shed for", ms(2000), || {
+        consumer(&guard.ask(&world), 0).is_some_and(|c| c["shed"].as_u64().unwrap_or(0) > 100)
+    });
+    let before = others.each_mut().map(|sink| sink.report().total);
+    let clients: Vec<_> = (0..9).map(|_| world.trickle(0, port, 50)).collect();
+    std::thread::sleep(ms(2000));
+    let sent: u64 = clients.into_iter().map(common::world::Trickle::end).sum();
+    let got = others.each_mut().map(Sink::drained);
+    let share = (got[0] + got[1] - before[0] - before[1]) as f64 / (sent as f64 * 2.0 / 3.0);
+    println!("beside 1 M/s for the hung one the clients of the others get {:.1} %", 100.0 * share);
     let status = guard.ask(&world);
     assert!(share > 0.8, "{share}: {:#}", status["consumers"]);
     signal(hung.pid(), Signal::SIGCONT);
