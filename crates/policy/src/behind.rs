@@ -10,6 +10,9 @@
 //!   and [`STRAYS`] others have passed in the same tick.
 //! - A route ends [`CARRIED_TICKS`] after the last packet that went by it: what is shed confirms nothing.
 //! - What no packet confirms is forgotten, and then everything passes.
+//! - Losses that are no evidence are a reason to watch what leaves the host once in [`VAIN`] only.
+
+use crate::{MILLISECOND, Nanos};
 
 /// `WEIR_CARRIED_TICKS`.
 pub const CARRIED_TICKS: u32 = 6;
@@ -23,6 +26,35 @@ pub const MEMBER_TICKS: u32 = 600;
 pub const OUTER_TICKS: u32 = 60;
 /// `WEIR_STRAY_MOST`.
 pub const STRAYS: u32 = 16;
+
+/// Losses of other namespaces from one look to the next that are a reason to watch what leaves the host.
+pub const LOSSES: u64 = 64;
+/// Unless some of them were evidence, they are none again for so long: anybody can make a namespace whose sockets lose.
+pub const VAIN: Nanos = 30_000 * MILLISECOND;
+
+/// Whether what leaves the host is watched for the sake of containers, while no source is polled.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Watch {
+    lost: u64,
+    evident: u64,
+    vain_until: Nanos,
+}
+
+impl Watch {
+    /// So many packets have sockets of other namespaces lost until `now`, and so many of them were evidence; true if that is a reason.
+    pub fn look(&mut self, now: Nanos, lost: u64, evident: u64) -> bool {
+        let more = lost.wrapping_sub(std::mem::replace(&mut self.lost, lost));
+        if std::mem::replace(&mut self.evident, evident) != evident {
+            self.vain_until = 0;
+            return true;
+        }
+        if more < LOSSES || now < self.vain_until {
+            return false;
+        }
+        self.vain_until = now.saturating_add(VAIN);
+        true
+    }
+}
 
 /// What guarded interfaces brought for an inner destination: `struct weir_carried`.
 #[repr(C)]
@@ -159,6 +191,18 @@ mod tests {
         assert!(place.carry(7, 101) && !place.claim(7, 108), "too long ago");
         assert!(!place.carry(9, 106), "the place is taken");
         assert!(place.carry(9, 108) && place.claim(9, 108));
+    }
+
+    #[test]
+    fn losses_in_vain_are_no_reason_for_long() {
+        let mut watch = Watch::default();
+        assert!(!watch.look(1, LOSSES - 1, 0), "few");
+        assert!(watch.look(2, 2 * LOSSES, 0));
+        // Somebody's own namespace goes on.
+        let again = (3..1000).filter(|n| watch.look(n * VAIN / 500, n * LOSSES * 10, 0)).count();
+        assert_eq!(again, 1);
+        assert!(watch.look(2 * VAIN, 0, 5) && !watch.look(2 * VAIN, 0, 5), "evidence");
+        assert!(watch.look(2 * VAIN, LOSSES, 5), "there was evidence");
     }
 
     /// An outer destination whose only member, consumer 3, has been seen for long.

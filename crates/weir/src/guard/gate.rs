@@ -12,6 +12,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use kern::guard::{Gauges, Nobody, Views, mode};
+use policy::behind::Watch;
 use policy::gate::{BRIEFLY, UNTIL_BOUND, next_list, tick};
 use policy::{MILLISECOND, Nanos};
 
@@ -21,9 +22,6 @@ use super::{clock, sched};
 const STACK: usize = 64 * 1024;
 /// The programs stay attached for so long after the last source was given back: the next onset finds what it knew.
 const STAYS: Nanos = 2000 * MILLISECOND;
-/// They are attached too while sockets of other namespaces lose so many packets from one look to the next: whether a guarded interface
-/// brought them only what leaves the host tells.
-const ELSEWHERE: u64 = 64;
 /// What was learnt before they were detached has run out by then.
 const RUN_OUT: Nanos = ((UNTIL_BOUND + 2) as Nanos) << policy::gate::TICK_SHIFT;
 
@@ -44,7 +42,8 @@ pub struct Gate {
     /// How what is nobody's is known now.
     pub nobody: Nobody,
     times: u64,
-    elsewhere: u64,
+    /// Whether losses of other namespaces are a reason to attach them too.
+    behind: Watch,
     needed_at: Nanos,
     detached_at: Option<Nanos>,
 }
@@ -69,7 +68,7 @@ impl Gate {
             cgroup: kern::cgroups::root(),
             nobody: Nobody::Off,
             times: 0,
-            elsewhere: 0,
+            behind: Watch::default(),
             needed_at: 0,
             detached_at: None,
         })
@@ -81,9 +80,11 @@ impl Gate {
         let inputs = modes.filter(|m| matches!(*m, mode::POLL | mode::SHED)).count() as u32;
         let guard = &self.shared.views.guard[0];
         guard.slices.store(inputs, Relaxed);
-        let elsewhere = self.shared.views.cpu_stats.iter().map(|c| c.elsewhere.load(Relaxed)).sum::<u64>();
-        let lost = elsewhere.wrapping_sub(std::mem::replace(&mut self.elsewhere, elsewhere));
-        let needed = inputs > 0 || lost >= ELSEWHERE;
+        let views = &self.shared.views;
+        let lost = views.cpu_stats.iter().map(|c| c.elsewhere.load(Relaxed)).sum();
+        let behind = self.behind.look(now, lost, views.gate[0].evidence.load(Relaxed));
+        // Where nothing is sent on nobody is behind this host.
+        let needed = inputs > 0 || behind && kern::discover::translates();
         if needed {
             self.needed_at = now;
         }
