@@ -21,6 +21,7 @@ pub mod raw;
 pub mod restore;
 pub mod rundir;
 pub mod settings;
+pub mod spaces;
 pub mod sysfs;
 pub mod tier;
 pub mod undo;

@@ -113,9 +113,19 @@ pub(crate) fn parse_filter(line: &str) -> Option<FilterQueue> {
 
 /// UDP sockets of the caller's network namespace, IPv4 then IPv6; with `port` only those bound to it.
 pub fn udp_sockets(port: Option<u16>) -> Result<Vec<UdpSocket>> {
+    udp_sockets_of(Path::new(PROC), "thread-self", port, MAX_SOCKETS)
+}
+
+/// The same of the network namespace of process `of` in `proc`, at most `most` of them.
+pub(crate) fn udp_sockets_of(
+    proc: &Path,
+    of: &str,
+    port: Option<u16>,
+    most: usize,
+) -> Result<Vec<UdpSocket>> {
     let mut all = Vec::new();
     for file in ["udp", "udp6"] {
-        let path = format!("/proc/thread-self/net/{file}");
+        let path = format!("{}/{of}/net/{file}", proc.display());
         let lines = match File::open(&path) {
             Ok(f) => BufReader::new(f).lines(),
             // A kernel without IPv6.
@@ -125,8 +135,11 @@ pub fn udp_sockets(port: Option<u16>) -> Result<Vec<UdpSocket>> {
         for line in lines.skip(1) {
             let line = line.map_err(|e| Error::io(&path, e))?;
             let Some(socket) = parse_udp(&line) else { continue };
-            if port.is_none_or(|p| socket.local.port() == p) && all.len() < MAX_SOCKETS {
+            if port.is_none_or(|p| socket.local.port() == p) && all.len() < most {
                 all.push(socket);
+            }
+            if port.is_none() && all.len() >= most {
+                return Ok(all);
             }
         }
     }

@@ -46,7 +46,8 @@ pub enum Watch {
     Detach,
 }
 
-/// When the programs that learn are attached: while a source is polled or sheds, and [`STAYS`] longer. While they are not, nobody
+/// When the programs that learn are attached: while a source is polled or sheds, or containers lose, and
+/// [`STAYS`] longer. While they are not, nobody
 /// sees what leaves, so they come back only when everything that was learnt before has run out.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Watching {
@@ -56,9 +57,9 @@ pub struct Watching {
 }
 
 impl Watching {
-    /// What is to be done at `now`, while `inputs` sources are polled or shed.
-    pub fn next(&mut self, now: Nanos, inputs: usize) -> Option<Watch> {
-        if inputs > 0 {
+    /// What is to be done at `now`; `needed`: sources are polled or shed, or programs of other namespaces lose.
+    pub fn next(&mut self, now: Nanos, needed: bool) -> Option<Watch> {
+        if needed {
             self.needed_at = now;
         }
         if self.attached {
@@ -71,7 +72,7 @@ impl Watching {
         }
         let run_out = Nanos::from(UNTIL_BOUND + 2) << TICK_SHIFT;
         let fresh = self.detached_at.is_none_or(|at| now.saturating_sub(at) > run_out);
-        (inputs > 0 && fresh).then(|| {
+        (needed && fresh).then(|| {
             self.attached = true;
             Watch::Attach
         })
@@ -99,7 +100,7 @@ struct Way {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Port {
     left: u32,
-    pad: u32,
+    bound: u32,
     ways: [Way; WAYS],
 }
 const _: () = assert!(size_of::<Port>() == 32);
@@ -183,17 +184,17 @@ mod tests {
     #[test]
     fn the_programs_come_back_only_to_what_has_run_out() {
         let (ms, mut watching) = (MILLISECOND, Watching::default());
-        assert_eq!(watching.next(0, 0), None);
-        assert_eq!(watching.next(ms, 1), Some(Watch::Attach));
-        assert_eq!(watching.next(2 * ms, 1), None);
-        assert_eq!(watching.next(2 * ms + STAYS, 0), None, "they stay for the next onset");
-        assert_eq!(watching.next(3 * ms + STAYS, 0), Some(Watch::Detach));
+        assert_eq!(watching.next(0, false), None);
+        assert_eq!(watching.next(ms, true), Some(Watch::Attach));
+        assert_eq!(watching.next(2 * ms, true), None);
+        assert_eq!(watching.next(2 * ms + STAYS, false), None, "they stay for the next onset");
+        assert_eq!(watching.next(3 * ms + STAYS, false), Some(Watch::Detach));
         let detached = 3 * ms + STAYS;
         let ticks = Nanos::from(UNTIL_BOUND) << TICK_SHIFT;
-        assert_eq!(watching.next(detached + ticks, 1), None, "what was learnt before may still count");
-        assert_eq!(watching.next(detached + ticks + 50 * ms, 1), Some(Watch::Attach));
+        assert_eq!(watching.next(detached + ticks, true), None, "what was learnt before may still count");
+        assert_eq!(watching.next(detached + ticks + 50 * ms, true), Some(Watch::Attach));
         watching.refused();
-        assert_eq!(watching.next(detached + ticks + 60 * ms, 1), Some(Watch::Attach), "it is tried again");
+        assert_eq!(watching.next(detached + ticks + 60 * ms, true), Some(Watch::Attach), "it is tried again");
     }
 
     #[test]

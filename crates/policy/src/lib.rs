@@ -16,6 +16,7 @@
 //! | [`refusals`] | when a refused takeover is tried again, when it is given up | |
 //! | [`causes`] | nothing: the reasons as types, and their sentences | |
 //! | [`overflow`] | when sockets that lose packets are evidence of overload | M&R 5.2, MR-10, MR-19 |
+//! | [`behind`] | which losses of other namespaces are evidence, whose room a frame for them is judged by | MR-22, MR-23 |
 //! | [`seats`] | which consumers are tracked when there are more than places | MR-22 |
 //! | [`switch`] | when polling replaces interrupts, and back | M&R 5.2, MR-10, MR-19 |
 //! | [`bulk`] | whether a source carries bulk TCP, which slows itself down | |
@@ -38,6 +39,7 @@
 
 pub mod accept;
 pub mod admission;
+pub mod behind;
 pub mod blame;
 pub mod budget;
 pub mod bulk;

@@ -17,6 +17,12 @@ pub const SHARE: usize = 4;
 /// The user without a share of his own.
 const ROOT: u32 = 0;
 
+/// The user that sockets of another network namespace count for: whatever users it has, it has the share of one.
+pub fn user_of_namespace(inode: u32) -> u32 {
+    // No user of a host has a number so large.
+    inode | 1 << 31
+}
+
 /// Who has a place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Seat {

@@ -105,8 +105,11 @@ fn text(host: &Host, reports: &[Report], paint: Paint) -> String {
     // Sockets elsewhere can be behind any interface of a host that hands packets on.
     if let Some(why) = kern::discover::hands_on() {
         let line = format!(
-            "not seen: sockets in other network namespaces, such as those of containers ({why}): no level and no shed \
-             for them; quota and budget hold, and turns that they refuse whole are followed by a pause"
+            "not seen: of sockets in other network namespaces, such as those of containers ({why}), TCP, UDP sockets \
+             that share their port there, those that no veth of this host leads to (macvlan, ipvlan, virtual functions), and those behind a \
+             translation that is not in this host's connection table (another program's XDP or tc, IPVS without \
+             conntrack): no level and no shed for them; quota and budget hold, and turns that they refuse whole are \
+             followed by a pause"
         );
         text += &format!("\n{}\n", wrap(&line, 2));
     }

@@ -80,6 +80,10 @@ pub struct Status {
     pub consumers_untold: u64,
     /// Datagrams that full sockets refused and no guarded interface had carried, since the guard started: evidence of nothing.
     pub losses_foreign: u64,
+    /// Datagrams that full sockets of other network namespaces refused, as many as guarded interfaces had brought: evidence.
+    pub losses_behind: u64,
+    /// Datagrams for containers that nothing was learnt from: too many destinations, or a translation that the kernel does not tell.
+    pub behind_unknown: u64,
 }
 
 /// One change of mode.
@@ -229,6 +233,10 @@ pub struct Consumer {
     pub pid: u32,
     /// Such as `udp 514`.
     pub socket: String,
+    /// Inode of its network namespace, if it is another one than the guard's (a container); else 0.
+    pub netns: u64,
+    /// Address there that its packets go to; empty for IPv6, and in the guard's own namespace.
+    pub address: String,
     /// Highest level of the interval, 0 to 1.
     pub level: Option<f64>,
     /// Packets that came in.

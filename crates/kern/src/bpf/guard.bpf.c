@@ -11,6 +11,7 @@
 #include <bpf/bpf_helpers.h>
 #include <bpf/bpf_tracing.h>
 #include <bpf/bpf_core_read.h>
+#include <bpf/bpf_endian.h>
 #include "guard.h"
 #include "guard_maps.h"
 #include "guard_kernel.h"
@@ -166,9 +167,13 @@ static __always_inline void sample(struct weir_consumer_ctl *ctl, struct weir_co
 	struct sock *sk = (struct sock *)ctl->sk;
 	__s64 cookie = 0;
 	int rmem = 0, rcvbuf = 0;
+	__u16 port = ctl->port;
 
+	/* A closed socket has no port; of the guard's own namespace the list of sockets tells. */
+	if (ctl->port)
+		bpf_core_read(&port, sizeof(port), &sk->__sk_common.skc_num);
 	if (bpf_core_read(&cookie, sizeof(cookie), &sk->__sk_common.skc_cookie.counter) ||
-	    (__u64)cookie != ctl->cookie) {
+	    (__u64)cookie != ctl->cookie || port != (__u16)ctl->port) {
 		stat->gone = 1;
 		stat->level = 0;
 		return;
@@ -410,6 +415,79 @@ static __always_inline _Bool tell(struct sock *sk, struct weir_event *event, str
 	return 1;
 }
 
+/* One more loss that is evidence: the control loop hears of every so many. */
+static __always_inline void overflowed(const struct weir_guard_ctl *guard, __u32 cpu)
+{
+	struct weir_event event = { .kind = WEIR_EVENT_OVERFLOW, .cpu = cpu };
+	struct weir_cpu_stat *here = bpf_map_lookup_elem(&cpu_stats, &cpu);
+
+	if (!here)
+		return;
+	here->overflows++;
+	if (!guard->overflow_step || here->overflows - here->reported < guard->overflow_step)
+		return;
+	here->reported = here->overflows;
+	event.time_ns = bpf_ktime_get_ns();
+	if (event.time_ns - here->reported_ns < WEIR_EVENT_EVERY_NS)
+		return;
+	here->reported_ns = event.time_ns;
+	bpf_ringbuf_output(&events, &event, sizeof(event), BPF_RB_FORCE_WAKEUP);
+}
+
+/* A socket of another network namespace has refused a datagram that went `to` there. It is evidence only if a guarded interface has
+ * brought one for the same place lately: what local programs and other containers send to it is not. */
+static __always_inline int refuses_behind(struct sock *sk, struct weir_overflow_stat *drops, __u32 cpu, __u64 to,
+					  __u32 address, __u32 truesize)
+{
+	struct weir_event event = { .kind = WEIR_EVENT_CONSUMER, .cpu = cpu, .address = address };
+	struct weir_guard_ctl *guard = the_guard();
+	struct weir_consumer_stat *stat;
+	struct weir_gate_stat *gate;
+	struct weir_cpu_stat *here;
+	__u32 *slot, zero = 0, now;
+	__u64 key = (__u64)sk;
+	_Bool evident = 0;
+
+	event.netns = sk->__sk_common.skc_net.net->ns.inum;
+	if (to) {
+		event.inner = behind_inner_at(to, event.netns);
+		evident = behind_claims(event.inner);
+	}
+	/* The poller looks how much of its turns ends like this. */
+	here = bpf_map_lookup_elem(&cpu_stats, &cpu);
+	if (here)
+		here->elsewhere++;
+	gate = bpf_map_lookup_elem(&gate_stats, &zero);
+	now = bpf_ktime_get_ns() >> WEIR_TICK_SHIFT;
+	if (gate && gate->elsewhere != now)
+		gate->elsewhere = now;
+	slot = bpf_map_lookup_elem(&consumer_slots, &key);
+	if (slot) {
+		stat = bpf_map_lookup_elem(&consumer_stats, slot);
+		if (stat && truesize)
+			stat->truesize = stat->truesize ? (3 * stat->truesize + truesize + 3) / 4 : truesize;
+		if (stat && evident)
+			stat->overflows++;
+		else if (stat)
+			stat->foreign++;
+	}
+	if (!evident || !guard)
+		return 0;
+	overflowed(guard, cpu);
+	if (slot)
+		return 0;
+	event.port = sk->__sk_common.skc_num;
+	event.inode = inode_of(sk);
+	event.family = sk->__sk_common.skc_family;
+	tell(sk, &event, drops);
+	return 0;
+}
+
+static __always_inline _Bool is_behind(struct sock *sk)
+{
+	return sk->__sk_common.skc_net.net->ns.inum != netns_inode;
+}
+
 /* A socket has refused a datagram. It is evidence only if a guarded interface has carried it: what a local program sends to
  * itself makes no interface's packets too many. */
 static __always_inline int refuses(struct sock *sk, struct weir_overflow_stat *drops, __u32 cpu, _Bool guarded,
@@ -418,19 +496,11 @@ static __always_inline int refuses(struct sock *sk, struct weir_overflow_stat *d
 	struct weir_event event = { .kind = WEIR_EVENT_CONSUMER, .cpu = cpu };
 	struct weir_guard_ctl *guard = the_guard();
 	struct weir_consumer_stat *stat;
-	struct weir_cpu_stat *here;
 	__u64 key = (__u64)sk;
 	__u32 *slot;
 
 	if (!guard)
 		return 0;
-	if (sk->__sk_common.skc_net.net->ns.inum != netns_inode) {
-		/* No consumer of this guard, but perhaps where its packets end: the poller looks at its own turns only. */
-		here = bpf_map_lookup_elem(&cpu_stats, &cpu);
-		if (here)
-			here->elsewhere++;
-		return 0;
-	}
 	slot = bpf_map_lookup_elem(&consumer_slots, &key);
 	if (slot) {
 		stat = bpf_map_lookup_elem(&consumer_stats, slot);
@@ -452,19 +522,7 @@ static __always_inline int refuses(struct sock *sk, struct weir_overflow_stat *d
 		tell(sk, &event, drops);
 	}
 
-	here = bpf_map_lookup_elem(&cpu_stats, &cpu);
-	if (!here)
-		return 0;
-	here->overflows++;
-	if (!guard->overflow_step || here->overflows - here->reported < guard->overflow_step)
-		return 0;
-	here->reported = here->overflows;
-	event.time_ns = bpf_ktime_get_ns();
-	if (event.time_ns - here->reported_ns < WEIR_EVENT_EVERY_NS)
-		return 0;
-	here->reported_ns = event.time_ns;
-	event.kind = WEIR_EVENT_OVERFLOW;
-	bpf_ringbuf_output(&events, &event, sizeof(event), BPF_RB_FORCE_WAKEUP);
+	overflowed(guard, cpu);
 	return 0;
 }
 
@@ -474,8 +532,16 @@ int BPF_PROG(weir_udp_full, int rc, struct sock *sk, struct sk_buff *skb)
 {
 	__u32 cpu = bpf_get_smp_processor_id();
 	struct weir_overflow_stat *drops = bpf_map_lookup_elem(&overflow_stats, &cpu);
+	__u32 address = 0;
+	__u64 to;
 
-	return drops ? refuses(sk, drops, cpu, by_guarded(skb), skb->truesize) : 0;
+	if (!drops)
+		return 0;
+	if (is_behind(sk)) {
+		to = behind_refused(skb, &address);
+		return refuses_behind(sk, drops, cpu, to, address, skb->truesize);
+	}
+	return refuses(sk, drops, cpu, by_guarded(skb), skb->truesize);
 }
 
 /* Before, it comes right after the packet was freed, on the same CPU, with softirqs held off: weir_dropped has seen it, or
@@ -495,6 +561,8 @@ int BPF_PROG(weir_udp_full_old, int rc, struct sock *sk)
 		truesize = drops->truesize;
 		drops->dropped = WEIR_DROPPED_NONE;
 	}
+	if (is_behind(sk))
+		return refuses_behind(sk, drops, cpu, told_by_drop ? drops->inner : 0, drops->address, truesize);
 	return refuses(sk, drops, cpu, guarded, truesize);
 }
 
@@ -503,7 +571,7 @@ SEC("tp_btf/kfree_skb")
 int BPF_PROG(weir_dropped, struct sk_buff *skb, void *location, enum skb_drop_reason reason)
 {
 	struct weir_overflow_stat *drops;
-	__u32 cpu;
+	__u32 cpu, address = 0;
 
 	if (reason != bpf_core_enum_value(enum skb_drop_reason, SKB_DROP_REASON_SOCKET_RCVBUFF))
 		return 0;
@@ -513,6 +581,8 @@ int BPF_PROG(weir_dropped, struct sk_buff *skb, void *location, enum skb_drop_re
 		return 0;
 	drops->dropped = by_guarded(skb) ? WEIR_DROPPED_GUARDED : WEIR_DROPPED_FOREIGN;
 	drops->truesize = skb->truesize;
+	drops->inner = behind_refused(skb, &address);
+	drops->address = address;
 	return 0;
 }
 

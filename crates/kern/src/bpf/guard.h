@@ -77,7 +77,7 @@ struct weir_rx_stat {
 	__u64 over_bound;	/* of the normal ones, those that a rule protects, but not that many of them */
 	__u64 shed_class[3];	/* shed by class; sums up to `shed` */
 	__u32 spared;		/* frames that were not rewritten because somebody would miss them */
-	__u32 pad32;
+	__u32 elsewhere;	/* tick of the last datagram that a socket of another namespace refused */
 	__u64 tcp;		/* of `frames`, TCP segments of connections that stand */
 	__u64 nobody;		/* of `shed`, for a port that no socket has, or of a flow that was refused */
 	__u64 known;		/* passed, for consumers that are tracked: all others are somebody else's */
@@ -91,7 +91,9 @@ struct weir_consumer_ctl {
 	__u32 low;		/* permille */
 	__u32 shed;		/* XDP drops what this consumer has no room for */
 	__u32 maxlen;		/* of a packet filter's queue, packets; 0: only the buffer counts */
-	__u32 pad[7];
+	__u32 port;		/* of a consumer behind the host, host order; a socket that has another one by now is closed */
+	__u64 inner;		/* where its packets go, by hash; 0: it is in the guard's namespace, or nothing is judged by it */
+	__u32 pad[4];
 };
 
 struct weir_consumer_stat {
@@ -103,7 +105,7 @@ struct weir_consumer_stat {
 	__u32 cpu;		/* CPU of the last read seen */
 	__u64 shed;
 	__u32 truesize;		/* bytes that a packet takes of its buffer, by those that it refused; 0: none yet */
-	__u32 pad32;
+	__u32 elsewhere;	/* tick of the last datagram that a socket of another namespace refused */
 	__u64 foreign;		/* datagrams the socket refused, of others */
 	__u64 pad;
 };
@@ -144,8 +146,9 @@ struct weir_overflow_stat {
 	__u32 told;		/* sockets told in it */
 	__u32 dropped;		/* enum weir_dropped: of the packet that was freed last; read once */
 	__u32 truesize;		/* of the same packet, bytes */
-	__u32 pad32;
-	__u64 pad[3];
+	__u32 address;		/* its IPv4 address; 0: it has none */
+	__u64 inner;		/* where it went, by hash, but for the namespace; 0: not looked for */
+	__u64 pad[2];
 };
 
 enum weir_dropped { WEIR_DROPPED_NONE = 0, WEIR_DROPPED_FOREIGN = 1, WEIR_DROPPED_GUARDED = 2 };
@@ -165,7 +168,7 @@ struct weir_guard_ctl {
 	__u32 nobody_ticks;	/* what no socket took in so many ticks is somebody's; 0: nothing is nobody's */
 	__u32 by_flow;		/* this host translates addresses: only the very flow that was refused is nobody's */
 	__u32 slices;		/* sources that may feed one consumer at once */
-	__u32 pad;
+	__u32 behind;		/* consumers behind the host by which frames are judged; 0: none is looked for */
 };
 
 /* A list of sockets counts for so many ticks: ten seconds. */
@@ -180,15 +183,22 @@ struct weir_ports_used {
 /* Flows that were refused, by hash; a power of two. */
 #define WEIR_REFUSALS 131072
 
+/* Places for what is behind the host, by hash; powers of two: inner destinations, outer ones, flows. */
+#define WEIR_INNERS 4096
+#define WEIR_OUTERS 1024
+#define WEIR_ROUTES 16384
+
 /* What the gate has learnt. */
 struct weir_gate_stat {
 	__u64 ports;		/* destinations found to be nobody's */
 	__u64 flows;		/* flows found to be refused */
 	__u64 spoken_for;	/* drops that nothing was learnt from: a socket has the port, or had it lately */
 	__u32 refused;		/* tick of the last refusal that was learnt */
-	__u32 pad32;
-	__u64 crowded;		/* listeners that made room for another one while their SYNs were counted */
-	__u64 pad[3];
+	__u32 elsewhere;	/* tick of the last datagram that a socket of another namespace refused */
+	__u64 evidence;		/* losses of other namespaces that were taken as evidence */
+	__u64 crowded;		/* packets for consumers behind the host that found a place taken */
+	__u64 untranslated;	/* of these packets, those whose translation this kernel does not tell */
+	__u64 listeners;	/* those that made room for another one while their SYNs were counted */
 };
 
 /* What one poll may still hand up to one consumer. */
@@ -214,6 +224,9 @@ struct weir_event {
 	__u32 cpu;
 	__u32 uid;		/* of the socket, in the initial user namespace */
 	__u32 lost;		/* packets that it refused since it was told last, or ever */
+	__u64 inner;		/* of a socket behind the host: where its packets go, by hash */
+	__u32 netns;		/* its network namespace; 0: the guard's */
+	__u32 address;		/* IPv4 address of the packet that it refused; 0: another one */
 };
 
 /* A handle that waits for a datagram of its interface; written by user space, but for the three that say so. */
@@ -246,6 +259,6 @@ _Static_assert(sizeof(struct weir_overflow_stat) == 64, "one line");
 _Static_assert(sizeof(struct weir_steer) == 64, "one line");
 _Static_assert(sizeof(struct weir_gate_stat) == 64, "one line");
 _Static_assert(sizeof(struct weir_ports_used) == 16384, "whole pages");
-_Static_assert(sizeof(struct weir_event) == 56, "no holes");
+_Static_assert(sizeof(struct weir_event) == 72, "no holes");
 
 #endif

@@ -39,6 +39,18 @@ static __always_inline __u64 gate_flow_hash(const struct gate_flow *flow)
 	return weir_mix64(hash, flow->tcp);
 }
 
+/* Where the packets of the flow are for, whoever sends them. */
+static __always_inline __u64 gate_destination_hash(const struct gate_flow *flow)
+{
+	__u64 hash = weir_mix64((__u64)gate_seed << 32, flow->target[0]);
+
+	if (flow->words == 4)
+#pragma unroll
+		for (int i = 1; i < 4; i++)
+			hash = weir_mix64(hash, flow->target[i]);
+	return weir_mix64(hash, (flow->ports & 0xffff) | flow->tcp << 16);
+}
+
 /* What is for an IPv4 address that this host does not have. */
 static __always_inline __u64 gate_target_hash(__u32 target)
 {

@@ -3,7 +3,7 @@
  * What the gate learns, and what ends it. Attached only while a source is polled or sheds.
  *
  * Cost: weir_nobody one comparison per packet that the kernel drops, and two reads of the packet for those that nobody took;
- * weir_left three reads per packet that leaves; weir_bound one write per bind.
+ * weir_left three reads per packet that leaves, and what guard_behind.h says; weir_bound one write per bind.
  */
 #ifndef WEIR_GUARD_GATE_H
 #define WEIR_GUARD_GATE_H
@@ -126,18 +126,27 @@ int BPF_PROG(weir_nobody, struct sk_buff *skb, void *location, enum skb_drop_rea
 	return 0;
 }
 
-/* True if a packet that leaves can end something. Where only the very flow that was refused is nobody's, it ends what was refused
- * lately, and there is nothing else: a router is asked this for each packet that it forwards. */
+#include "guard_behind.h"
+
+/* A refusal in another namespace counts for so many ticks: two seconds. */
+#define GATE_ELSEWHERE_TICKS 120
+
+/* True if a packet that leaves tells anything. Where only the very flow that was refused is nobody's it ends what was refused
+ * lately, and says who is behind this host while sockets there lose, or are tracked. Else it says nothing: a router is asked this
+ * for each packet that it forwards. */
 static __always_inline _Bool gate_hears(const struct weir_guard_ctl *guard)
 {
 	struct weir_gate_stat *stat;
-	__u32 zero = 0;
+	__u32 zero = 0, now;
 
-	if (!guard->by_flow)
+	if (!guard->by_flow || guard->behind)
 		return 1;
 	stat = bpf_map_lookup_elem(&gate_stats, &zero);
-	return stat && stat->refused &&
-	       weir_recent(stat->refused, bpf_ktime_get_ns() >> WEIR_TICK_SHIFT, guard->nobody_ticks);
+	if (!stat || !(stat->refused | stat->elsewhere))
+		return 0;
+	now = bpf_ktime_get_ns() >> WEIR_TICK_SHIFT;
+	return weir_recent(stat->refused, now, guard->nobody_ticks) ||
+	       weir_recent(stat->elsewhere, now, GATE_ELSEWHERE_TICKS);
 }
 
 /* Something leaves from a port: whoever sent it waits for the answer. */
@@ -165,6 +174,8 @@ int BPF_PROG(weir_left, struct sk_buff *skb)
 	now = bpf_ktime_get_ns() >> WEIR_TICK_SHIFT;
 	if (port && port->left != now)
 		port->left = now;
+	if (!flow.tcp)
+		behind_carry(skb, &flow, now);
 	return 0;
 }
 
@@ -175,7 +186,7 @@ static __always_inline int bound_to(struct bpf_sock *sk)
 	struct weir_port *port = bpf_map_lookup_elem(&ports, &key);
 
 	if (port)
-		port->left = bpf_ktime_get_ns() >> WEIR_TICK_SHIFT;
+		port->left = port->bound = bpf_ktime_get_ns() >> WEIR_TICK_SHIFT;
 	return 1;
 }
 

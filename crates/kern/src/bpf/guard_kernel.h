@@ -15,6 +15,8 @@ struct sk_buff {
 	__u16 queue_mapping;
 	__u16 network_header;
 	__u16 transport_header;
+	__u16 mac_header;
+	unsigned long _nfct;
 	unsigned char *head;
 	unsigned int truesize;
 	int skb_iif;

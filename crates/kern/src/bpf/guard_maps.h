@@ -6,6 +6,7 @@
 #include "classify.h"
 #include "gate.h"
 #include "syns.h"
+#include "behind.h"
 
 #define WEIR_SHARED_ARRAY(name, type_, entries)		\
 	struct {					\
@@ -39,6 +40,20 @@ struct {
 	__type(key, __u32);
 	__type(value, struct weir_refusal);
 } refusals SEC(".maps");
+
+struct { /* outer destinations of consumers behind the host */
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, WEIR_OUTERS);
+	__type(key, __u32);
+	__type(value, struct weir_outer);
+} outers SEC(".maps");
+
+struct { /* flows to them */
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, WEIR_ROUTES);
+	__type(key, __u32);
+	__type(value, struct weir_route);
+} routes SEC(".maps");
 
 struct { /* of each source */
 	__uint(type, BPF_MAP_TYPE_ARRAY);

@@ -17,9 +17,14 @@ typedef struct {
 	struct net *net;
 } possible_net_t;
 
+struct rtnl_link_ops {
+	const char *kind;
+} __attribute__((preserve_access_index));
+
 struct net_device {
 	int ifindex;
 	possible_net_t nd_net;
+	const struct rtnl_link_ops *rtnl_link_ops;	/* of a virtual device */
 } __attribute__((preserve_access_index));
 
 struct napi_struct {

@@ -17,6 +17,8 @@
  * In poll mode four look-ups and what classify.h states; two more and the clock for a protected frame; five for one of a
  * tracked consumer, and per poll and consumer three reads of its socket; for others the clock and two, and one or two more while
  * flows were refused lately. The kernel's search for the socket is made where several share its port, and over TCP as rx_tcp.h says.
+ * While consumers behind the host are tracked, one look-up more for each datagram, and for those that are for one of them the clock
+ * and what rx_behind.h states.
  */
 #include <linux/bpf.h>
 #include <linux/if_ether.h>
@@ -406,11 +408,15 @@ static __always_inline __u32 room(const struct weir_consumer_ctl *ctl, const str
 	struct weir_poller_ctl *turns = bpf_map_lookup_elem(&poller_ctls, &poller);
 	struct sock *sk = (struct sock *)ctl->sk;
 	int held = 0, size = 0;
+	__u16 port = ctl->port;
 	__s64 cookie = 0;
 	__u32 left;
 
 	if (bpf_core_read(&cookie, sizeof(cookie), &sk->__sk_common.skc_cookie.counter) ||
 	    (__u64)cookie != ctl->cookie)
+		return ~0U;
+	/* A closed socket has no port: somebody else may have its place. */
+	if (ctl->port && (bpf_core_read(&port, sizeof(port), &sk->__sk_common.skc_num) || port != (__u16)ctl->port))
 		return ~0U;
 	bpf_core_read(&held, sizeof(held), &sk->sk_backlog.rmem_alloc.counter);
 	bpf_core_read(&size, sizeof(size), &sk->sk_rcvbuf);
@@ -485,6 +491,7 @@ static __always_inline __u32 consumer_of(struct xdp_md *ctx, const struct weir_v
 	return *index == WEIR_PORT_SHARED ? weir_rx_socket(ctx, view) : *index - 1;
 }
 
+#include "rx_behind.h"
 #include "rx_tcp.h"
 
 SEC("xdp")
@@ -499,7 +506,7 @@ int weir_rx(struct xdp_md *ctx)
 	struct weir_rules *rules;
 	struct weir_rx_stat *stat;
 	struct weir_view view = {};
-	int fit;
+	int fit, behind;
 
 	if (queue >= sources)
 		return XDP_PASS;
@@ -555,11 +562,14 @@ int weir_rx(struct xdp_md *ctx)
 	/* A fragment may be part of a datagram that is protected, or for somebody else: no consumer's level sheds it. */
 	if (guard->consumers && view.lane == WEIR_LANE_UDP &&
 	    (view.key[2] & (WEIR_F_PORTS | WEIR_F_FRAGMENT)) == WEIR_F_PORTS) {
-		key = consumer_of(ctx, &view);
+		key = guard->behind ? weir_rx_behind(ctx, &view, slot) : WEIR_CONSUMERS;
+		behind = key != WEIR_CONSUMERS;
+		if (!behind)
+			key = consumer_of(ctx, &view);
 		consumer_ctl = bpf_map_lookup_elem(&consumer_ctls, &key);
 		consumer = bpf_map_lookup_elem(&consumer_stats, &key);
 		/* Another host's datagram to the same port is not its. */
-		if (consumer_ctl && consumer && consumer_ctl->sk && is_ours(ctx, data, end, &view, ctl)) {
+		if (consumer_ctl && consumer && consumer_ctl->sk && (behind || is_ours(ctx, data, end, &view, ctl))) {
 			fit = (!consumer_ctl->inhibited || feeds(ctl->poller)) &&
 			      fits(slot, key, consumer_ctl, consumer, guard->slices, ctl->poller);
 			stat->to_full += consumer_ctl->inhibited || !fit;

@@ -103,7 +103,7 @@ __noinline int weir_rx_syn(struct xdp_md *ctx, const struct weir_view *view, __u
 	if (way >= WEIR_LISTENER_WAYS && is_ours(ctx, data, end, view, ctl) && weir_listener_take(of, key, now)) {
 		learnt = bpf_map_lookup_elem(&gate_stats, &zero);
 		if (learnt)
-			__sync_fetch_and_add(&learnt->crowded, 1);
+			__sync_fetch_and_add(&learnt->listeners, 1);
 	}
 	return exact && found == WEIR_TAKER_FULL;
 }

@@ -175,6 +175,10 @@ shared!(
         shed: AtomicU32,
         /// Most packets in a packet filter's queue; 0: only the buffer counts.
         maxlen: AtomicU32,
+        /// Port of a consumer behind the host; 0: it is in the guard's own namespace.
+        port: AtomicU32,
+        /// Where the packets of a consumer behind the host go, by hash; 0: nothing is judged by it.
+        inner: AtomicU64,
     }
 );
 
@@ -258,6 +262,10 @@ shared!(
         dropped: AtomicU32,
         /// What it took of a buffer, bytes.
         truesize: AtomicU32,
+        /// Its IPv4 address, in memory order; 0: it has none.
+        address: AtomicU32,
+        /// Where it went, by hash; 0: not looked for.
+        inner: AtomicU64,
     }
 );
 
@@ -292,6 +300,8 @@ shared!(
         by_flow: AtomicU32,
         /// Sources that may feed one consumer at once; 0 counts as 1.
         slices: AtomicU32,
+        /// Consumers behind the host by which frames are judged.
+        behind: AtomicU32,
     }
 );
 const _: () = assert!(size_of::<GuardCtl>() == 64);
@@ -319,8 +329,16 @@ shared!(
         spoken_for: AtomicU64,
         /// Tick of the last refusal that was learnt.
         refused: AtomicU32,
-        /// Listeners that made room for another one while their SYNs were counted: the table is crowded, and more SYNs pass.
+        /// Tick of the last datagram that a socket of another namespace refused.
+        elsewhere: AtomicU32,
+        /// Losses of other namespaces that were taken as evidence.
+        evidence: AtomicU64,
+        /// Packets for consumers behind the host that found a place taken: nothing was learnt from them.
         crowded: AtomicU64,
+        /// Of these packets, those whose translation this kernel does not tell.
+        untranslated: AtomicU64,
+        /// Listeners that made room for another one while their SYNs were counted: the table is crowded, and more SYNs pass.
+        listeners: AtomicU64,
     }
 );
 
@@ -339,8 +357,22 @@ struct RawEvent {
     cpu: u32,
     uid: u32,
     lost: u32,
+    inner: u64,
+    netns: u32,
+    address: u32,
 }
-const _: () = assert!(size_of::<RawEvent>() == 56);
+const _: () = assert!(size_of::<RawEvent>() == 72);
+
+/// Where a socket of another network namespace is, whose packets the host sends on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Behind {
+    /// Inode of its network namespace.
+    pub netns: u32,
+    /// Where its packets go, by a hash that only this guard's programs know.
+    pub inner: u64,
+    /// Address that they go to; `None` for IPv6.
+    pub address: Option<std::net::Ipv4Addr>,
+}
 
 /// Something the control loop must decide about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -368,6 +400,8 @@ pub enum Event {
         uid: u32,
         /// Such packets that it refused since it was told last.
         lost: u32,
+        /// Where it is, if it is in another namespace than the guard's.
+        behind: Option<Behind>,
         /// CLOCK_MONOTONIC ns.
         time_ns: u64,
     },
@@ -416,6 +450,12 @@ impl Event {
                 port: raw.port,
                 uid: raw.uid,
                 lost: raw.lost,
+                behind: (raw.netns != 0).then(|| Behind {
+                    netns: raw.netns,
+                    inner: raw.inner,
+                    // In the packet's order.
+                    address: (raw.address != 0).then(|| raw.address.to_ne_bytes().into()),
+                }),
                 time_ns: raw.time_ns,
             }),
             3 => Some(Self::Overflow { cpu: raw.cpu, time_ns: raw.time_ns }),

@@ -20,7 +20,7 @@ mod steer;
 mod when;
 
 pub use abi::{
-    CONSUMERS, ConsumerCtl, ConsumerStat, CpuStat, Event, GateStat, GuardCtl, OverflowStat, POLLERS,
+    Behind, CONSUMERS, ConsumerCtl, ConsumerStat, CpuStat, Event, GateStat, GuardCtl, OverflowStat, POLLERS,
     PORT_WORDS, PollerCtl, PortsUsed, RxStat, SOURCES, SourceCtl, SourceStat, Steer, Taker, mode, wake,
 };
 #[cfg(not(no_bpf))]
@@ -575,6 +575,22 @@ mod load {
                 Taker::Shared => PORT_SHARED,
             };
             self.update("port_consumers", &u32::from(port).to_ne_bytes(), &[value])
+        }
+
+        /// What goes to `inner`, behind the host, is for this consumer; or for none that is tracked.
+        ///
+        /// # Errors
+        /// The table is full; nothing is judged by it.
+        pub fn set_inner(&self, inner: u64, consumer: Option<usize>) -> Result<(), Error> {
+            match consumer {
+                Some(slot) => {
+                    self.update("inner_consumers", &inner.to_ne_bytes(), &(slot as u32).to_ne_bytes())
+                }
+                None => {
+                    self.delete("inner_consumers", &inner.to_ne_bytes());
+                    Ok(())
+                }
+            }
         }
 
         /// Classes of frames from here on. The table in force stays so until the new one is whole. Without BPF nothing

@@ -28,7 +28,7 @@
 /* What is known of one port of one protocol. */
 struct weir_port {
 	weir_u32 left;		/* last packet that left from it, or last bind to it */
-	weir_u32 pad;
+	weir_u32 bound;		/* last bind to it */
 	struct {
 		weir_u32 address;	/* weir_mix() of the local address */
 		weir_u32 dropped;	/* last packet for it that no socket took */

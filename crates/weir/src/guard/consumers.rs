@@ -3,11 +3,16 @@
 //!
 //! A socket that never overflows costs nothing and is never tracked. At most [`CONSUMERS`] are tracked; `policy::seats`
 //! says which, by what they lose and by user. The others have no feedback; they ask again once a second.
+//!
+//! Sockets of other network namespaces, which the host sends packets on to, are consumers too. BPF knows one by where its packets go;
+//! frames are judged by it only while the list of sockets of its namespace has no other one on its port.
 
 use std::fmt;
 use std::sync::atomic::Ordering::Relaxed;
 
-use kern::guard::{CONSUMERS, Gauges, Taker};
+use kern::guard::{Behind, CONSUMERS, Gauges, Taker};
+use kern::proc::UdpSocket;
+use kern::spaces::Spaces;
 use policy::Nanos;
 use policy::seats::{self, Refused, Seat};
 
@@ -37,6 +42,8 @@ pub struct Consumer {
     sought: bool,
     /// Of a packet filter: the queue that it reads, and its netlink port.
     pub filter: Option<(u16, u32)>,
+    /// Where it is, if it is in another network namespace.
+    pub behind: Option<Behind>,
     /// False where several sockets share the port: then the kernel is asked which of them gets a datagram.
     alone: bool,
     last_overflow: Nanos,
@@ -49,6 +56,7 @@ pub struct Consumers {
     low: u32,
     sheds: bool,
     names: Names,
+    spaces: Spaces,
     /// Times a socket got no place, since the start.
     pub refused: u64,
     /// Times one made room for another, since the start.
@@ -59,6 +67,11 @@ pub struct Consumers {
 fn lift(gauges: &Gauges, slot: usize) {
     let held = gauges.views.consumer_ctls[slot].inhibited.swap(0, Relaxed);
     gauges.views.guard[0].inhibited.fetch_sub(held.count_ones(), Relaxed);
+}
+
+/// True if the one socket that the list of a namespace has is this one, and takes datagrams of everybody.
+fn is_alone(sockets: &[UdpSocket], inode: u64) -> bool {
+    matches!(sockets, [only] if only.inode == inode && only.remote.is_none())
 }
 
 /// A place in the table.
@@ -92,7 +105,8 @@ impl Consumers {
     /// An empty table; low water in permille. If it `sheds` XDP drops what a socket has no room for.
     pub fn new(low: u32, sheds: bool) -> Self {
         let slots = (0..CONSUMERS).map(|_| None).collect();
-        Self { slots, low, sheds, names: Names::default(), refused: 0, evicted: 0 }
+        let (names, spaces) = (Names::default(), Spaces::default());
+        Self { slots, low, sheds, names, spaces, refused: 0, evicted: 0 }
     }
 
     /// A new low water for all, permille.
@@ -157,21 +171,31 @@ impl Consumers {
     /// # Errors
     /// Why it is not tracked.
     pub fn add(&mut self, gauges: &Gauges, found: &NewConsumer, now: Nanos) -> Result<Placed, Untracked> {
-        let NewConsumer { sk, cookie, port, inode, uid, lost, .. } = *found;
+        let NewConsumer { sk, cookie, port, inode, uid, lost, behind, .. } = *found;
+        let uid = behind.map_or(uid, |b| seats::user_of_namespace(b.netns));
         let placed = self.place(gauges, (sk, cookie), uid, u64::from(lost))?;
         let slot = placed.slot;
         if self.slots[slot].is_some() {
             return Ok(placed);
         }
-        let alone = kern::proc::udp_sockets(Some(port)).is_ok_and(|sockets| sockets.len() == 1);
+        let alone = match behind {
+            None => kern::proc::udp_sockets(Some(port)).is_ok_and(|sockets| sockets.len() == 1),
+            Some(behind) => {
+                self.spaces.begin();
+                let sockets = self.spaces.udp_sockets(behind.netns, port, now);
+                sockets.is_some_and(|sockets| is_alone(&sockets, inode))
+            }
+        };
         let ctl = &gauges.views.consumer_ctls[slot];
+        ctl.port.store(if behind.is_some() { port.into() } else { 0 }, Relaxed);
         ctl.shed.store(self.sheds.into(), Relaxed);
         // The address makes the slot live.
         ctl.sk.store(sk, Relaxed);
         let tracked = gauges.track_consumer(sk, slot);
         // A full socket beside others on its port must not stop theirs.
         let taker = if alone { Taker::Only(slot) } else { Taker::Shared };
-        tracked.and_then(|()| gauges.set_port(port, taker)).map_err(|_| {
+        let set = |()| if behind.is_some() { Ok(()) } else { gauges.set_port(port, taker) };
+        tracked.and_then(set).map_err(|_| {
             ctl.sk.store(0, Relaxed);
             gauges.untrack_consumer(sk);
             Untracked::Full
@@ -188,10 +212,14 @@ impl Consumers {
             inode,
             sought: inode != 0,
             filter: None,
+            behind,
             alone,
             last_overflow: now,
             seen_overflows: 0,
         });
+        if let Some(behind) = behind {
+            self.tell_inner(gauges, behind.inner);
+        }
         self.name_the_only(gauges);
         Ok(placed)
     }
@@ -217,6 +245,7 @@ impl Consumers {
         // XDP does not know which frames the rules ask about.
         ctl.shed.store(0, Relaxed);
         ctl.maxlen.store(maxlen, Relaxed);
+        ctl.port.store(0, Relaxed);
         ctl.sk.store(sk, Relaxed);
         gauges.track_consumer(sk, slot).map_err(|_| {
             ctl.sk.store(0, Relaxed);
@@ -235,6 +264,7 @@ impl Consumers {
             inode: 0,
             sought: false,
             filter: Some((queue, port)),
+            behind: None,
             alone: true,
             last_overflow: now,
             seen_overflows: 0,
@@ -264,7 +294,8 @@ impl Consumers {
     /// Retires closed and quiet consumers; the slots that became free. Looks at every slot once, and is to be called once a
     /// second.
     pub fn retire(&mut self, gauges: &Gauges, now: Nanos) -> Vec<usize> {
-        let (mut freed, mut ports) = (Vec::new(), Vec::new());
+        let (mut freed, mut ports, mut inners) = (Vec::new(), Vec::new(), Vec::new());
+        self.spaces.begin();
         let filters: Vec<u32> = match self.slots.iter().flatten().any(|c| c.filter.is_some()) {
             true => kern::proc::filter_queues().iter().map(|q| q.port).collect(),
             false => Vec::new(),
@@ -283,9 +314,18 @@ impl Consumers {
             let gone = stat.gone.load(Relaxed) != 0;
             let quiet = now.saturating_sub(consumer.last_overflow) > QUIET;
             // The memory of a closed socket may keep its cookie, so the kernel's list is what counts.
-            let closed = match consumer.filter {
-                Some((_, port)) => !filters.contains(&port),
-                None => kern::proc::udp_sockets(Some(consumer.port)).is_ok_and(|sockets| {
+            let closed = match (consumer.filter, consumer.behind) {
+                (Some((_, port)), _) => !filters.contains(&port),
+                (None, Some(behind)) => {
+                    let sockets = self.spaces.udp_sockets(behind.netns, consumer.port, now);
+                    let alone = sockets.as_ref().is_some_and(|s| is_alone(s, consumer.inode));
+                    if std::mem::replace(&mut consumer.alone, alone) != alone {
+                        inners.push(behind.inner);
+                    }
+                    // Without a list BPF tells, or quiet.
+                    sockets.is_some_and(|s| !s.iter().any(|s| s.inode == consumer.inode))
+                }
+                (None, None) => kern::proc::udp_sockets(Some(consumer.port)).is_ok_and(|sockets| {
                     let alone = sockets.len() == 1;
                     if std::mem::replace(&mut consumer.alone, alone) != alone {
                         ports.push(consumer.port);
@@ -300,6 +340,9 @@ impl Consumers {
         }
         for port in ports {
             self.tell_port(gauges, port);
+        }
+        for inner in inners {
+            self.tell_inner(gauges, inner);
         }
         for slot in &freed {
             self.leave(gauges, *slot);
@@ -316,16 +359,39 @@ impl Consumers {
         gauges.views.consumer_stats[slot].level.store(0, Relaxed);
         gauges.untrack_consumer(consumer.sk);
         ctl.maxlen.store(0, Relaxed);
-        if consumer.filter.is_none() {
-            self.tell_port(gauges, consumer.port);
+        ctl.inner.store(0, Relaxed);
+        ctl.port.store(0, Relaxed);
+        match consumer.behind {
+            Some(behind) => self.tell_inner(gauges, behind.inner),
+            None if consumer.filter.is_none() => self.tell_port(gauges, consumer.port),
+            None => {}
         }
         self.name_the_only(gauges);
+    }
+
+    /// Tells BPF by whom frames are judged that go to `inner`, behind the host: by the one socket that is there, or by none.
+    fn tell_inner(&self, gauges: &Gauges, inner: u64) {
+        let ctls = &gauges.views.consumer_ctls;
+        let here = || self.iter().filter(move |(_, c)| c.behind.is_some_and(|b| b.inner == inner));
+        here().for_each(|(slot, _)| ctls[slot].inner.store(0, Relaxed));
+        let mut all = here();
+        let only = match (all.next(), all.next()) {
+            (Some((slot, consumer)), None) if consumer.alone => Some(slot),
+            _ => None,
+        };
+        if gauges.set_inner(inner, only).is_ok()
+            && let Some(slot) = only
+        {
+            ctls[slot].inner.store(inner, Relaxed);
+        }
+        let judged = self.iter().filter(|(slot, _)| ctls[*slot].inner.load(Relaxed) != 0).count();
+        gauges.views.guard[0].behind.store(judged as u32, Relaxed);
     }
 
     /// Tells BPF who gets the datagrams for a port now. One left behind would shed for the next socket on it, unless that one is
     /// tracked already.
     fn tell_port(&self, gauges: &Gauges, port: u16) {
-        let heir = self.iter().find(|(_, c)| c.filter.is_none() && c.port == port);
+        let heir = self.iter().find(|(_, c)| c.filter.is_none() && c.behind.is_none() && c.port == port);
         let taker = match heir {
             Some((slot, consumer)) if consumer.alone => Taker::Only(slot),
             Some(_) => Taker::Shared,
@@ -343,5 +409,27 @@ impl Consumers {
             guard.only_slot.store(slot as u32, Relaxed);
             guard.only_sk.store(consumer.sk, Relaxed);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn frames_are_judged_by_a_socket_that_gets_all_of_its_port_only() {
+        let socket = |inode, remote: Option<&str>| UdpSocket {
+            local: "0.0.0.0:53".parse().unwrap(),
+            remote: remote.map(|r| r.parse().unwrap()),
+            rx_queue: 0,
+            drops: 0,
+            inode,
+            uid: 0,
+        };
+        assert!(is_alone(&[socket(7, None)], 7));
+        assert!(!is_alone(&[], 7), "closed");
+        assert!(!is_alone(&[socket(8, None)], 7), "another one");
+        assert!(!is_alone(&[socket(7, None), socket(8, None)], 7), "one of a group");
+        assert!(!is_alone(&[socket(7, Some("10.0.0.1:99"))], 7), "one client's");
     }
 }

@@ -10,7 +10,7 @@ use std::sync::mpsc::{Sender, SyncSender};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use kern::guard::{Event, EventRing, EventSource, SOURCES, Views};
+use kern::guard::{Behind, Event, EventRing, EventSource, SOURCES, Views};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use policy::causes::{Fallback, Refusal};
 use policy::dispatch::{self, BUSY_SPAN, Order, Traffic};
@@ -44,6 +44,8 @@ pub struct NewConsumer {
     pub uid: u32,
     /// Packets by guarded interfaces that it refused since it was told last.
     pub lost: u32,
+    /// Where it is, if it is in another network namespace.
+    pub behind: Option<Behind>,
 }
 
 /// See the module.
@@ -179,11 +181,12 @@ impl Dispatch {
             Event::Saturated { source, time_ns, cpu } => {
                 orders.extend(self.policy.full(now, time_ns, source, cpu as usize));
             }
-            Event::NewConsumer { sk, cookie, inode, port, uid, lost, .. } => {
-                new(NewConsumer { sk, cookie, inode, port, netlink: 0, uid, lost });
+            Event::NewConsumer { sk, cookie, inode, port, uid, lost, behind, .. } => {
+                new(NewConsumer { sk, cookie, inode, port, netlink: 0, uid, lost, behind });
             }
             Event::NewFilter { sk, cookie, port } => {
-                new(NewConsumer { sk, cookie, inode: 0, port: 0, netlink: port, uid: 0, lost: 0 });
+                let (inode, uid, lost, behind) = (0, 0, 0, None);
+                new(NewConsumer { sk, cookie, inode, port: 0, netlink: port, uid, lost, behind });
             }
             Event::Overflow { cpu, time_ns } => {
                 if self.policy.overflow(now, time_ns, cpu, counts, |order| orders.push(order)) {

@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use kern::guard::{Gauges, Nobody, Views, mode};
 use policy::Nanos;
+use policy::behind;
 use policy::gate::{BRIEFLY, UNTIL_BOUND, Watch, Watching, next_list, tick};
 
 use super::{clock, sched};
@@ -37,6 +38,8 @@ pub struct Gate {
     nobody: Option<Nobody>,
     times: u64,
     watching: Watching,
+    /// Whether losses of other namespaces are a reason to attach them too.
+    behind: behind::Watch,
 }
 
 impl Gate {
@@ -60,16 +63,22 @@ impl Gate {
             nobody: None,
             times: 0,
             watching: Watching::default(),
+            behind: behind::Watch::default(),
         })
     }
 
-    /// Attaches the programs while a source is polled or sheds, and says how many sources may feed one consumer at once.
+    /// Attaches the programs while a source is polled or sheds, or containers lose packets, and says how many sources may feed one consumer at once.
     pub fn look(&mut self, gauges: &mut Gauges, now: Nanos) {
         let modes = self.shared.views.source_ctls.iter().map(|ctl| ctl.mode.load(Relaxed));
         let inputs = modes.filter(|m| matches!(*m, mode::POLL | mode::SHED)).count() as u32;
         let guard = &self.shared.views.guard[0];
         guard.slices.store(inputs, Relaxed);
-        match self.watching.next(now, inputs as usize) {
+        let views = &self.shared.views;
+        let lost = views.cpu_stats.iter().map(|c| c.elsewhere.load(Relaxed)).sum();
+        let behind = self.behind.look(now, lost, views.gate[0].evidence.load(Relaxed));
+        // Where nothing is sent on nobody is behind this host.
+        let needed = inputs > 0 || behind && kern::discover::translates();
+        match self.watching.next(now, needed) {
             None => {}
             Some(Watch::Detach) => {
                 guard.nobody_ticks.store(0, Relaxed);

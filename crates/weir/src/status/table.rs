@@ -132,6 +132,11 @@ fn consumers(text: &mut String, status: &Status, seconds: f64, paint: Paint) {
         let (input, output) = (rate(consumer.r#in), rate(consumer.out));
         let state = if consumer.inhibited { " held" } else { "" };
         *text += &format!("{name:<18}{socket:<12}{level:>7}{input}{output}{shed}{lost}{state}\n");
+        if consumer.netns != 0 {
+            let at = if consumer.address.is_empty() { "" } else { " at " };
+            let address = shown(&consumer.address);
+            *text += &format!("{:18}in network namespace {}{at}{address}\n", "", consumer.netns);
+        }
     }
     if status.consumers_quiet > 0 {
         *text += &format!("{} more without a drop and below low water\n", grouped(status.consumers_quiet));

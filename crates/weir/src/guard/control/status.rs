@@ -63,6 +63,8 @@ impl Maker {
             consumers_refused: control.consumers.refused,
             consumers_evicted: control.consumers.evicted,
             consumers_untold: views.overflow_stats.iter().map(|s| s.untold.load(Relaxed)).sum(),
+            losses_behind: views.gate[0].evidence.load(Relaxed),
+            behind_unknown: views.gate[0].crowded.load(Relaxed) + views.gate[0].untranslated.load(Relaxed),
             losses_foreign: views.overflow_stats.iter().map(|s| s.foreign.load(Relaxed)).sum(),
             missing: control
                 .missing()
@@ -185,6 +187,8 @@ impl Maker {
                 lost: Some(now[0].saturating_sub(before[0])),
                 shed: Some(now[1].saturating_sub(before[1])),
                 inhibited: ctl.inhibited.load(Relaxed) != 0,
+                netns: consumer.behind.map_or(0, |b| b.netns.into()),
+                address: consumer.behind.and_then(|b| b.address).map_or_else(String::new, |a| a.to_string()),
                 ..Consumer::default()
             });
         }
