@@ -188,6 +188,8 @@ pub struct Source {
     pub shed: BTreeMap<String, u64>,
     /// Of these, those that nobody would have taken: no socket has their port, or their very flow was refused.
     pub nobody: u64,
+    /// Of these too, those that there was room for, but held for senders that have had less.
+    pub over_share: u64,
     /// Since the guard started.
     pub total: Option<SourceTotal>,
 }
@@ -208,6 +210,8 @@ pub struct SourceTotal {
     pub shed: BTreeMap<String, u64>,
     /// Of these, those that nobody would have taken.
     pub nobody: u64,
+    /// Of these too, those of senders over their share.
+    pub over_share: u64,
 }
 
 /// One consumer.

@@ -80,7 +80,7 @@ struct weir_rx_stat {
 	__u64 tcp;		/* of `frames`, TCP segments of connections that stand */
 	__u64 nobody;		/* of `shed`, for a port that no socket has, or of a flow that was refused */
 	__u64 known;		/* passed, for consumers that are tracked: all others are somebody else's */
-	__u64 pad;
+	__u64 over_share;	/* of `shed`, with room for them, which is held for senders that have had less */
 };
 
 struct weir_consumer_ctl {

@@ -150,6 +150,8 @@ shared!(
         nobody: AtomicU64,
         /// Frames that passed for tracked consumers: what else passed is somebody else's.
         known: AtomicU64,
+        /// Of the frames dropped on purpose, those that there was room for, which is held for senders that have had less.
+        over_share: AtomicU64,
     }
 );
 const _: () = assert!(size_of::<RxStat>() == 128);

@@ -19,7 +19,7 @@ use crate::status::{
 #[derive(Default)]
 struct Totals {
     time: Nanos,
-    packets: BTreeMap<usize, [u64; 13]>,
+    packets: BTreeMap<usize, [u64; 14]>,
     overflows: BTreeMap<usize, [u64; 2]>,
     steered: BTreeMap<usize, u64>,
     cpu: BTreeMap<usize, [u64; 2]>,
@@ -109,6 +109,7 @@ impl Maker {
                     rx.shed_class[1].load(Relaxed),
                     rx.shed_class[2].load(Relaxed),
                     rx.nobody.load(Relaxed),
+                    rx.over_share.load(Relaxed),
                 ];
                 let before = self.last.packets.insert(source.slot, now).unwrap_or_default();
                 let delta: Vec<u64> = now.iter().zip(before).map(|(n, b)| n.saturating_sub(b)).collect();
@@ -139,6 +140,7 @@ impl Maker {
                     over_bound: delta[8],
                     shed: class(&delta[9..12]),
                     nobody: delta[12],
+                    over_share: delta[13],
                     total: Some(SourceTotal {
                         packets: now[0],
                         turns: now[1],
@@ -146,6 +148,7 @@ impl Maker {
                         classes: class(&now[5..8]),
                         shed: class(&now[9..12]),
                         nobody: now[12],
+                        over_share: now[13],
                     }),
                 });
             }
