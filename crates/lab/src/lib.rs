@@ -10,6 +10,7 @@ mod clocked;
 mod consumer;
 mod control_traffic;
 mod error;
+mod fair_sources;
 mod fairness;
 mod flood;
 mod frame;
@@ -122,6 +123,11 @@ const EXPERIMENTS: &[ExperimentInfo] = &[
         takes: "about 25 minutes, --quick 1",
     },
     ExperimentInfo {
+        name: "fair-sources",
+        about: "a server that 20 quiet senders ask while one loud sender floods its very port: what it answers",
+        takes: "about 3 minutes, --quick 1",
+    },
+    ExperimentInfo {
         name: "mlfrr",
         about: "the largest loss-free rate of hosts that are drawn: packets, work, sockets, queues, rivals, forward, guarded",
         takes: "about 15 minutes, --quick 3",
@@ -155,6 +161,7 @@ pub fn arms(experiment: &str, options: &Options) -> Vec<String> {
     match experiment {
         "control-traffic" => control_traffic::ARMS.map(String::from).to_vec(),
         "innocents" => innocents::ARMS.map(String::from).to_vec(),
+        "fair-sources" => fair_sources::ARMS.map(String::from).to_vec(),
         "mlfrr" => mlfrr::hosts(options).into_iter().map(|host| host.name).collect(),
         _ => sweep(experiment).unwrap_or(&livelock::UDP).names(options),
     }
@@ -199,6 +206,7 @@ pub fn run(name: &str, options: &Options, progress: &mut dyn FnMut(Progress)) ->
         "no-harm" => harm::run(options, progress),
         "control-traffic" => control_traffic::run(options, progress),
         "innocents" => innocents::run(options, progress),
+        "fair-sources" => fair_sources::run(options, progress),
         "mlfrr" => mlfrr::run(options, progress),
         "shed-cost" => shed::run(options, progress),
         "burst-latency" => bursts::run(options, progress),

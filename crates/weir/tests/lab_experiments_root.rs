@@ -91,6 +91,21 @@ fn innocents_are_asked_beside_a_flood_root() {
 }
 
 #[test]
+fn quiet_senders_ask_beside_a_loud_one_root() {
+    if !possible("quiet_senders_ask_beside_a_loud_one_root") {
+        return;
+    }
+    let _alone = alone();
+    let document = run("fair-sources", "--duration 200ms --rates 300000 --arms stock-irq,weir");
+    let answered = &document.panels[0];
+    let shares: Vec<f64> = answered.lines.iter().flat_map(|l| &l.marks).map(|m| m.y).collect();
+    // How large they are is the experiment's claim; that questions are answered at all shows that they arrive.
+    assert!(shares.len() == 2 && shares.iter().all(|y| (0.0..=100.0).contains(y)), "{answered:?}");
+    assert!(shares.iter().any(|y| *y > 1.0), "{answered:?}");
+    assert_eq!(document.verdict.iter().filter(|v| v.claim.starts_with("weir:")).count(), 2);
+}
+
+#[test]
 fn shed_cost_compares_with_a_bare_drop_root() {
     if !possible("shed_cost_compares_with_a_bare_drop_root") {
         return;
