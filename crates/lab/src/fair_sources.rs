@@ -72,13 +72,16 @@ pub fn run(options: &Options, progress: &mut dyn FnMut(Progress)) -> Result<Docu
     Ok(document)
 }
 
+/// What a panel is called, its unit, and the figure of a trial.
+type Shown = (&'static str, &'static str, fn(&Trial) -> Option<f64>);
+
 fn panels(arms: &[Arm], rates: &[f64], taken: &[Vec<Vec<Trial>>]) -> Vec<Panel> {
-    let shown: [(&str, &str, fn(&Trial) -> Option<f64>); 3] = [
+    let shown: [Shown; 3] = [
         ("answered to the quiet senders", "%", |t| Some(t.answered)),
         ("p50 of answers", "us", |t| t.p50_us),
         ("p99 of answers", "us", |t| t.p99_us),
     ];
-    let panel = |(title, unit, value): (&str, &str, fn(&Trial) -> Option<f64>)| {
+    let panel = |(title, unit, value): Shown| {
         let y = if unit == "%" { Scale::of(unit, 2, false) } else { Scale::of(unit, 0, true) };
         let x = Scale::of("loud sender, k/s", 0, true);
         let mut panel = Panel { title: title.into(), x, y, ..Panel::default() };

@@ -22,7 +22,7 @@ fn run(name: &str, more: &str) -> Document {
     let text = |b: &[u8]| String::from_utf8_lossy(b).into_owned();
     let (out, err) = (text(&output.stdout), text(&output.stderr));
     assert!(matches!(output.status.code(), Some(0 | 1)), "{name}: {err}");
-    assert!(out.contains("claim") && out.lines().all(|l| l.chars().count() <= 80), "{out}");
+    assert!(out.contains("claim") && out.lines().all(|l| l.chars().count() <= 80), "{out}{err}");
     let page = std::fs::read_to_string(html).unwrap();
     let document = Document::read(json.as_ref()).unwrap();
     assert_eq!(document.experiment, name);
