@@ -5,13 +5,13 @@ use std::path::Path;
 use std::process::Command;
 
 use kern::wire::counters;
-use kern::wire::link::End;
+use kern::wire::link::{self, End};
 use kern::wire::netns::Namespace;
 use kern::wire::source::{Payload, Target};
 
 use crate::consumer::Kind;
 use crate::rig::{Input, Rig};
-use crate::{Error, Result, frame};
+use crate::{Error, Result, frame, probe};
 
 /// Discard: no program of the lab has it, over UDP or TCP.
 const CLOSED: u16 = 9;
@@ -20,6 +20,14 @@ const ELSEWHERE: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 1);
 /// Source ports of a flood, counted up from the first.
 const FLOWS: u32 = 64;
 const FIRST_FLOW: u16 = 20_000;
+/// Addresses that ask beside [`Flood::Loud`].
+pub const SENDERS: u8 = 20;
+
+/// These addresses, one after another.
+pub fn senders(input: &Input) -> impl Iterator<Item = Ipv4Addr> {
+    let [a, b, c, d] = input.peer.octets();
+    (1..=SENDERS).map(move |n| Ipv4Addr::new(a, b, c, d + n))
+}
 
 /// What floods the host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,10 +46,12 @@ pub enum Flood {
     Fragments,
     /// UDP for a port that a rule of the host's firewall drops.
     Firewall,
+    /// UDP from one address for the very server that is asked: of the experiment `fair-sources` alone.
+    Loud,
 }
 
 impl Flood {
-    /// All of them, in the order in which they are shown.
+    /// Those of `innocents`, in the order in which they are shown.
     pub const ALL: [Flood; 7] = [
         Flood::Reader,
         Flood::Hung,
@@ -65,6 +75,7 @@ impl Flood {
             Flood::OtherHost => "other-host",
             Flood::Fragments => "fragments",
             Flood::Firewall => "firewall",
+            Flood::Loud => "loud",
         }
     }
 
@@ -95,6 +106,7 @@ impl Flood {
         let source = (input.peer, FIRST_FLOW);
         let port = match self {
             Flood::Reader | Flood::Hung => Kind::Sink.port(),
+            Flood::Loud => probe::UDP,
             _ => CLOSED,
         };
         let address = if self == Flood::OtherHost { ELSEWHERE } else { input.address };
@@ -102,6 +114,8 @@ impl Flood {
         let (frame, payload) = match self {
             Flood::SynClosed => (frame::syn(*mac, to, ends.0, ends.1), Payload::Tcp),
             Flood::Fragments => (frame::fragment(*mac, to, ends.0, ends.1), Payload::Fragment),
+            // Whatever answers it, this is the number of no question.
+            Flood::Loud => (frame::udp(*mac, to, ends.0, ends.1, &[0xff; 18]), Payload::Fixed),
             _ => (frame::udp(*mac, to, ends.0, ends.1, &[0; 18]), Payload::Stamp),
         };
         Target { frame, payload, flows: FLOWS }
@@ -116,6 +130,11 @@ impl Flood {
             // A new namespace takes the setting of the machine.
             Flood::OtherHost => Ok(rig.host.run(|| counters::set_sysctl("net/ipv4/ip_forward", "0"))?),
             Flood::Firewall => refuse_port(&rig.host).map_err(Error::Missing),
+            Flood::Loud => {
+                let input = &rig.inputs[0];
+                let known = |address| link::neighbour(input.far.index, address, input.near.mac);
+                Ok(rig.host.run(|| senders(input).try_for_each(known))?)
+            }
             _ => Ok(()),
         }
     }

@@ -14,7 +14,7 @@ use results::{Document, Id, Line, Mark, Panel, Relation, Role, Scale, Verdict, s
 
 use crate::arm::{self, Arm, Host};
 use crate::consumer::Report;
-use crate::flood::Flood;
+use crate::flood::{self, Flood};
 use crate::livelock;
 use crate::options::Options;
 use crate::plan::{self, Progress, Runner, result_of};
@@ -62,20 +62,20 @@ const WORST_OF: usize = 3;
 
 /// What one trial saw.
 #[derive(Debug, Clone, Default, PartialEq)]
-struct Trial {
+pub(crate) struct Trial {
     /// Share of the questions that was answered, in percent.
-    answered: f64,
+    pub(crate) answered: f64,
     /// Of the answers; `None` without any.
-    p50_us: Option<f64>,
+    pub(crate) p50_us: Option<f64>,
     /// See `p50_us`.
-    p99_us: Option<f64>,
+    pub(crate) p99_us: Option<f64>,
     /// Flood and questions.
-    offered_pps: f64,
+    pub(crate) offered_pps: f64,
     /// What the flooded program read.
-    goodput_pps: f64,
+    pub(crate) goodput_pps: f64,
     /// Share of the host CPU, in percent.
-    idle: f64,
-    void: Option<String>,
+    pub(crate) idle: f64,
+    pub(crate) void: Option<String>,
 }
 
 fn arms(options: &Options) -> Result<Vec<Arm>> {
@@ -192,9 +192,13 @@ fn every(pps: f64) -> u32 {
 /// The load of a window: the flood, if there is one, with the wire's questions among it.
 fn load(bench: &Bench, rig: &Rig<'_>, flood: Option<(Flood, f64)>, phases: [Duration; 3]) -> Result<Load> {
     let input = &rig.inputs[0];
-    let ends = ((input.peer, probe::ANSWERS), (input.address, probe::UDP));
+    let (asks, payload, flows) = match flood {
+        Some((Flood::Loud, _)) => (flood::senders(input).next(), Payload::Senders, u32::from(flood::SENDERS)),
+        _ => (None, Payload::Stamp, PORTS),
+    };
+    let ends = ((asks.unwrap_or(input.peer), probe::ANSWERS), (input.address, probe::UDP));
     let frame = frame::udp(input.near.mac, input.far.mac, ends.0, ends.1, &[0; 18]);
-    let question = Target { frame, payload: Payload::Stamp, flows: PORTS };
+    let question = Target { frame, payload, flows };
     for target in 0..2 {
         bench.wire.output(target, &rig.wire_side, input.near.index)?;
     }
@@ -208,7 +212,7 @@ fn load(bench: &Bench, rig: &Rig<'_>, flood: Option<(Flood, f64)>, phases: [Dura
 }
 
 /// One trial beside a flood at a rate, or beside one hog.
-fn one(
+pub(crate) fn one(
     bench: &Bench,
     arm: &Arm,
     flood: Option<(Flood, f64)>,
@@ -325,7 +329,7 @@ fn all_void(trials: &[Trial]) -> bool {
     !trials.is_empty() && trials.iter().all(|t| t.void.is_some())
 }
 
-fn values(trials: &[Trial], value: impl Fn(&Trial) -> Option<f64>) -> Vec<f64> {
+pub(crate) fn values(trials: &[Trial], value: impl Fn(&Trial) -> Option<f64>) -> Vec<f64> {
     used(trials).filter_map(value).collect()
 }
 
@@ -583,7 +587,7 @@ impl Table {
 }
 
 /// A claim: `value` is at least `bound`.
-fn at_least(id: &str, text: &str, value: Option<f64>, bound: f64) -> Verdict {
+pub(crate) fn at_least(id: &str, text: &str, value: Option<f64>, bound: f64) -> Verdict {
     let holds = value.is_some_and(|v| v >= bound);
     Verdict { relation: Relation::AtLeast, holds, ..plan::claim(id, text, value, bound) }
 }

@@ -10,6 +10,7 @@ mod clocked;
 mod consumer;
 mod control_traffic;
 mod error;
+mod fair_sources;
 mod fairness;
 mod flood;
 mod frame;
@@ -128,6 +129,11 @@ const EXPERIMENTS: &[ExperimentInfo] = &[
         takes: "about 5 minutes, --quick 1",
     },
     ExperimentInfo {
+        name: "fair-sources",
+        about: "a server that 20 quiet senders ask while one loud sender floods its very port: what it answers",
+        takes: "about 3 minutes, --quick 1",
+    },
+    ExperimentInfo {
         name: "mlfrr",
         about: "the largest loss-free rate of hosts that are drawn: packets, work, sockets, queues, rivals, forward, guarded",
         takes: "about 15 minutes, --quick 3",
@@ -162,6 +168,7 @@ pub fn arms(experiment: &str, options: &Options) -> Vec<String> {
         "control-traffic" => control_traffic::ARMS.map(String::from).to_vec(),
         "innocents" => innocents::ARMS.map(String::from).to_vec(),
         "syn-flood" => syn_flood::ARMS.map(String::from).to_vec(),
+        "fair-sources" => fair_sources::ARMS.map(String::from).to_vec(),
         "mlfrr" => mlfrr::hosts(options).into_iter().map(|host| host.name).collect(),
         _ => sweep(experiment).unwrap_or(&livelock::UDP).names(options),
     }
@@ -207,6 +214,7 @@ pub fn run(name: &str, options: &Options, progress: &mut dyn FnMut(Progress)) ->
         "control-traffic" => control_traffic::run(options, progress),
         "innocents" => innocents::run(options, progress),
         "syn-flood" => syn_flood::run(options, progress),
+        "fair-sources" => fair_sources::run(options, progress),
         "mlfrr" => mlfrr::run(options, progress),
         "shed-cost" => shed::run(options, progress),
         "burst-latency" => bursts::run(options, progress),

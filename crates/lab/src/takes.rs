@@ -92,6 +92,7 @@ const TAKES: &[(&str, &[Choice])] = &[
     ("control-traffic", &[Duration, Repeat, Arms, Consumer, Rcvbuf, Work, Multiples, Guard, BasePps, Seed]),
     ("innocents", &[Duration, Repeat, Arms, Rcvbuf, Work, Guard, Kinds, Rates, Seed]),
     ("syn-flood", &[Duration, Repeat, Arms, Guard, Rates, Seed]),
+    ("fair-sources", &[Duration, Repeat, Arms, Guard, Rates, Seed]),
     ("mlfrr", &[Arms, Seed]),
     ("shed-cost", &[Duration, Repeat, Guard, Seed]),
     ("burst-latency", &[Duration, Repeat, Rcvbuf, Work, Seed]),

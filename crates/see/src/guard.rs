@@ -54,6 +54,9 @@ pub struct Source {
     /// Of these, those that nobody would have taken.
     #[serde(skip_serializing_if = "is_none")]
     pub nobody: u64,
+    /// Of these too, those of senders over their share of a full consumer.
+    #[serde(skip_serializing_if = "is_none")]
+    pub over_share: u64,
 }
 
 fn is_none(n: &u64) -> bool {

@@ -199,6 +199,8 @@ pub struct Source {
     pub nobody: u64,
     /// Of those shed, SYNs: for listeners that accept nothing more, or that have had their share.
     pub syns: u64,
+    /// Of these too, those that there was room for, but held for senders that have had less.
+    pub over_share: u64,
     /// Since the guard started.
     pub total: Option<SourceTotal>,
 }
@@ -221,6 +223,8 @@ pub struct SourceTotal {
     pub nobody: u64,
     /// Of those shed, SYNs.
     pub syns: u64,
+    /// Of these too, those of senders over their share.
+    pub over_share: u64,
 }
 
 /// One consumer.

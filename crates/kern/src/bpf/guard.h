@@ -77,11 +77,13 @@ struct weir_rx_stat {
 	__u64 over_bound;	/* of the normal ones, those that a rule protects, but not that many of them */
 	__u64 shed_class[3];	/* shed by class; sums up to `shed` */
 	__u32 spared;		/* frames that were not rewritten because somebody would miss them */
-	__u32 elsewhere;	/* tick of the last datagram that a socket of another namespace refused */
+	__u32 pad32;
 	__u64 tcp;		/* of `frames`, TCP segments of connections that stand */
 	__u64 nobody;		/* of `shed`, for a port that no socket has, or of a flow that was refused */
 	__u64 known;		/* passed, for consumers that are tracked: all others are somebody else's */
 	__u64 syns;		/* of `shed`, SYNs: for listeners that accept nothing more, or that have had their share */
+	__u64 over_share;	/* of `shed`, with room for them, which is held for senders that have had less */
+	__u64 pad[7];
 };
 
 struct weir_consumer_ctl {
@@ -247,7 +249,7 @@ struct weir_learn {
 
 _Static_assert(sizeof(struct weir_source_ctl) == 64, "one line");
 _Static_assert(sizeof(struct weir_source_stat) == 64, "one line");
-_Static_assert(sizeof(struct weir_rx_stat) == 128, "two lines");
+_Static_assert(sizeof(struct weir_rx_stat) == 192, "three lines");
 _Static_assert(sizeof(struct weir_bound) == 576, "whole lines");
 _Static_assert(sizeof(struct weir_consumer_ctl) == 64, "one line");
 _Static_assert(sizeof(struct weir_consumer_stat) == 64, "one line");

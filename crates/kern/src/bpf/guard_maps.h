@@ -4,6 +4,7 @@
 #define WEIR_GUARD_MAPS_H
 
 #include "classify.h"
+#include "fair.h"
 #include "gate.h"
 #include "syns.h"
 #include "behind.h"
@@ -62,12 +63,26 @@ struct { /* of each source */
 	__type(value, struct weir_shares);
 } shares SEC(".maps");
 
+/* What senders to full consumers have had, of one source: its NAPI's owner is the one writer. */
+struct weir_senders {
+	struct weir_sketch sketch;
+	struct weir_fair of[WEIR_CONSUMERS];
+};
+
 struct { /* of each source */
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, WEIR_SOURCES);
 	__type(key, __u32);
 	__type(value, struct weir_syns);
 } syns SEC(".maps");
+
+struct { /* of each source */
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, WEIR_SOURCES);
+	__type(key, __u32);
+	__type(value, struct weir_senders);
+} senders SEC(".maps");
+
 
 struct { /* the rules in force and, while they change, the next ones */
 	__uint(type, BPF_MAP_TYPE_ARRAY);

@@ -14,8 +14,8 @@
  * the kernel polls as always, and there is no bound of protected frames, since no poller has a budget then.
  *
  * Work per frame: one array look-up in interrupt mode, nothing is read; as in poll mode while a frame is to be marked.
- * In poll mode four look-ups and what classify.h states; two more and the clock for a protected frame; five for one of a
- * tracked consumer, and per poll and consumer three reads of its socket; for others the clock and two, and one or two more while
+ * In poll mode four look-ups and what classify.h states; two more and the clock for a protected frame; six for one of a
+ * tracked consumer, and what rx_fair.h states; for others the clock and two, and one or two more while
  * flows were refused lately. The kernel's search for the socket is made where several share its port, and over TCP as rx_tcp.h says.
  * While consumers behind the host are tracked, one look-up more for each datagram, and for those that are for one of them the clock
  * and what rx_behind.h states.
@@ -400,55 +400,7 @@ __noinline int weir_rx_nobodys(struct xdp_md *ctx, const struct weir_view *view,
 	return flow.ports && refused(gate_flow_hash(&flow), left, now, most, trickle);
 }
 
-/* Packets of one poll that the consumer has room for. Its buffer is read once per poll: what the poll has handed up by then
- * is in it, and what it hands up from here on is counted. */
-static __always_inline __u32 room(const struct weir_consumer_ctl *ctl, const struct weir_consumer_stat *stat,
-				  __u32 slices, __u32 poller)
-{
-	struct weir_poller_ctl *turns = bpf_map_lookup_elem(&poller_ctls, &poller);
-	struct sock *sk = (struct sock *)ctl->sk;
-	int held = 0, size = 0;
-	__u16 port = ctl->port;
-	__s64 cookie = 0;
-	__u32 left;
-
-	if (bpf_core_read(&cookie, sizeof(cookie), &sk->__sk_common.skc_cookie.counter) ||
-	    (__u64)cookie != ctl->cookie)
-		return ~0U;
-	/* A closed socket has no port: somebody else may have its place. */
-	if (ctl->port && (bpf_core_read(&port, sizeof(port), &sk->__sk_common.skc_num) || port != (__u16)ctl->port))
-		return ~0U;
-	bpf_core_read(&held, sizeof(held), &sk->sk_backlog.rmem_alloc.counter);
-	bpf_core_read(&size, sizeof(size), &sk->sk_rcvbuf);
-	if (held < 0 || size <= 0)
-		return ~0U;
-	left = weir_room(size, held, stat->truesize, slices, turns && turns->admit ? turns->admit : 1000);
-	return turns && turns->quota && left > turns->quota ? turns->quota : left;
-}
-
-/* True if this consumer of the source has room for one more packet, which then is taken from its share. */
-static __always_inline int fits(__u32 slot, __u32 consumer, const struct weir_consumer_ctl *ctl,
-				const struct weir_consumer_stat *stat, __u32 slices, __u32 poller)
-{
-	struct weir_source_stat *source = bpf_map_lookup_elem(&source_stats, &slot);
-	struct weir_shares *all = bpf_map_lookup_elem(&shares, &slot);
-	struct weir_share *share;
-	__u32 poll;
-
-	if (!source || !all || consumer >= WEIR_CONSUMERS)
-		return 1;
-	share = &all->of[consumer];
-	/* The number of the poll under way; not 0, so that a new source's first poll reads too. */
-	poll = (__u32)source->polls + 1;
-	if (share->poll != poll) {
-		share->poll = poll;
-		share->left = room(ctl, stat, slices, poller);
-	}
-	if (!share->left)
-		return 0;
-	share->left--;
-	return 1;
-}
+#include "rx_fair.h"
 
 /* True if one more fragment is within what a poll may hand up while shedding needs the CPU: whose it is nobody can tell, and each
  * waits for others in the kernel's memory. */
@@ -506,7 +458,8 @@ int weir_rx(struct xdp_md *ctx)
 	struct weir_rules *rules;
 	struct weir_rx_stat *stat;
 	struct weir_view view = {};
-	int fit, behind;
+	__u32 fit;
+	int behind;
 
 	if (queue >= sources)
 		return XDP_PASS;
@@ -570,13 +523,15 @@ int weir_rx(struct xdp_md *ctx)
 		consumer = bpf_map_lookup_elem(&consumer_stats, &key);
 		/* Another host's datagram to the same port is not its. */
 		if (consumer_ctl && consumer && consumer_ctl->sk && (behind || is_ours(ctx, data, end, &view, ctl))) {
-			fit = (!consumer_ctl->inhibited || feeds(ctl->poller)) &&
-			      fits(slot, key, consumer_ctl, consumer, guard->slices, ctl->poller);
-			stat->to_full += consumer_ctl->inhibited || !fit;
-			if (fit || !consumer_ctl->shed || !in_force(ctl)) {
+			fit = consumer_ctl->inhibited && !feeds(ctl->poller) ?
+			      WEIR_FAIR_FULL :
+			      fits(ctx, &view, slot, key, consumer_ctl, consumer, guard->slices, ctl->poller);
+			stat->to_full += consumer_ctl->inhibited || fit != WEIR_FAIR_PASS;
+			if (fit == WEIR_FAIR_PASS || !consumer_ctl->shed || !in_force(ctl)) {
 				stat->known++;
 				return XDP_PASS;
 			}
+			stat->over_share += fit == WEIR_FAIR_OVER;
 			stat->shed++;
 			stat->shed_class[class]++;
 			__sync_fetch_and_add(&consumer->shed, 1); /* several queues may feed one consumer */

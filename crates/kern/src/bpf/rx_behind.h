@@ -10,16 +10,14 @@
  * Functions of their own for the verifier. */
 __noinline __u32 weir_rx_left(__u32 slot, __u32 number, __u32 inner)
 {
-	struct weir_source_stat *source = bpf_map_lookup_elem(&source_stats, &slot);
 	struct weir_source_ctl *source_ctl = bpf_map_lookup_elem(&source_ctls, &slot);
-	struct weir_shares *all = bpf_map_lookup_elem(&shares, &slot);
-	__u32 consumer = number - 1, zero = 0, poll;
+	__u32 consumer = number - 1, zero = 0;
 	struct weir_guard_ctl *guard = bpf_map_lookup_elem(&guard_ctl, &zero);
 	struct weir_consumer_stat *stat;
 	struct weir_consumer_ctl *ctl;
 	struct weir_share *share;
 
-	if (!source || !source_ctl || !all || !guard || consumer >= WEIR_CONSUMERS)
+	if (!source_ctl || !guard || consumer >= WEIR_CONSUMERS)
 		return WEIR_NO_MEMBER;
 	ctl = bpf_map_lookup_elem(&consumer_ctls, &consumer);
 	stat = bpf_map_lookup_elem(&consumer_stats, &consumer);
@@ -28,13 +26,8 @@ __noinline __u32 weir_rx_left(__u32 slot, __u32 number, __u32 inner)
 	/* Input for it is held back, until its program has read. */
 	if (ctl->inhibited && !feeds(source_ctl->poller))
 		return 0;
-	share = &all->of[consumer];
-	poll = (__u32)source->polls + 1;
-	if (share->poll != poll) {
-		share->poll = poll;
-		share->left = room(ctl, stat, guard->slices, source_ctl->poller);
-	}
-	return share->left;
+	share = share_of(slot, consumer, ctl, stat, guard->slices, source_ctl->poller);
+	return share ? share->left : WEIR_NO_MEMBER;
 }
 
 /* True unless it is known that no socket of the guard's own namespace has this UDP port: a translation may be for some senders only,

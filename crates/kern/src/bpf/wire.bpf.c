@@ -26,7 +26,7 @@
 /* Iterations of the pacing loop, about 25 ns each: bounds one wait to some 200 ms. */
 #define WAIT_MAX (8 << 20)
 
-enum kind { KIND_STAMP = 0, KIND_DNS = 1, KIND_FIXED = 2, KIND_TCP = 3, KIND_FRAGMENT = 4 };
+enum kind { KIND_STAMP = 0, KIND_DNS = 1, KIND_FIXED = 2, KIND_TCP = 3, KIND_FRAGMENT = 4, KIND_SENDERS = 5 };
 
 /* A stretch of constant rate. step is the time between two frames, 0 for as fast as possible. */
 struct phase {
@@ -194,7 +194,7 @@ int wire_source(struct xdp_md *ctx)
 	const struct config *cfg = bpf_map_lookup_elem(&wire_config, &zero);
 	struct state *st = bpf_map_lookup_elem(&wire_state, &zero);
 	const struct target *tg;
-	__u16 port, id;
+	__u16 port, id, address;
 	long act;
 
 	if (!cfg || !st || st->done)
@@ -240,10 +240,16 @@ int wire_source(struct xdp_md *ctx)
 			*(__u16 *)(data + 50) =
 				checksum_after(*(__u16 *)(data + 50), *(__u16 *)(data + 34), port);
 		*(__u16 *)(data + 34) = port;
+		if (tg->kind == KIND_SENDERS) {
+			address = *(__u16 *)(data + 28);
+			id = bpf_htons((__u16)(bpf_ntohs(address) + flow));
+			*(__u16 *)(data + 24) = checksum_after(*(__u16 *)(data + 24), address, id);
+			*(__u16 *)(data + 28) = id;
+		}
 	}
 	if (tg->kind == KIND_DNS) {
 		*(__u16 *)(data + 42) = bpf_htons((__u16)st->sent[t]);
-	} else if (tg->kind == KIND_STAMP) {
+	} else if (tg->kind == KIND_STAMP || tg->kind == KIND_SENDERS) {
 		*(__u64 *)(data + 42) = st->now_ns;
 		*(__u64 *)(data + 50) = st->sent[t];
 	} else if (tg->kind == KIND_FRAGMENT) {

@@ -156,9 +156,11 @@ shared!(
         known: AtomicU64,
         /// Of the frames dropped on purpose, SYNs for listeners that accept nothing more, or that have had their share.
         syns: AtomicU64,
+        /// Of the frames dropped on purpose, those that there was room for, which is held for senders that have had less.
+        over_share: AtomicU64,
     }
 );
-const _: () = assert!(size_of::<RxStat>() == 128);
+const _: () = assert!(size_of::<RxStat>() == 192);
 
 shared!(
     /// What the guard tells BPF about one consumer.

@@ -48,6 +48,8 @@ pub struct Phase {
 pub enum Payload {
     /// Departure time (CLOCK_MONOTONIC, ns) and the target's sequence number, 8 bytes each, host order.
     Stamp,
+    /// The same, and each flow has a source address of its own too, counted up as its port is. Without a checksum of UDP.
+    Senders,
     /// The frame's own payload, with a DNS id that counts.
     Dns,
     /// The frame as it is, so that its checksum stays right: TCP, IPv6.
@@ -180,6 +182,7 @@ impl Load {
                 Payload::Fixed => 2,
                 Payload::Tcp => 3,
                 Payload::Fragment => 4,
+                Payload::Senders => 5,
             };
             to.flows = from.flows.clamp(1, 60_000);
             to.port = u32::from(u16::from_be_bytes([from.frame[34], from.frame[35]]));

@@ -138,7 +138,7 @@ fn each(map: &BTreeMap<String, u64>, take: &mut Take<'_>) {
 }
 
 /// All metrics but those about weir itself.
-pub static FAMILIES: [Family; 52] = [
+pub static FAMILIES: [Family; 53] = [
     Family {
         name: "interval",
         unit: "seconds",
@@ -631,6 +631,15 @@ pub static FAMILIES: [Family; 52] = [
         limit: QUEUES,
         help: "Of the packets that a guard shed, those that nobody would have taken",
         of: |seen, take| sources(seen, take, |source| Some(source.nobody)),
+    },
+    Family {
+        name: "guard_over_share",
+        unit: "packets",
+        kind: Kind::Counter,
+        labels: &["source"],
+        limit: QUEUES,
+        help: "Of the packets that a guard shed, those of senders that had had more than their share of a full socket",
+        of: |seen, take| sources(seen, take, |source| Some(source.over_share)),
     },
     Family {
         name: "guard_budget_used",

@@ -50,6 +50,7 @@ fn snapshot() -> Snapshot {
                 foreign_polls: Some(1),
                 shed: [("normal".to_owned(), 4)].into(),
                 nobody: 3,
+                over_share: 1,
                 ..Source::default()
             }],
             cpus: vec![Poller {
@@ -133,6 +134,7 @@ fn counters_add_up_and_gauges_do_not() {
     assert_eq!(value(&text, "weir_intervals_total"), 2.0);
     assert_eq!(value(&text, "weir_guard_shed_packets_total{source=\"eth0/0\",class=\"normal\"}"), 8.0);
     assert_eq!(value(&text, "weir_guard_nobodys_packets_total{source=\"eth0/0\"}"), 6.0);
+    assert_eq!(value(&text, "weir_guard_over_share_packets_total{source=\"eth0/0\"}"), 2.0);
     assert_eq!(value(&text, "weir_guard_mode{source=\"eth0/0\",mode=\"poll\"}"), 1.0);
     assert_eq!(value(&text, "weir_guard_budget_used_ratio{cpu=\"1\"}"), 0.5);
     // Two sockets of one port and program.

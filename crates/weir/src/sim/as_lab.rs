@@ -24,7 +24,7 @@ struct Simulated {
 }
 
 /// Every experiment of the lab.
-const LAB: [(&str, Answer); 17] = [
+const LAB: [(&str, Answer); 18] = [
     (
         "livelock-udp",
         Answer::Runs(Simulated {
@@ -66,6 +66,7 @@ const LAB: [(&str, Answer); 17] = [
     ("control-traffic", Answer::Nearest("classes of traffic", "hung-consumer")),
     ("innocents", Answer::Nearest("an innocent beside a flood", "hung-consumer")),
     ("syn-flood", Answer::Nearest("a flood over TCP", "hung-consumer")),
+    ("fair-sources", Answer::Nearest("several senders to one socket", "fairness")),
     ("mlfrr", Answer::Nearest("a host that is drawn", "livelock-udp")),
     ("shed-cost", Answer::Nearest("the cost of a shed packet, which is a setting here,", "livelock-udp")),
     (

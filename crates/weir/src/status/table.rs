@@ -73,9 +73,13 @@ fn sources(text: &mut String, status: &Status, seconds: f64, paint: Paint) {
                     0 => String::new(),
                     n => format!(", {} of it SYNs", rate(Some(n), seconds)),
                 };
+                let trimmed = match source.over_share {
+                    0 => String::new(),
+                    n => format!(", {} of senders over their share", rate(Some(n), seconds)),
+                };
                 let shed = match shed.is_empty() {
                     true => String::new(),
-                    false => format!("; shed {}{nobody}{syns}", shed.join(", ")),
+                    false => format!("; shed {}{nobody}{syns}{trimmed}", shed.join(", ")),
                 };
                 let over = match source.over_bound {
                     0 => String::new(),

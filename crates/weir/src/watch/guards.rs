@@ -167,6 +167,7 @@ fn source(before: Option<&Status>, now: &status::Source) -> guard::Source {
     source.classes = moved(&then.classes, &total.classes);
     source.shed = moved(&then.shed, &total.shed);
     source.nobody = total.nobody.saturating_sub(then.nobody);
+    source.over_share = total.over_share.saturating_sub(then.over_share);
     source
 }
 
@@ -211,6 +212,7 @@ mod tests {
                 shed: [("normal".to_owned(), 300 * n)].into(),
                 nobody: 100 * n,
                 syns: 0,
+                over_share: 0,
             }),
             ..Source::default()
         };

@@ -18,7 +18,7 @@ fn run(name: &str, more: &str) -> Document {
     let text = |b: &[u8]| String::from_utf8_lossy(b).into_owned();
     let (out, err) = (text(&output.stdout), text(&output.stderr));
     assert!(matches!(output.status.code(), Some(0 | 1)), "{name}: {err}");
-    assert!(out.contains("claim") && out.lines().all(|l| l.chars().count() <= 80), "{out}");
+    assert!(out.contains("claim") && out.lines().all(|l| l.chars().count() <= 80), "{out}{err}");
     let page = std::fs::read_to_string(html).unwrap();
     let document = Document::read(json.as_ref()).unwrap();
     assert_eq!(document.experiment, name);
@@ -104,6 +104,21 @@ fn connections_are_asked_for_beside_a_flood_over_tcp_root() {
         }
     }
     assert_eq!(document.verdict.iter().filter(|v| v.id == "P11").count(), 2);
+}
+
+#[test]
+fn quiet_senders_ask_beside_a_loud_one_root() {
+    if !possible("quiet_senders_ask_beside_a_loud_one_root") {
+        return;
+    }
+    let _alone = alone();
+    let document = run("fair-sources", "--duration 200ms --rates 300000 --arms stock-irq,weir");
+    let answered = &document.panels[0];
+    let shares: Vec<f64> = answered.lines.iter().flat_map(|l| &l.marks).map(|m| m.y).collect();
+    // How large they are is the experiment's claim; that questions are answered at all shows that they arrive.
+    assert!(shares.len() == 2 && shares.iter().all(|y| (0.0..=100.0).contains(y)), "{answered:?}");
+    assert!(shares.iter().any(|y| *y > 1.0), "{answered:?}");
+    assert_eq!(document.verdict.iter().filter(|v| v.claim.starts_with("weir:")).count(), 2);
 }
 
 #[test]

@@ -19,7 +19,7 @@ use crate::status::{
 #[derive(Default)]
 struct Totals {
     time: Nanos,
-    packets: BTreeMap<usize, [u64; 14]>,
+    packets: BTreeMap<usize, [u64; 15]>,
     overflows: BTreeMap<usize, [u64; 2]>,
     steered: BTreeMap<usize, u64>,
     cpu: BTreeMap<usize, [u64; 2]>,
@@ -113,6 +113,7 @@ impl Maker {
                     rx.shed_class[2].load(Relaxed),
                     rx.nobody.load(Relaxed),
                     rx.syns.load(Relaxed),
+                    rx.over_share.load(Relaxed),
                 ];
                 let before = self.last.packets.insert(source.slot, now).unwrap_or_default();
                 let delta: Vec<u64> = now.iter().zip(before).map(|(n, b)| n.saturating_sub(b)).collect();
@@ -149,6 +150,7 @@ impl Maker {
                     shed: class(&delta[9..12]),
                     nobody: delta[12],
                     syns: delta[13],
+                    over_share: delta[14],
                     total: Some(SourceTotal {
                         packets: now[0],
                         turns: now[1],
@@ -157,6 +159,7 @@ impl Maker {
                         shed: class(&now[9..12]),
                         nobody: now[12],
                         syns: now[13],
+                        over_share: now[14],
                     }),
                 });
             }

@@ -349,6 +349,7 @@ fn what_a_guard_does_is_shown_where_its_queue_is() {
         classes: [("normal".to_owned(), 900_000), ("protected".to_owned(), 400)].into(),
         shed: [("normal".to_owned(), 700_000), ("protected".to_owned(), 0)].into(),
         nobody: 500_000,
+        over_share: 20_000,
     };
     let cpu = Poller { cpu: 1, budget_used: Some(0.43), ..Poller::default() };
     let guard = Guard { pid: 812, sources: vec![source], cpus: vec![cpu], missing: vec!["x: y".into()] };
@@ -363,7 +364,7 @@ fn what_a_guard_does_is_shown_where_its_queue_is() {
         ("/0/1\n\n", "guard       poll by CPU 1; k/s: 200.0 handed up, 12.0 turns; 3 foreign polls"),
         ("\x1b6", "without     x: y"),
         ("", "because     polls were full"),
-        ("", "shed k/s    700.0 normal, 0.0 protected; 500.0 of it for nobody"),
+        ("", "shed k/s    700.0 normal, 0.0 protected; 500.0 of it for nobody; 20.0 over a share"),
     ] {
         press(&mut view, keys);
         assert!(text(&view).contains(part), "{keys:?}: no {part:?} in\n{}", text(&view));

@@ -90,7 +90,11 @@ fn guarded(source: &Source, s: &Snapshot) -> Vec<Line> {
             0 => String::new(),
             n => format!("; {} of it for nobody", rate(n, s)),
         };
-        lines.push(plain("shed k/s", list(&source.shed) + &nobody));
+        let over = match source.over_share {
+            0 => String::new(),
+            n => format!("; {} over a share", rate(n, s)),
+        };
+        lines.push(plain("shed k/s", list(&source.shed) + &nobody + &over));
     }
     lines
 }

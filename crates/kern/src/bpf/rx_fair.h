@@ -1,0 +1,120 @@
+/* SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0 */
+/*
+ * Which packets of a poll get the room of their consumer, see fair.h.
+ *
+ * Cost: one look-up per frame of a tracked consumer. While its room is short one more, a hash and four loads of the sketch; four
+ * stores if it passes. Per poll and consumer three reads of its socket and the clock.
+ */
+#ifndef WEIR_RX_FAIR_H
+#define WEIR_RX_FAIR_H
+
+/* The sender as fair.h counts it: an IPv4 address, or the first half of an IPv6 one. False if it cannot be read. */
+static __always_inline int rx_sender(void *data, void *end, const struct weir_view *view, __u64 *sender)
+{
+	__u32 l3 = view->l3;
+
+	if (l3 > L3_MAX)
+		return 0;
+	if (view->key[2] & WEIR_F_V4) {
+		struct iphdr *ip = data + l3;
+
+		if ((void *)(ip + 1) > end)
+			return 0;
+		*sender = ip->saddr;
+	} else {
+		struct ipv6hdr *ip6 = data + l3;
+
+		if ((void *)(ip6 + 1) > end)
+			return 0;
+		__builtin_memcpy(sender, &ip6->saddr, sizeof(*sender));
+	}
+	return 1;
+}
+
+/* The verdict on one frame for a consumer that has room for `left` packets: an enum weir_fair_verdict. */
+__noinline __u32 weir_rx_fair(struct xdp_md *ctx, const struct weir_view *view, __u32 slot, __u32 consumer, __u32 left)
+{
+	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
+	struct weir_senders *all = bpf_map_lookup_elem(&senders, &slot);
+	struct weir_fair *of;
+	__u64 sender = 0;
+
+	if (!view || !all || consumer >= WEIR_CONSUMERS || !rx_sender(data, end, view, &sender))
+		return left ? WEIR_FAIR_PASS : WEIR_FAIR_FULL;
+	of = &all->of[consumer];
+	/* The two families have places of their own. */
+	consumer |= (view->key[2] & WEIR_F_V6) << 16;
+	return weir_fair_judge(of, &all->sketch, weir_fair_hash(gate_seed, of->now, consumer, sender), left);
+}
+
+/* The room of a consumer when a poll begins. Its buffer is read once per poll: what the poll has handed up by then is in it, and
+ * what it hands up from here on is counted. `before` packets were left of the room of the poll before. */
+static __always_inline __u32 room(struct weir_fair *of, struct weir_sketch *sketch, const struct weir_consumer_ctl *ctl,
+				  const struct weir_consumer_stat *stat, __u32 slices, __u32 poller, __u32 before)
+{
+	struct weir_poller_ctl *turns = bpf_map_lookup_elem(&poller_ctls, &poller);
+	__u32 left, all, whole, truesize = stat->truesize;
+	struct sock *sk = (struct sock *)ctl->sk;
+	int held = 0, size = 0;
+	__u16 port = ctl->port;
+	__s64 cookie = 0;
+
+	if (bpf_core_read(&cookie, sizeof(cookie), &sk->__sk_common.skc_cookie.counter) ||
+	    (__u64)cookie != ctl->cookie)
+		return ~0U;
+	/* A closed socket has no port: somebody else may have its place. */
+	if (ctl->port && (bpf_core_read(&port, sizeof(port), &sk->__sk_common.skc_num) || port != (__u16)ctl->port))
+		return ~0U;
+	bpf_core_read(&held, sizeof(held), &sk->sk_backlog.rmem_alloc.counter);
+	bpf_core_read(&size, sizeof(size), &sk->sk_rcvbuf);
+	if (held < 0 || size <= 0)
+		return ~0U;
+	left = weir_room(size, held, truesize, slices, turns && turns->admit ? turns->admit : 1000);
+	all = weir_room(size, held, truesize, slices, 1000);
+	whole = weir_room(size, 0, truesize, slices, 1000);
+	left = weir_fair_poll(of, sketch, before, left, all, whole, bpf_ktime_get_coarse_ns() >> WEIR_TICK_SHIFT);
+	return turns && turns->quota && left > turns->quota ? turns->quota : left;
+}
+
+/* What the poll under way may still hand up to this consumer of the source; NULL if nobody knows. */
+static __always_inline struct weir_share *share_of(__u32 slot, __u32 consumer, const struct weir_consumer_ctl *ctl,
+						   const struct weir_consumer_stat *stat, __u32 slices, __u32 poller)
+{
+	struct weir_source_stat *source = bpf_map_lookup_elem(&source_stats, &slot);
+	struct weir_shares *all = bpf_map_lookup_elem(&shares, &slot);
+	struct weir_senders *by_sender = bpf_map_lookup_elem(&senders, &slot);
+	struct weir_share *share;
+	__u32 poll;
+
+	if (!source || !all || !by_sender || consumer >= WEIR_CONSUMERS)
+		return NULL;
+	share = &all->of[consumer];
+	/* The number of the poll under way; not 0, so that a new source's first poll reads too. */
+	poll = (__u32)source->polls + 1;
+	if (share->poll != poll) {
+		share->poll = poll;
+		share->left = room(&by_sender->of[consumer], &by_sender->sketch, ctl, stat, slices, poller, share->left);
+	}
+	return share;
+}
+
+/* Whether this consumer of the source has room for one more packet of its sender, which then is taken from its share: an enum
+ * weir_fair_verdict. */
+static __always_inline __u32 fits(struct xdp_md *ctx, const struct weir_view *view, __u32 slot, __u32 consumer,
+				  const struct weir_consumer_ctl *ctl, const struct weir_consumer_stat *stat,
+				  __u32 slices, __u32 poller)
+{
+	struct weir_share *share = share_of(slot, consumer, ctl, stat, slices, poller);
+	struct weir_senders *by_sender = bpf_map_lookup_elem(&senders, &slot);
+	__u32 verdict = WEIR_FAIR_PASS;
+
+	if (!share || !by_sender || consumer >= WEIR_CONSUMERS)
+		return WEIR_FAIR_PASS;
+	if (!share->left || by_sender->of[consumer].active)
+		verdict = weir_rx_fair(ctx, view, slot, consumer, share->left);
+	if (verdict == WEIR_FAIR_PASS)
+		share->left--;
+	return verdict;
+}
+
+#endif

@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0
+/* fair.h for the host; the mirror is crates/policy/src/fair.rs. */
+#include "fair.h"
+
+weir_u64 weir_host_fair_hash(weir_u64 seed, weir_u32 now, weir_u32 consumer, weir_u64 sender)
+{
+	return weir_fair_hash(seed, now, consumer, sender);
+}
+
+weir_u32 weir_host_fair_poll(struct weir_fair *of, struct weir_sketch *sketch, weir_u32 before, weir_u32 left, weir_u32 room,
+			     weir_u32 whole, weir_u32 now)
+{
+	return weir_fair_poll(of, sketch, before, left, room, whole, now);
+}
+
+weir_u32 weir_host_fair_judge(struct weir_fair *of, struct weir_sketch *sketch, weir_u64 hash, weir_u32 left)
+{
+	return weir_fair_judge(of, sketch, hash, left);
+}
+
+weir_u32 weir_host_fair_lead(const struct weir_sketch *sketch, weir_u64 hash)
+{
+	return weir_fair_lead(sketch, hash);
+}

@@ -1,0 +1,254 @@
+/* SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0 */
+/*
+ * Fairness inside a flooded port: whose packets get the room of a consumer that has too little (MR-34). One text for two
+ * compilers, as gate.h; the properties are those of crates/policy/src/fair.rs.
+ *
+ * Time is counted in packets that were let through while room was short. A sender's share is one of `spacing` of them. What it
+ * has had so far moves its mark ahead of this clock: by `spacing` for each of its packets. Within its share is who is no further
+ * ahead than WEIR_FAIR_BURST packets; who is further ahead passes only where room is to spare, the more of it the further it is:
+ * at WEIR_FAIR_FAR packets all that is held for those within their share.
+ *
+ * `spacing` and what is held are learnt, in rounds of some packets for each share. Senders within their share that found no
+ * room ask for both; without them shares grow again. Room that was not used while the consumer had nothing to do is given up:
+ * elsewhere it is none that was lost, since the consumer had work all the time. So shares settle where they fill the room.
+ *
+ * Marks stand in a sketch of WEIR_FAIR_ROWS x WEIR_FAIR_CELLS cells, which no packet that is shed writes to. A mark is never
+ * too low, and too high only if the sender shares its cell with one that is ahead in every row. Each packet that passes puts one
+ * sender ahead, by `spacing`: on average one sender for each packet of a spacing is ahead, whatever arrives. Of 50 of these
+ * (50 / 1024) ^ 4, 1 of 170,000, are taken for another; of WEIR_FAIR_MOST 1 of 4,000. Places are drawn anew once a second.
+ *
+ * Where more than twice WEIR_FAIR_MOST senders find no room, as in a flood from spoofed addresses, nobody is trimmed.
+ */
+#ifndef WEIR_FAIR_H
+#define WEIR_FAIR_H
+
+#include "gate.h"
+
+#define WEIR_FAIR_ROWS 4
+#define WEIR_FAIR_CELLS 1024
+/* A packet, in the units of clock, marks and spacing. */
+#define WEIR_FAIR_ONE 16
+/* Packets that a sender within its share may be ahead of it. */
+#define WEIR_FAIR_BURST 2
+/* How far a sender can be ahead, in packets. */
+#define WEIR_FAIR_FAR 8
+/* Senders among which a consumer's room is divided at most. */
+#define WEIR_FAIR_MOST 128
+/* No mark is further ahead. */
+#define WEIR_FAIR_FURTHEST (WEIR_FAIR_FAR * WEIR_FAIR_MOST * WEIR_FAIR_ONE)
+/* Room was short lately: in the last so many ticks, 50 ms. */
+#define WEIR_FAIR_TICKS 3
+/* Packets of each share in a round, at least. */
+#define WEIR_FAIR_ROUND 4
+/* One of so many packets that pass may find a sender refused before shares get smaller: where the consumer has work all the
+ * time, and where it runs empty, so that what is not used is lost. */
+#define WEIR_FAIR_REFUSED 512
+#define WEIR_FAIR_REFUSED_DRY 8
+/* Polls whose room may be saved up, where a poll is given less than there is. */
+#define WEIR_FAIR_SAVED 16
+/* Places are drawn anew each 2^6 ticks. */
+#define WEIR_FAIR_PLACES_SHIFT 6
+/* Larger room is as good as this; no product of it overflows. */
+#define WEIR_FAIR_ROOM 65535
+
+enum weir_fair_verdict { WEIR_FAIR_FULL = 0, WEIR_FAIR_PASS = 1, WEIR_FAIR_OVER = 2 };
+
+/* Of one consumer at one source. */
+struct weir_fair {
+	weir_u32 spacing;	/* WEIR_FAIR_ONE: all senders together get no more than one may have */
+	weir_u32 held;		/* room for senders within their share, WEIR_FAIR_ONE per packet */
+	weir_u32 shortage;	/* tick at which a frame was shed last */
+	weir_u32 now;		/* tick of the poll under way */
+	weir_u32 active;	/* room was short lately; else everything passes and nothing is counted */
+	weir_u32 round;		/* its number, of those of the source */
+	weir_u32 since;		/* clock at which it began */
+	weir_u32 passed;	/* packets let through in the poll under way */
+	weir_u32 over;		/* of the round, those of senders over their share */
+	weir_u32 refused;	/* senders within their share that found no room in the round */
+	weir_u32 dry;		/* the consumer has run empty in it */
+	weir_u32 crowd;		/* there are too many senders to tell them apart */
+};
+
+/* Of one source. */
+struct weir_sketch {
+	weir_u32 clock;		/* WEIR_FAIR_ONE for each packet let through */
+	weir_u32 rounds;
+	weir_u32 pad[14];
+	weir_u32 cell[WEIR_FAIR_ROWS][WEIR_FAIR_CELLS];	/* the furthest mark of those who share it */
+	weir_u32 refused[WEIR_FAIR_CELLS];	/* round in which one of them was counted as refused */
+};
+
+_Static_assert(sizeof(struct weir_fair) == 48, "no holes");
+_Static_assert(sizeof(struct weir_sketch) == 64 + 4 * WEIR_FAIR_CELLS * (WEIR_FAIR_ROWS + 1), "no holes");
+
+/* What a sender is found by: its address, or prefix, and the consumer that it sends to. */
+WEIR_INLINE weir_u64 weir_fair_hash(weir_u64 seed, weir_u32 now, weir_u32 consumer, weir_u64 sender)
+{
+	weir_u64 hash = weir_mix64(seed, (weir_u64)(now >> WEIR_FAIR_PLACES_SHIFT) << 32 | consumer);
+
+	/* Once more, so that each bit of the sender tells in each place. */
+	return weir_mix64(weir_mix64(hash, sender), seed);
+}
+
+WEIR_INLINE weir_u32 weir_fair_place(weir_u64 hash, weir_u32 row)
+{
+	return hash >> (24 + 10 * row) & (WEIR_FAIR_CELLS - 1);
+}
+
+/* How far the sender is ahead of the clock: the least that its cells say. */
+WEIR_INLINE weir_u32 weir_fair_lead(const struct weir_sketch *sketch, weir_u64 hash)
+{
+	weir_u32 clock = sketch->clock, least = WEIR_FAIR_FURTHEST;
+
+WEIR_UNROLL
+	for (int row = 0; row < WEIR_FAIR_ROWS; row++) {
+		weir_u32 lead = sketch->cell[row][weir_fair_place(hash, row)] - clock;
+
+		/* The clock has passed it, or it is older than the clock's range. */
+		if (lead > WEIR_FAIR_FURTHEST)
+			lead = 0;
+		if (lead < least)
+			least = lead;
+	}
+	return least;
+}
+
+WEIR_INLINE void weir_fair_advance(struct weir_sketch *sketch, weir_u64 hash, weir_u32 lead)
+{
+	weir_u32 clock = sketch->clock;
+
+WEIR_UNROLL
+	for (int row = 0; row < WEIR_FAIR_ROWS; row++) {
+		weir_u32 *cell = &sketch->cell[row][weir_fair_place(hash, row)];
+		weir_u32 has = *cell - clock;
+
+		if (has > WEIR_FAIR_FURTHEST || has < lead)
+			*cell = clock + lead;
+	}
+}
+
+/* What the round that ends has taught; `passed` packets were let through in it, an empty buffer has room for `whole`. */
+WEIR_INLINE void weir_fair_learn(struct weir_fair *of, weir_u32 passed, weir_u32 whole)
+{
+	/* What passed over the share is all that could have been held. */
+	weir_u32 more = of->refused < 4 * of->over ? of->refused * WEIR_FAIR_ONE / 4 : of->over * WEIR_FAIR_ONE;
+
+	of->held += more;
+	if (of->held > whole * WEIR_FAIR_ONE)
+		of->held = whole * WEIR_FAIR_ONE;
+	of->crowd = of->refused > 2 * WEIR_FAIR_MOST;
+	if (of->refused * (of->dry ? WEIR_FAIR_REFUSED_DRY : WEIR_FAIR_REFUSED) > passed) {
+		of->spacing += of->spacing / 8 + 1;
+		if (of->spacing > WEIR_FAIR_MOST * WEIR_FAIR_ONE)
+			of->spacing = WEIR_FAIR_MOST * WEIR_FAIR_ONE;
+	} else {
+		of->spacing -= of->spacing / 32;
+		if (of->spacing < WEIR_FAIR_ONE)
+			of->spacing = WEIR_FAIR_ONE;
+	}
+	of->over = of->refused = of->dry = 0;
+}
+
+/*
+ * A poll begins at tick `now`. The one before has left room for `before` packets; now there is room for `room`, of which a poll is
+ * given `left`; if the consumer's buffer were empty there would be room for `whole`. The room that this poll has: while packets
+ * are shed, what the polls before did not use is saved up.
+ */
+WEIR_INLINE weir_u32 weir_fair_poll(struct weir_fair *of, struct weir_sketch *sketch, weir_u32 before, weir_u32 left,
+				    weir_u32 room, weir_u32 whole, weir_u32 now)
+{
+	weir_u32 passed = of->passed, most = left, less;
+
+	of->now = now;
+	if (!of->active)
+		return left;
+	of->passed = 0;
+	if (!weir_recent(of->shortage, now, WEIR_FAIR_TICKS)) {
+		of->active = 0;
+		return left;
+	}
+	if (left < room && left < WEIR_FAIR_ROOM) {
+		most = WEIR_FAIR_SAVED * left;
+		left += before < most - left ? before : most - left;
+		if (left > room)
+			left = room;
+	}
+	/* No room came free. If it is not used either, those who might use it must not wait for those who do not come. */
+	if (left <= before && (!before || passed))
+		return left;
+	if (before > WEIR_FAIR_ROOM)
+		before = WEIR_FAIR_ROOM;
+	if (whole > WEIR_FAIR_ROOM)
+		whole = WEIR_FAIR_ROOM;
+	/* What was left over is lost: the consumer has read all it had, and no more can be saved up. */
+	if (left >= whole || (room >= whole && left == most)) {
+		less = before * WEIR_FAIR_ONE;
+		of->held = of->held > less ? of->held - less : 0;
+		of->dry = 1;
+	}
+	passed = sketch->clock - of->since;
+	if (passed >= WEIR_FAIR_ROUND * of->spacing) {
+		weir_fair_learn(of, passed / WEIR_FAIR_ONE, whole);
+		of->since = sketch->clock;
+		of->round = ++sketch->rounds;
+	}
+	return left;
+}
+
+/* True if a sender `lead` ahead is over its share, and what is left is held for others. */
+WEIR_INLINE weir_u32 weir_fair_trims(const struct weir_fair *of, weir_u32 lead, weir_u32 left)
+{
+	weir_u32 most = WEIR_FAIR_BURST * of->spacing, range = WEIR_FAIR_FAR * of->spacing - most, ahead = lead - most;
+
+	if (lead <= most || of->crowd)
+		return 0;
+	if (ahead > range)
+		ahead = range;
+	return (weir_u64)left * WEIR_FAIR_ONE * range <= (weir_u64)of->held * ahead;
+}
+
+/*
+ * The verdict on a frame of the sender `hash` for a consumer that has room for `left` packets. Need not be asked for while there
+ * is room and the consumer is not active.
+ */
+WEIR_INLINE weir_u32 weir_fair_judge(struct weir_fair *of, struct weir_sketch *sketch, weir_u64 hash, weir_u32 left)
+{
+	weir_u32 lead, next, most;
+
+	if (!of->active) {
+		if (left)
+			return WEIR_FAIR_PASS;
+		of->active = 1;
+		of->spacing = WEIR_FAIR_ONE;
+		of->held = of->passed = of->over = of->refused = of->dry = of->crowd = 0;
+		of->since = sketch->clock;
+		of->round = ++sketch->rounds;
+	}
+	lead = weir_fair_lead(sketch, hash);
+	most = WEIR_FAIR_BURST * of->spacing;
+	if (!left) {
+		weir_u32 *counted = &sketch->refused[weir_fair_place(hash, 0)];
+
+		of->shortage = of->now;
+		/* Each sender counts once a round, however much it sends. */
+		if (lead <= most && *counted != of->round) {
+			*counted = of->round;
+			of->refused++;
+		}
+		return WEIR_FAIR_FULL;
+	}
+	if (weir_fair_trims(of, lead, left)) {
+		of->shortage = of->now;
+		return WEIR_FAIR_OVER;
+	}
+	of->over += lead > most;
+	next = lead + of->spacing;
+	if (next > WEIR_FAIR_FAR * of->spacing)
+		next = lead > WEIR_FAIR_FAR * of->spacing ? lead : WEIR_FAIR_FAR * of->spacing;
+	weir_fair_advance(sketch, hash, next);
+	sketch->clock += WEIR_FAIR_ONE;
+	of->passed++;
+	return WEIR_FAIR_PASS;
+}
+
+#endif
