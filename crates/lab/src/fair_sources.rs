@@ -102,14 +102,14 @@ fn verdict(arms: &[Arm], rates: &[f64], taken: &[Vec<Vec<Trial>>]) -> Vec<Verdic
     for (r, rate) in rates.iter().enumerate() {
         if *rate <= UP_TO {
             let text = format!("weir: answered to quiet senders at {} M/s, %", rate / 1e6);
-            let claim = at_least("fair-sources", &text, median(ours, r), ANSWERED.0);
+            let claim = at_least("MR-34", &text, median(ours, r), ANSWERED.0);
             claims.push(Verdict { aim: Some(ANSWERED.1), digits: 2, ..claim });
         }
         let stock = (0..arms.len()).filter(|a| arms[*a].role == Role::Stock).filter_map(|a| median(a, r));
         if let Some(best) = stock.max_by(f64::total_cmp) {
             let text = format!("weir: lead over the best stock arm at {} M/s, points", rate / 1e6);
             let lead = median(ours, r).map(|share| share - best);
-            let claim = at_least("fair-sources", &text, lead, LEAD.0);
+            let claim = at_least("MR-34", &text, lead, LEAD.0);
             claims.push(Verdict { aim: Some(LEAD.1), digits: 1, ..claim });
         }
     }
