@@ -178,23 +178,15 @@ impl Consumers {
         if self.slots[slot].is_some() {
             return Ok(placed);
         }
-        let alone = match behind {
-            None => kern::proc::udp_sockets(Some(port)).is_ok_and(|sockets| sockets.len() == 1),
-            Some(behind) => {
-                self.spaces.begin();
-                let sockets = self.spaces.udp_sockets(behind.netns, port, now);
-                sockets.is_some_and(|sockets| is_alone(&sockets, inode))
-            }
-        };
         let ctl = &gauges.views.consumer_ctls[slot];
         ctl.port.store(if behind.is_some() { port.into() } else { 0 }, Relaxed);
         ctl.shed.store(self.sheds.into(), Relaxed);
         // The address makes the slot live.
         ctl.sk.store(sk, Relaxed);
         let tracked = gauges.track_consumer(sk, slot);
-        // A full socket beside others on its port must not stop theirs.
-        let taker = if alone { Taker::Only(slot) } else { Taker::Shared };
-        let set = |()| if behind.is_some() { Ok(()) } else { gauges.set_port(port, taker) };
+        // A full socket beside others on its port must not stop theirs: until it is known to be alone the kernel is asked. Lists of
+        // sockets take milliseconds where programs keep the CPU busy, and what floods it is handed up meanwhile.
+        let set = |()| if behind.is_some() { Ok(()) } else { gauges.set_port(port, Taker::Shared) };
         tracked.and_then(set).map_err(|_| {
             ctl.sk.store(0, Relaxed);
             gauges.untrack_consumer(sk);
@@ -213,10 +205,25 @@ impl Consumers {
             sought: inode != 0,
             filter: None,
             behind,
-            alone,
+            alone: false,
             last_overflow: now,
             seen_overflows: 0,
         });
+        let alone = match behind {
+            None => kern::proc::udp_sockets(Some(port)).is_ok_and(|sockets| sockets.len() == 1),
+            Some(behind) => {
+                self.spaces.begin();
+                let sockets = self.spaces.udp_sockets(behind.netns, port, now);
+                sockets.is_some_and(|sockets| is_alone(&sockets, inode))
+            }
+        };
+        if let Some(consumer) = self.slots[slot].as_mut() {
+            consumer.alone = alone;
+        }
+        if alone && behind.is_none() {
+            // Refused it stays right, and each datagram costs a search.
+            let _ = gauges.set_port(port, Taker::Only(slot));
+        }
         if let Some(behind) = behind {
             self.tell_inner(gauges, behind.inner);
         }
