@@ -21,9 +21,6 @@ pub const UNTIL_BOUND: u32 = 60;
 pub const BRIEFLY: u32 = 3;
 /// Time between the beginnings of two lists of sockets.
 pub const LIST_EVERY: Nanos = 1000 * MILLISECOND;
-/// So long after a takeover the programs that learn are attached, ns: attaching takes tens of ms, and the sockets that overflow are to
-/// be known first.
-pub const AFTER: Nanos = 20 * MILLISECOND;
 /// Part of the time that lists may take: on a host with very many sockets they come less often.
 pub const LIST_SHARE: Nanos = 20;
 

@@ -112,8 +112,6 @@ pub struct Control {
     lending: Arc<Lending>,
     thorough_at: Nanos,
     near: Near,
-    /// When the programs that are needed while sources are polled are attached, if that is before the next tick.
-    attach_at: Nanos,
     /// What the gate knows to be nobody's.
     pub gate: Gate,
     sessions: Sessions,
@@ -182,7 +180,6 @@ pub fn run(opts: GuardOptions) -> anyhow::Result<ExitCode> {
         thorough_at: 0,
         near: Near::new(possible),
         gate,
-        attach_at: Nanos::MAX,
         sessions: Sessions::default(),
         evident: BTreeSet::new(),
         reports: mpsc::sync_channel(REPORTS_MAX),
@@ -258,7 +255,7 @@ impl Control {
         sched::strong();
         while !signals.stop.load(Relaxed) {
             let now = clock::now();
-            let wait = Duration::from_nanos(tick.min(line).min(self.attach_at).saturating_sub(now));
+            let wait = Duration::from_nanos(tick.min(line).saturating_sub(now));
             {
                 let notify = Arc::clone(&self.notify);
                 let mut fds = [
@@ -289,12 +286,6 @@ impl Control {
                 .unwrap_or_default()
                 .iter()
                 .any(|e| ours(e) && !matches!(e, LinkEvent::Changed { .. }));
-            if now >= self.attach_at {
-                self.attach_at = Nanos::MAX;
-                // Here, not in the poller: attaching waits for the whole kernel.
-                self.watch_idle(now);
-                self.gate.look(&mut self.gauges, now);
-            }
             if now >= tick || gone {
                 tick = now + TICK;
                 self.look_around(now);

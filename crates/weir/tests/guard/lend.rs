@@ -36,6 +36,9 @@ fn hog(length: Duration) -> JoinHandle<()> {
 }
 
 /// What lends its priority must not wait for it at the end: SCHED_IDLE beside programs runs for milliseconds per second.
+/// Programs that compute for so long keep a lent poller from its CPU.
+const HOGS: Duration = ms(3000);
+
 #[test]
 fn a_lent_poller_ends_beside_programs_root() {
     if !possible("a_lent_poller_ends_beside_programs_root") {
@@ -44,21 +47,26 @@ fn a_lent_poller_ends_beside_programs_root() {
     let _alone = alone();
     let world = World::new("lendend", 1);
     let _sink = world.sink(0, PORT);
-    let mut slowest = Duration::ZERO;
+    let mut ends = Vec::new();
     for _ in 0..rounds(5, 50) {
         let guard = world.guard(&[]);
         let name = format!("weir-poll-{HOST_CPU}");
         let load = world.send(&[(0, PORT)], &[], &[(ms(30_000), FLOOD)]);
         within("lent", LENT, || policy(guard.pid(), &name) == Some(libc::SCHED_IDLE));
-        let hogs: Vec<_> = (0..4).map(|_| hog(ms(3000))).collect();
+        let hogs: Vec<_> = (0..4).map(|_| hog(HOGS)).collect();
         let (status, took) = guard.stop();
         assert_eq!(status.code(), Some(0));
-        slowest = slowest.max(took);
+        ends.push(took);
         drop(load);
         hogs.into_iter().for_each(|hog| hog.join().unwrap());
     }
-    println!("slowest end beside 4 hogs: {slowest:.1?}");
-    timely("the end of a guard whose poller was lent", slowest, ms(200));
+    ends.sort();
+    let (median, slowest) = (ends[ends.len() / 2], ends[ends.len() - 1]);
+    println!("end beside 4 hogs: median {median:.1?}, slowest {slowest:.1?}");
+    timely("the end of a guard whose poller was lent", median, ms(200));
+    // Detaching waits for threads of the kernel. Those on the wire's CPU get it when the load has kept them from it for a second. A
+    // poller that nobody frees ends with the hogs.
+    assert!(slowest < HOGS - ms(500), "one end took {slowest:?}");
 }
 
 #[test]

@@ -7,7 +7,6 @@ use std::sync::atomic::Ordering::Relaxed;
 use kern::cpus::CpuSet;
 use kern::guard::When;
 use policy::causes::{Fallback, Release};
-use policy::gate::AFTER;
 use policy::host::STAYS;
 use policy::{MILLISECOND, Nanos};
 
@@ -79,7 +78,9 @@ impl Control {
             }
             Report::TakenOver { source, time, evidence } => {
                 self.mode_switches += 1;
-                self.attach_at = self.attach_at.min(clock::now() + AFTER);
+                // Here, not in the poller: attaching waits for the whole kernel.
+                let _ = self.gauges.watch_idle(true);
+                self.gate.look(&mut self.gauges, clock::now());
                 let mine = |w: &&Worker| w.cpu == source.now.cpu.load(Relaxed) as usize;
                 let known = self.sessions.any(clock::now(), &self.opts.classes);
                 if let Some(worker) = self.workers.iter().find(mine).filter(|_| known) {
