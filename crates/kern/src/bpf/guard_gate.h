@@ -128,9 +128,6 @@ int BPF_PROG(weir_nobody, struct sk_buff *skb, void *location, enum skb_drop_rea
 
 #include "guard_behind.h"
 
-/* A refusal in another namespace counts for so many ticks: two seconds. */
-#define GATE_ELSEWHERE_TICKS 120
-
 /* True if a packet that leaves tells anything. Where only the very flow that was refused is nobody's it ends what was refused
  * lately, and says who is behind this host while sockets there lose, or are tracked. Else it says nothing: a router is asked this
  * for each packet that it forwards. */
@@ -146,7 +143,7 @@ static __always_inline _Bool gate_hears(const struct weir_guard_ctl *guard)
 		return 0;
 	now = bpf_ktime_get_ns() >> WEIR_TICK_SHIFT;
 	return weir_recent(stat->refused, now, guard->nobody_ticks) ||
-	       weir_recent(stat->elsewhere, now, GATE_ELSEWHERE_TICKS);
+	       weir_recent(stat->elsewhere, now, WEIR_ELSEWHERE_TICKS);
 }
 
 /* Something leaves from a port: whoever sent it waits for the answer. */

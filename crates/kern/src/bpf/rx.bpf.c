@@ -269,50 +269,6 @@ __noinline int weir_rx_classify(const struct weir_rules *rules, const struct wei
 	return rules && view ? weir_classify(rules, view) : WEIR_NORMAL;
 }
 
-/* The tracked socket that gets this datagram, by the kernel's own search; WEIR_CONSUMERS if it is not tracked. */
-__noinline __u32 weir_rx_socket(struct xdp_md *ctx, const struct weir_view *view)
-{
-	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
-	__u32 found = WEIR_CONSUMERS, l3, size, *slot;
-	struct bpf_sock_tuple tuple = {};
-	struct bpf_sock *sk;
-	__u64 key = 0;
-
-	if (!view || view->l3 > L3_MAX)
-		return found;
-	l3 = view->l3;
-	if (view->key[2] & WEIR_F_V4) {
-		struct iphdr *ip = data + l3;
-
-		if ((void *)(ip + 1) > end)
-			return found;
-		tuple.ipv4.saddr = ip->saddr;
-		tuple.ipv4.daddr = ip->daddr;
-		tuple.ipv4.sport = bpf_htons(view->key[1] >> 16);
-		tuple.ipv4.dport = bpf_htons(view->key[1]);
-		size = sizeof(tuple.ipv4);
-	} else {
-		struct ipv6hdr *ip6 = data + l3;
-
-		if ((void *)(ip6 + 1) > end)
-			return found;
-		__builtin_memcpy(tuple.ipv6.saddr, &ip6->saddr, sizeof(tuple.ipv6.saddr));
-		__builtin_memcpy(tuple.ipv6.daddr, &ip6->daddr, sizeof(tuple.ipv6.daddr));
-		tuple.ipv6.sport = bpf_htons(view->key[1] >> 16);
-		tuple.ipv6.dport = bpf_htons(view->key[1]);
-		size = sizeof(tuple.ipv6);
-	}
-	sk = bpf_sk_lookup_udp(ctx, &tuple, size, BPF_F_CURRENT_NETNS, 0);
-	if (!sk)
-		return found;
-	*(struct bpf_sock **)&key = sk;
-	slot = bpf_map_lookup_elem(&consumer_slots, &key);
-	if (slot)
-		found = *slot;
-	bpf_sk_release(sk);
-	return found;
-}
-
 /* Addresses and ports of a frame as the gate knows them; 0 for what is not whole. */
 static __always_inline int rx_flow(void *data, void *end, const struct weir_view *view, struct gate_flow *flow)
 {
@@ -344,6 +300,48 @@ static __always_inline int rx_flow(void *data, void *end, const struct weir_view
 	return 1;
 }
 
+/* The same for the kernel's search for a socket: bytes of the tuple, 0 for what is not whole. */
+static __always_inline __u32 rx_tuple(void *data, void *end, const struct weir_view *view, struct bpf_sock_tuple *tuple)
+{
+	struct gate_flow flow = {};
+
+	if (!rx_flow(data, end, view, &flow))
+		return 0;
+	if (flow.words == 1) {
+		tuple->ipv4.saddr = flow.source[0];
+		tuple->ipv4.daddr = flow.target[0];
+		tuple->ipv4.sport = bpf_htons(flow.ports >> 16);
+		tuple->ipv4.dport = bpf_htons(flow.ports);
+		return sizeof(tuple->ipv4);
+	}
+	__builtin_memcpy(tuple->ipv6.saddr, flow.source, sizeof(tuple->ipv6.saddr));
+	__builtin_memcpy(tuple->ipv6.daddr, flow.target, sizeof(tuple->ipv6.daddr));
+	tuple->ipv6.sport = bpf_htons(flow.ports >> 16);
+	tuple->ipv6.dport = bpf_htons(flow.ports);
+	return sizeof(tuple->ipv6);
+}
+
+/* The tracked socket that gets this datagram, by the kernel's own search; WEIR_CONSUMERS if it is not tracked. */
+__noinline __u32 weir_rx_socket(struct xdp_md *ctx, const struct weir_view *view)
+{
+	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
+	__u32 found = WEIR_CONSUMERS, size, *slot;
+	struct bpf_sock_tuple tuple = {};
+	struct bpf_sock *sk;
+	__u64 key = 0;
+
+	size = view ? rx_tuple(data, end, view, &tuple) : 0;
+	sk = size ? bpf_sk_lookup_udp(ctx, &tuple, size, BPF_F_CURRENT_NETNS, 0) : NULL;
+	if (!sk)
+		return found;
+	*(struct bpf_sock **)&key = sk;
+	slot = bpf_map_lookup_elem(&consumer_slots, &key);
+	if (slot)
+		found = *slot;
+	bpf_sk_release(sk);
+	return found;
+}
+
 /* True if all that has this hash is refused, and nothing has `left` since from where it goes. A frame of the `trickle` passes. */
 static __always_inline int refused(__u64 hash, __u32 left, __u32 now, __u32 most, int trickle)
 {
@@ -359,8 +357,8 @@ static __always_inline int refused(__u64 hash, __u32 left, __u32 now, __u32 most
 	return is;
 }
 
-/* True if any flow, or anything for a foreign address, has been refused since the guard's programs were attached. */
-static __always_inline int refused_lately(void)
+/* True if any flow, or anything for a foreign address, was refused since the guard began: a router that drops nothing is asked no more. */
+static __always_inline int refused_any(void)
 {
 	struct weir_gate_stat *learnt;
 	__u32 zero = 0;
@@ -539,7 +537,7 @@ int weir_rx(struct xdp_md *ctx)
 		}
 	}
 	trickle = !(stat->frames % WEIR_TRICKLE);
-	if (guard->nobody_ticks && (!guard->by_flow || refused_lately()) && in_force(ctl) &&
+	if (guard->nobody_ticks && (!guard->by_flow || refused_any()) && in_force(ctl) &&
 	    weir_rx_nobodys(ctx, &view, guard->nobody_ticks, trickle)) {
 		/* A trickle passes that says whether what is known still holds: it is nobody else's. */
 		if (trickle) {

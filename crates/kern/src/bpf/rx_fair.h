@@ -8,40 +8,20 @@
 #ifndef WEIR_RX_FAIR_H
 #define WEIR_RX_FAIR_H
 
-/* The sender as fair.h counts it: an IPv4 address, or the first half of an IPv6 one. False if it cannot be read. */
-static __always_inline int rx_sender(void *data, void *end, const struct weir_view *view, __u64 *sender)
-{
-	__u32 l3 = view->l3;
-
-	if (l3 > L3_MAX)
-		return 0;
-	if (view->key[2] & WEIR_F_V4) {
-		struct iphdr *ip = data + l3;
-
-		if ((void *)(ip + 1) > end)
-			return 0;
-		*sender = ip->saddr;
-	} else {
-		struct ipv6hdr *ip6 = data + l3;
-
-		if ((void *)(ip6 + 1) > end)
-			return 0;
-		__builtin_memcpy(sender, &ip6->saddr, sizeof(*sender));
-	}
-	return 1;
-}
-
 /* The verdict on one frame for a consumer that has room for `left` packets: an enum weir_fair_verdict. */
 __noinline __u32 weir_rx_fair(struct xdp_md *ctx, const struct weir_view *view, __u32 slot, __u32 consumer, __u32 left)
 {
 	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
 	struct weir_senders *all = bpf_map_lookup_elem(&senders, &slot);
+	struct gate_flow flow = {};
 	struct weir_fair *of;
-	__u64 sender = 0;
+	__u64 sender;
 
-	if (!view || !all || consumer >= WEIR_CONSUMERS || !rx_sender(data, end, view, &sender))
+	if (!view || !all || consumer >= WEIR_CONSUMERS || !rx_flow(data, end, view, &flow))
 		return left ? WEIR_FAIR_PASS : WEIR_FAIR_FULL;
 	of = &all->of[consumer];
+	/* An IPv4 address, or the first half of an IPv6 one. */
+	sender = flow.words == 1 ? flow.source[0] : (__u64)flow.source[1] << 32 | flow.source[0];
 	/* The two families have places of their own. */
 	consumer |= (view->key[2] & WEIR_F_V6) << 16;
 	return weir_fair_judge(of, &all->sketch, weir_fair_hash(gate_seed, of->now, consumer, sender), left);

@@ -19,36 +19,16 @@ enum rx_tcp { RX_TCP_PASSES = 0, RX_TCP_SYN = 1, RX_TCP_NOBODY = 2 };
 /* What the kernel's own search finds for this frame: enum weir_taker. */
 static __always_inline __u32 rx_taker(struct xdp_md *ctx, void *data, void *end, const struct weir_view *view)
 {
-	__u32 l3 = view->l3, size, found = WEIR_TAKER_OTHER;
+	__u32 size, found = WEIR_TAKER_OTHER;
 	struct bpf_sock_tuple tuple = {};
 	struct sock_reuseport *group;
 	void *chooser = NULL;
 	struct bpf_sock *sk;
 	struct sock *tcp;
 
-	if (l3 > L3_MAX)
+	size = rx_tuple(data, end, view, &tuple);
+	if (!size)
 		return found;
-	if (view->key[2] & WEIR_F_V4) {
-		struct iphdr *ip = data + l3;
-
-		if ((void *)(ip + 1) > end)
-			return found;
-		tuple.ipv4.saddr = ip->saddr;
-		tuple.ipv4.daddr = ip->daddr;
-		tuple.ipv4.sport = bpf_htons(view->key[1] >> 16);
-		tuple.ipv4.dport = bpf_htons(view->key[1]);
-		size = sizeof(tuple.ipv4);
-	} else {
-		struct ipv6hdr *ip6 = data + l3;
-
-		if ((void *)(ip6 + 1) > end)
-			return found;
-		__builtin_memcpy(tuple.ipv6.saddr, &ip6->saddr, sizeof(tuple.ipv6.saddr));
-		__builtin_memcpy(tuple.ipv6.daddr, &ip6->daddr, sizeof(tuple.ipv6.daddr));
-		tuple.ipv6.sport = bpf_htons(view->key[1] >> 16);
-		tuple.ipv6.dport = bpf_htons(view->key[1]);
-		size = sizeof(tuple.ipv6);
-	}
 	sk = bpf_skc_lookup_tcp(ctx, &tuple, size, BPF_F_CURRENT_NETNS, 0);
 	if (!sk)
 		return WEIR_TAKER_NONE;
@@ -178,7 +158,8 @@ static __always_inline __u32 rx_tcp(struct xdp_md *ctx, const struct weir_view *
 	all = bpf_map_lookup_elem(&syns, &slot);
 	if (!exact || !all || !weir_segment_asked(all, now, admit) || !weir_rx_segment(ctx, view))
 		return RX_TCP_PASSES;
-	all->refused_at = now;
+	if (all->refused_at != now)
+		all->refused_at = now;
 	return RX_TCP_NOBODY;
 }
 

@@ -32,6 +32,8 @@
 #define WEIR_OUTER_TICKS 60
 /* Frames of unknown flows that pass in each tick although all members are full: where they go tells whether there is another one. */
 #define WEIR_STRAY_MOST 16
+/* So long after a socket of another namespace refused a datagram all that leaves is looked at, two seconds: it may tell who that is. */
+#define WEIR_ELSEWHERE_TICKS 120
 /* No consumer is known. */
 #define WEIR_NO_MEMBER 0xffffffffu
 

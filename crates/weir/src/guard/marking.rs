@@ -93,11 +93,9 @@ impl Marking {
     /// While a ring is lent: asks for a datagram or a frame that marks the socket which took its place, and gives that once one
     /// did.
     pub fn improve(&mut self, views: &Views, search: &mut Search) -> Option<Handle> {
-        let known = self.handle.napi_id().ok()?;
-        let got = known.is_none() && self.handle.got_something();
         let marked = views.rx_stats[self.source.slot].marked.load(Relaxed);
         let dropped = search.asked_at.is_some_and(|at| at != marked);
-        match marking::told(known, got, self.source.now.napi_id.load(Relaxed)) {
+        match self.has_learnt().ok()? {
             Told::Id(_) => {
                 self.end(views);
                 self.handle.seal().ok()?;
@@ -219,9 +217,7 @@ impl Marking {
         if self.marked {
             return Ok(Told::Id(expected));
         }
-        let known = self.handle.napi_id()?;
-        let got = known.is_none() && self.handle.got_something();
-        let told = marking::told(known, got, expected);
+        let told = self.has_learnt()?;
         let Told::Id(id) = told else { return Ok(told) };
         self.end(views);
         self.handle.seal()?;
@@ -232,6 +228,12 @@ impl Marking {
         self.marked = true;
         self.source.now.marked.store(true, Relaxed);
         Ok(told)
+    }
+
+    fn has_learnt(&self) -> std::io::Result<Told> {
+        let known = self.handle.napi_id()?;
+        let got = known.is_none() && self.handle.got_something();
+        Ok(marking::told(known, got, self.source.now.napi_id.load(Relaxed)))
     }
 
     fn replace(&mut self) -> std::io::Result<()> {
