@@ -70,6 +70,10 @@ pub enum Fallback {
 pub enum Release {
     /// Its ring was found empty for long enough.
     Calm,
+    /// Shedding alone keeps its CPU free: the kernel polls it, and the gate stays.
+    Sheds,
+    /// Nothing was shed for long enough: the gate is not needed any more.
+    Spared,
     /// The guard ends.
     Stops,
     /// Its interface is gone or down.
@@ -90,6 +94,8 @@ impl fmt::Display for Release {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Calm => "the ring stays empty",
+            Self::Sheds => "shedding alone will do: the kernel polls, and the gate stays",
+            Self::Spared => "nothing is shed any more",
             Self::Stops => "weir stops",
             Self::Gone => "its interface is gone",
             Self::Stale => "stale_source: its turns poll nothing",

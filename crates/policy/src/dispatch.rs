@@ -20,7 +20,8 @@ use crate::causes::{Cause, Fallback, Refusal};
 use crate::overflow::Overflow;
 use crate::poller::SOURCES_MAX;
 use crate::refusals::{Pause, Refusals};
-use crate::switch::{ModeSwitch, Timing};
+use crate::shedding::Needed;
+use crate::switch::{Mode, ModeSwitch, Timing};
 use crate::{MILLISECOND, Nanos};
 
 /// Full polls in a row that are evidence: 512 packets without an end, more than a burst of one ring.
@@ -71,8 +72,10 @@ struct Slot {
     known: bool,
     /// The one CPU that RPS sends its packets to.
     rps_cpu: Option<u32>,
-    /// In interrupt mode.
+    /// Unless it is polled, or an order is under way.
     switch: Option<ModeSwitch>,
+    /// In mode shed.
+    needed: Needed,
     refusals: Refusals,
     /// Until when full polls say nothing: the source carried bulk TCP.
     bulk: Option<Pause>,
@@ -149,6 +152,23 @@ impl Dispatch {
     pub fn released(&mut self, slot: usize, switch: ModeSwitch) {
         if let Some(state) = self.slots.get_mut(slot).filter(|s| s.known) {
             state.switch = Some(switch);
+        }
+    }
+
+    /// `shed` frames of the source have been shed so far: true if it is in mode shed, and that is over by `now`.
+    pub fn gate_is_over(&mut self, now: Nanos, slot: usize, shed: u64) -> bool {
+        let Some(state) = self.slots.get_mut(slot) else { return false };
+        if state.switch.is_none_or(|s| s.mode() != Mode::Shed) {
+            state.needed = Needed::default();
+            return false;
+        }
+        state.needed.is_over(now, shed)
+    }
+
+    /// The source has left mode shed.
+    pub fn calmed(&mut self, now: Nanos, slot: usize) {
+        if let Some(switch) = self.slots.get_mut(slot).and_then(|s| s.switch.as_mut()) {
+            switch.calmed(now);
         }
     }
 

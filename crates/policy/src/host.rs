@@ -57,6 +57,8 @@ pub struct Host {
     pub feedback: bool,
     /// The budget is kept.
     pub budget: bool,
+    /// Sources are left to the kernel and the gate where that will do.
+    pub shed: bool,
 }
 
 /// A host of which nothing is known, and a user who has set nothing.
@@ -75,6 +77,7 @@ pub const DEFAULTS: Host = Host {
     look: 1000,
     feedback: true,
     budget: true,
+    shed: true,
 };
 
 impl Default for Host {
@@ -111,6 +114,7 @@ impl Config {
             look: host.look.min(budget),
             period: host.period(),
             ring: host.ring,
+            shed: host.shed && host.feedback,
             timing: Timing::default(),
         }
     }

@@ -67,6 +67,7 @@ pub mod rotation;
 pub mod screen;
 pub mod seats;
 pub mod settling;
+pub mod shedding;
 pub mod switch;
 pub mod syns;
 pub mod turns;

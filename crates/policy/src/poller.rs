@@ -24,6 +24,9 @@
 //! **Look.** A source that carries anything but the flood is polled in a pause for feedback too, see [`crate::look`], and what
 //! the flooded consumers are given meanwhile is what this leaves of the budget, see [`crate::admission`].
 //!
+//! **Mode shed.** Where the turns are cheap although others are looked for, the kernel can do without them, see
+//! [`crate::shedding`].
+//!
 //! **Joining.** What ends a sleep costs programs more than a turn does, so a source whose nap, heartbeat or look would be due within
 //! a quarter of its wait has its turn as well: sources of one CPU keep one rhythm, and as many wakes as one of them needs.
 //!
@@ -35,8 +38,10 @@
 
 use crate::admission::Admission;
 use crate::budget::Budget;
+use crate::causes::Release;
 use crate::look::{Bound, LOOK_PACKETS, Look, Nap};
 use crate::rotation::Rotation;
+use crate::shedding::Stretch;
 use crate::switch::{Mode, ModeSwitch, Timing};
 use crate::watermark::{Change, Marks, Watermark};
 use crate::{MILLISECOND, Nanos, Permille};
@@ -89,6 +94,8 @@ pub struct Config {
     pub ring: u32,
     /// Share of the CPU that may be spent on what will be shed; never more than `budget`.
     pub look: Permille,
+    /// Sources are left to the kernel and the gate where that will do.
+    pub shed: bool,
     /// When to take over and release.
     pub timing: Timing,
 }
@@ -121,10 +128,12 @@ pub enum Action {
         /// What ends it early.
         wake: WakeOn,
     },
-    /// Give `source` back to interrupts.
+    /// Give `source` back to the kernel.
     Release {
         /// Index of the source.
         source: usize,
+        /// [`Release::Calm`], or [`Release::Sheds`]: then the gate stays.
+        why: Release,
     },
     /// Nothing is taken over.
     Park,
@@ -174,7 +183,8 @@ struct Source {
     /// Packets handed up since the levels were read for the `reading`-th time.
     fed: u32,
     reading: u64,
-    release: bool,
+    stretch: Stretch,
+    release: Option<Release>,
 }
 
 /// A consumer as the poller sees it.
@@ -309,7 +319,8 @@ impl Poller {
                 sheds: false,
                 fed: 0,
                 reading: 0,
-                release: false,
+                stretch: Stretch::default(),
+                release: None,
             });
             self.look.forget(source);
         }
@@ -319,6 +330,13 @@ impl Poller {
     pub fn released(&mut self, now: Nanos, source: usize) -> Option<ModeSwitch> {
         let mut state = self.sources.get_mut(source)?.take()?;
         state.switch.released(now);
+        Some(state.switch)
+    }
+
+    /// As [`Self::released`]; the gate stays.
+    pub fn sheds(&mut self, now: Nanos, source: usize) -> Option<ModeSwitch> {
+        let mut state = self.sources.get_mut(source)?.take()?;
+        state.switch.sheds(now);
         Some(state.switch)
     }
 
@@ -340,6 +358,7 @@ impl Poller {
         self.counts.turns += 1;
         self.counts.packets += u64::from(turn.packets);
         let nap = self.config.nap;
+        let polled = self.sources.iter().flatten().count() as u32;
         let all_vain = 1 + self.sources.iter().flatten().filter(|s| s.vain).count() as Nanos;
         let Some(Some(state)) = self.sources.get_mut(source) else { return };
         let all_vain = all_vain - Nanos::from(state.vain);
@@ -398,7 +417,13 @@ impl Poller {
         // A ring that is empty because its frames were shed is no sign of calm; the few for nobody that every host gets are none
         // of overload, nor are those for a listener that hangs.
         if turn.drained && turn.to_full == 0 && turn.nobody + turn.syns < LOOK_FRAMES_MIN {
-            state.release |= state.switch.drained(now);
+            state.release = state.release.or(state.switch.drained(now).then_some(Release::Calm));
+        }
+        let others = self.look.is_on(now, source);
+        let budget = self.config.budget;
+        let cheap = state.stretch.turned(now, turn.spent, turn.shed, turn.drained, others, polled, budget);
+        if cheap && self.config.shed && state.switch.may_shed(now) {
+            state.release = state.release.or(Some(Release::Sheds));
         }
     }
 
@@ -562,8 +587,8 @@ impl Poller {
         for (index, source) in self.sources.iter().enumerate() {
             let Some(source) = source else { continue };
             polled += 1;
-            if source.release {
-                return Action::Release { source: index };
+            if let Some(why) = source.release {
+                return Action::Release { source: index, why };
             }
             let due = source.last_turn.saturating_add(heartbeat);
             if due < beat_at {

@@ -2,9 +2,9 @@ use super::*;
 use crate::switch::Evidence;
 use proptest::prelude::*;
 
-/// The defaults, with the longest period that is chosen.
+/// The defaults, with the longest period that is chosen, for a poller that keeps what it has until it is calm.
 fn usual() -> Config {
-    Config { period: crate::host::PERIOD.1, ..Config::for_host(&crate::host::DEFAULTS) }
+    Config { period: crate::host::PERIOD.1, shed: false, ..Config::for_host(&crate::host::DEFAULTS) }
 }
 
 fn polling(config: Config, sources: usize) -> Poller {
@@ -15,6 +15,39 @@ fn polling(config: Config, sources: usize) -> Poller {
         p.taken_over(0, i, switch);
     }
     p
+}
+
+/// When a source with a turn of `spent` ns each 100 us is left to the gate, if one of its frames is somebody else's.
+fn left_to_the_gate(config: Config, spent: Nanos) -> Option<Nanos> {
+    let mut p = polling(config, 1);
+    let turn = Turned {
+        frames: 32,
+        to_full: 20,
+        shed: 20,
+        known: 11,
+        packets: 12,
+        spent,
+        drained: true,
+        ..Turned::default()
+    };
+    (1..10_000u64).map(|n| n * 100_000).find(|now| {
+        p.turned(*now, 0, turn);
+        p.next(*now) == Action::Release { source: 0, why: Release::Sheds }
+    })
+}
+
+#[test]
+fn what_is_cheap_is_left_to_the_kernel_and_the_gate() {
+    let auto = Config { shed: true, ..usual() };
+    assert_eq!(left_to_the_gate(auto, 50_000), Some(100_000 + crate::shedding::STRETCH));
+    assert_eq!(left_to_the_gate(auto, 70_000), None, "too much for three quarters of the budget");
+    assert_eq!(left_to_the_gate(usual(), 50_000), None, "the user wants it polled");
+    let mut p = polling(auto, 1);
+    let mut switch = p.sheds(5, 0).unwrap();
+    assert_eq!(switch.mode(), Mode::Shed);
+    assert!(switch.overloaded(6, Evidence::Harm));
+    p.taken_over(6, 0, switch);
+    assert!(!p.sources[0].is_some_and(|s| s.switch.may_shed(7)), "it was not enough");
 }
 
 fn full(spent: Nanos) -> Turned {
@@ -64,8 +97,8 @@ fn a_source_that_fills_its_consumer_is_not_released() {
         p.level(now, 0, if round % 2 == 0 { 900 } else { 100 });
         p.levels_read();
     }
-    assert!(p.sources[flood].is_some_and(|s| !s.release));
-    assert!(p.sources[light].is_some_and(|s| s.release));
+    assert!(p.sources[flood].is_some_and(|s| s.release.is_none()));
+    assert!(p.sources[light].is_some_and(|s| s.release.is_some()));
 }
 
 /// MR-22: a full consumer pauses its source; the low mark ends the pause.
@@ -124,7 +157,7 @@ fn drained_rings_nap_and_then_release() {
                 assert!(!wake.level && until - now <= BUSY_NAPS * config.nap);
                 now = until;
             }
-            Action::Release { source } => {
+            Action::Release { source, .. } => {
                 assert_eq!(source, 0);
                 break;
             }
@@ -300,7 +333,7 @@ proptest! {
                     now = end;
                     if wake.idle && m.queue == 0 { p.cpu_idle(now); }
                 }
-                Action::Release { source } => { p.released(now, source); let mut s = ModeSwitch::new(config.timing); s.overloaded(now, Evidence::Harm); p.taken_over(now, source, s); }
+                Action::Release { source, .. } => { p.released(now, source); let mut s = ModeSwitch::new(config.timing); s.overloaded(now, Evidence::Harm); p.taken_over(now, source, s); }
                 Action::Park => prop_assert!(false),
             }
             p.level(now, 0, (m.queue * 1000 / QUEUE) as Permille);
@@ -516,7 +549,7 @@ fn a_flood_for_nobody_is_no_calm_and_a_few_packets_are() {
             };
             p.turned(turn * MILLISECOND / 4, 0, turned);
         }
-        let release = p.sources[0].is_some_and(|s| s.release);
+        let release = p.sources[0].is_some_and(|s| s.release.is_some());
         assert_eq!(release, released, "{nobody} for nobody and {syns} SYNs per turn");
     }
 }

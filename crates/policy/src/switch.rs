@@ -12,6 +12,10 @@
 //! to `hold_max`; one after a longer peace starts from `hold_min` again. Full polls alone are no harm: a CPU that was
 //! away for a while has them too.
 //!
+//! **Mode shed.** While a source is polled it may turn out that shedding alone keeps its CPU free ([`crate::shedding`]): then the
+//! kernel polls it again and the gate stays. A takeover that comes soon after says that it was not enough, and the next such try
+//! waits, twice as long each time.
+//!
 //! The race rule (a packet that arrives between the last look and the switch must not wait for the next one) is the
 //! mechanism's: settings back first, then one more turn.
 //!
@@ -19,6 +23,7 @@
 //! - Between two switches in the same direction at least `hold` passes.
 //! - With evidence coming without end, switches per second go to `2 / hold_max`.
 
+use crate::refusals::Pause;
 use crate::{Nanos, Permille};
 
 /// Factor of `hold` from a takeover to the next one that comes soon.
@@ -70,6 +75,8 @@ pub enum Mode {
     Interrupt,
     /// The poller.
     Poll,
+    /// The kernel, and the gate sheds before it.
+    Shed,
 }
 
 /// Why a source is taken over.
@@ -95,6 +102,10 @@ pub struct ModeSwitch {
     flapping: bool,
     evidence: Evidence,
     rate: Rate,
+    /// Since when shedding alone was tried last.
+    shed_at: Nanos,
+    /// It was not enough: it is not tried again before.
+    shed_pause: Option<Pause>,
     switches: u64,
 }
 
@@ -143,6 +154,8 @@ impl ModeSwitch {
             flapping: false,
             evidence: Evidence::FullPolls,
             rate: Rate::default(),
+            shed_at: 0,
+            shed_pause: None,
             switches: 0,
         }
     }
@@ -178,6 +191,10 @@ impl ModeSwitch {
         if self.mode == Mode::Poll {
             return false;
         }
+        if self.mode == Mode::Shed {
+            let soon = now.saturating_sub(self.shed_at) < self.timing.flap;
+            self.shed_pause = soon.then(|| Pause::after(self.shed_pause, now));
+        }
         let flapping =
             self.last_release.is_some_and(|t| now.saturating_sub(t) < self.timing.flap.max(self.hold));
         (self.flapping, self.evidence, self.rate) = (flapping, evidence, Rate::default());
@@ -195,7 +212,7 @@ impl ModeSwitch {
 
     /// A turn ended at `now` and left the ring empty: true if the source is to be released.
     pub fn drained(&mut self, now: Nanos) -> bool {
-        if self.mode == Mode::Interrupt {
+        if self.mode != Mode::Poll {
             return false;
         }
         if now.saturating_sub(self.last_drained) > self.timing.gap {
@@ -217,6 +234,28 @@ impl ModeSwitch {
             self.mode = Mode::Interrupt;
             self.switches += 1;
             self.last_release = None;
+        }
+    }
+
+    /// True if shedding alone may be tried.
+    pub fn may_shed(&self, now: Nanos) -> bool {
+        self.mode == Mode::Poll && !self.shed_pause.is_some_and(|pause| pause.lasts(now))
+    }
+
+    /// The kernel polls the source again, and the gate stays.
+    pub fn sheds(&mut self, now: Nanos) {
+        if self.mode == Mode::Poll {
+            (self.mode, self.shed_at) = (Mode::Shed, now);
+            self.switches += 1;
+        }
+    }
+
+    /// Nothing was shed for long enough: the gate is not needed any more.
+    pub fn calmed(&mut self, now: Nanos) {
+        if self.mode == Mode::Shed {
+            self.mode = Mode::Interrupt;
+            self.switches += 1;
+            (self.last_release, self.shed_pause) = (Some(now), None);
         }
     }
 
@@ -357,6 +396,27 @@ mod tests {
                 assert!((now - start).abs_diff(held) <= 22, "{frames}: {} for {held}", now - start);
             }
         }
+    }
+
+    #[test]
+    fn shedding_that_was_not_enough_is_tried_again_later_each_time() {
+        let mut s = ModeSwitch::new(REAL);
+        let mut now = 0;
+        let pause = |s: &ModeSwitch, now| (0..).map(|n| n * 100_000_000).find(|wait| s.may_shed(now + wait));
+        for wait in [0, 1, 2, 4] {
+            assert!(s.overloaded(now, Evidence::Harm));
+            assert_eq!(pause(&s, now), Some(wait * 1_000_000_000));
+            s.sheds(now + wait * 1_000_000_000);
+            now += wait * 1_000_000_000 + 10;
+            assert_eq!((s.mode(), s.drained(now)), (Mode::Shed, false));
+        }
+        // Enough for a time: the next try does not wait, nor does one after calm.
+        assert!(s.overloaded(now + REAL.flap, Evidence::Harm));
+        assert!(s.may_shed(now + REAL.flap));
+        s.sheds(now + REAL.flap);
+        s.calmed(now + REAL.flap + 1);
+        assert_eq!(s.mode(), Mode::Interrupt);
+        assert!(s.overloaded(now + 9 * REAL.flap, Evidence::Harm) && s.may_shed(now + 9 * REAL.flap));
     }
 
     proptest! {

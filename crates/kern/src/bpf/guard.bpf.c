@@ -263,7 +263,7 @@ static __always_inline _Bool in_net_rx(void)
 SEC("tp_btf/napi_poll")
 int BPF_PROG(weir_napi_poll, struct napi_struct *napi, int work, int budget)
 {
-	__u32 id = napi->napi_id, *slot;
+	__u32 id = napi->napi_id, *slot, most;
 	struct weir_source_stat *stat;
 	struct weir_source_ctl *ctl;
 
@@ -297,7 +297,9 @@ int BPF_PROG(weir_napi_poll, struct napi_struct *napi, int work, int budget)
 	}
 	stat->full_polls++;
 	stat->streak++;
-	if (ctl->mode == WEIR_MODE_INTERRUPT && ctl->full_polls && stat->streak >= ctl->full_polls) {
+	/* Frames that are shed fill polls too, at little cost: it takes more of them to say that the ring is never empty. */
+	most = ctl->mode == WEIR_MODE_SHED ? ctl->full_polls * WEIR_SHED_POLLS : ctl->full_polls;
+	if ((ctl->mode == WEIR_MODE_INTERRUPT || ctl->mode == WEIR_MODE_SHED) && most && stat->streak >= most) {
 		struct weir_event event = {
 			.kind = WEIR_EVENT_SATURATED,
 			.slot = *slot,

@@ -29,6 +29,9 @@
 enum weir_mode { WEIR_MODE_NONE = 0, WEIR_MODE_INTERRUPT = 1, WEIR_MODE_POLL = 2, WEIR_MODE_THREAD = 3,
 		 WEIR_MODE_SHED = 4 };
 
+/* In mode shed so many times as many full polls in a row are evidence. */
+#define WEIR_SHED_POLLS 4
+
 /* Window in which softirq is held against the budget. */
 #define WEIR_WINDOW_NS 10000000ULL
 

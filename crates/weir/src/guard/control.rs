@@ -326,6 +326,9 @@ impl Control {
         self.look_at_cpus();
         if let Ok(mut dispatch) = self.dispatch.lock() {
             dispatch.tick(&self.gauges.views);
+            for slot in dispatch.gates_over(now, &self.gauges.views) {
+                let _ = self.orders.send(Order::Spare(slot));
+            }
         }
         if thorough {
             self.thorough_at = now + THOROUGH;

@@ -119,6 +119,18 @@ impl Dispatch {
         }
     }
 
+    /// Slots of sources in mode shed that need their gate no more.
+    pub fn gates_over(&mut self, now: Nanos, views: &Views) -> Vec<usize> {
+        let policy = &mut self.policy;
+        let over = |slot: &usize| policy.gate_is_over(now, *slot, views.rx_stats[*slot].shed.load(Relaxed));
+        (0..SOURCES).filter(over).collect()
+    }
+
+    /// The source has left mode shed.
+    pub fn calmed(&mut self, now: Nanos, slot: usize) {
+        self.policy.calmed(now, slot);
+    }
+
     /// A takeover failed: the next one waits. What takes its place, if it is given up.
     pub fn refused(
         &mut self,

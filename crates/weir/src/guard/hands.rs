@@ -16,7 +16,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use kern::change::Change;
-use kern::guard::{Handle, Steering, Views};
+use kern::guard::{Handle, Steering, Views, mode};
 use kern::journal::Fate;
 use kern::keeper::Keeper;
 use kern::settings::Access;
@@ -187,6 +187,7 @@ impl Work {
                     let _ = plan::settle(&mut self.access, &life.changes);
                 }
             }
+            Order::Spare(slot) => self.spare(slot),
             Order::GiveBack { adopted, why } => self.give_back(adopted, why),
             Order::NewKeeper => self.meet(),
             Order::Beat(number) => self.h.beat.store(number, Relaxed),
@@ -294,10 +295,28 @@ impl Work {
                     self.end_peace(&mut life);
                     self.lives.insert(source.slot, life);
                 }
-                source.release_rx(clock::now());
+                // The gate stays, if it was there before.
+                if self.h.views.source_ctls[source.slot].mode.load(Relaxed) != mode::SHED {
+                    source.release_rx(clock::now());
+                }
                 self.refuse(source, switch, why, text);
             }
         }
+    }
+
+    /// Ends the gate of a source in mode shed, unless it is taken over by now.
+    fn spare(&mut self, slot: usize) {
+        let Some(life) = self.lives.get(&slot).filter(|l| l.phase == Phase::Interrupt) else { return };
+        let mode = &self.h.views.source_ctls[slot].mode;
+        if mode.compare_exchange(mode::SHED, mode::INTERRUPT, Relaxed, Relaxed).is_err() {
+            return;
+        }
+        let (now, source) = (clock::now(), Arc::clone(&life.source));
+        source.release_rx(now);
+        if let Ok(mut dispatch) = self.h.dispatch.lock() {
+            dispatch.calmed(now, slot);
+        }
+        self.h.reports.send(Report::Released { source, time: now, why: Release::Spared });
     }
 
     /// Makes the settings of a source those of poll mode; its handle and how often the keeper has put settings back before.
@@ -442,6 +461,7 @@ impl Work {
                 match why {
                     // On a veth it halves the transfer for as long as it is attached.
                     Release::Bulk => source.drop_rx(),
+                    Release::Sheds => {}
                     _ => source.release_rx(now),
                 }
                 source.counts.releases.fetch_add(1, Relaxed);

@@ -95,6 +95,8 @@ pub enum Order {
     },
     /// The takeover is over, those of other sources too: what it held longer gets its value of poll mode.
     Settle(usize),
+    /// Nothing is shed of a source in mode shed: it is the kernel's alone again.
+    Spare(usize),
     /// A poller has made its last turn of the source.
     GiveBack {
         /// What it polled through.

@@ -154,7 +154,7 @@ impl Loop {
             match self.policy.next(now) {
                 Action::Turn { source, packets } => self.turn(source, packets),
                 Action::Sleep { until, wake } => self.sleep(now, until, wake),
-                Action::Release { source } => self.release(source, Release::Calm),
+                Action::Release { source, why } => self.release(source, why),
                 Action::Park => self.park(),
             }
         }
@@ -335,11 +335,13 @@ impl Loop {
         let Polled { source, handle, revoked, .. } = polled;
         // An interface that was lost meanwhile has another mode by now.
         let mode = &self.p.views.source_ctls[slot].mode;
-        let _ = mode.compare_exchange(mode::POLL, mode::INTERRUPT, Relaxed, Relaxed);
+        let then = if why == Release::Sheds { mode::SHED } else { mode::INTERRUPT };
+        let _ = mode.compare_exchange(mode::POLL, then, Relaxed, Relaxed);
         self.p.gauge.polling.fetch_sub(1, Relaxed);
         self.meter();
         let switch = match why {
             Release::Revoked | Release::Moved => self.policy.revoked(slot),
+            Release::Sheds => self.policy.sheds(clock::now(), slot),
             _ => self.policy.released(clock::now(), slot),
         };
         if let Some(switch) = switch {
@@ -348,6 +350,9 @@ impl Loop {
         }
         if self.p.gauge.polling.load(Relaxed) == 0 {
             self.lift_all();
+            // Without a budget nothing is held back for it.
+            let own = &self.p.views.poller_ctls[self.p.index];
+            [&own.admit, &own.feeds, &own.quota].iter().for_each(|of_turns| of_turns.store(0, Relaxed));
         }
     }
 }

@@ -45,7 +45,8 @@ impl Guard {
     pub const TIMEOUT: Nanos = policy::host::DEFAULTS.timeout;
 
     pub fn new(s: &Linux26, thread: Thread, timer: Timer) -> Self {
-        let host = Host { quota: s.quota, ring: s.ring, feedback: s.feedback, ..Host::default() };
+        let host =
+            Host { quota: s.quota, ring: s.ring, feedback: s.feedback, shed: false, ..Host::default() };
         // Its rings are longer than the longest period asks for.
         let config =
             Config { budget: s.budget.0, ..Config::for_host(&Host { period: Some(PERIOD.1), ..host }) };
@@ -203,7 +204,7 @@ impl State<'_> {
                     self.agenda.set(timer, now + 1);
                 }
             }
-            Action::Release { source } => {
+            Action::Release { source, .. } => {
                 if let Some(switch) = guard.poller.released(now, source) {
                     guard.switch = switch;
                 }

@@ -90,6 +90,8 @@ fn config(s: &Settings) -> Config {
         quota: s.quota,
         feedback: s.feedback,
         budget: s.budget,
+        // Its softirq has no gate.
+        shed: false,
         ..Host::default()
     })
 }

@@ -24,6 +24,8 @@ impl Control {
             look: 10 * u16::from(self.opts.look),
             feedback: !off(Ablate::Feedback) && self.gauges.probes.udp_full,
             budget: !off(Ablate::Budget),
+            // Who asks for mode poll, or for no release, gets that.
+            shed: self.opts.mode == Mode::Auto && !off(Ablate::Release),
             ..usual
         }
     }

@@ -1,0 +1,143 @@
+//! When shedding alone will do (mode shed), and when that is over.
+//!
+//! A poller's price is its wakes: each takes 20 to 40 us from the programs. It is worth them where packet work exceeds its budget,
+//! and where the ring would overflow. Where most of a flood is shed before a buffer exists, the rest may be little: then the
+//! kernel polls the source as always, and the gate stays. Nothing that arrives beside the flood waits for a turn then.
+//!
+//! A flood on which nothing else arrives is left to the poller's pause, in which the NIC drops and no frame costs anything.
+//!
+//! # Properties
+//! - A source is given to the gate only after a whole [`STRETCH`] in which its turns took no more than [`CHEAP`] of the budget,
+//!   the ring was found empty once each [`EMPTIED`], and somebody else's packets were looked for all the time.
+//! - The gate ends when nothing was shed in [`CALM`].
+
+use crate::{MILLISECOND, Nanos, Permille};
+
+/// What is judged at once, ns.
+pub const STRETCH: Nanos = 100 * MILLISECOND;
+/// Share of the budget that the turns of all sources may take: the kernel's polls of the same packets cost about as much, and its
+/// bursts are longer.
+pub const CHEAP: Permille = 750;
+/// The ring must be found empty once in so long, on average, ns.
+pub const EMPTIED: Nanos = MILLISECOND;
+/// Without a frame that was shed for so long the gate is not needed, ns.
+pub const CALM: Nanos = 1000 * MILLISECOND;
+
+/// The turns of one source in a stretch.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Stretch {
+    from: Nanos,
+    spent: Nanos,
+    /// Turns that left the ring empty.
+    drained: u32,
+    shed: u64,
+}
+
+impl Stretch {
+    /// A turn ended at `now` that took `spent` ns, and shed `shed` frames; `others`: somebody else's packets are looked for. Of
+    /// `sources` that are polled on this CPU. True if shedding alone would do.
+    #[expect(clippy::too_many_arguments, reason = "what one turn tells")]
+    pub fn turned(
+        &mut self,
+        now: Nanos,
+        spent: Nanos,
+        shed: u32,
+        drained: bool,
+        others: bool,
+        sources: u32,
+        budget: Permille,
+    ) -> bool {
+        if !others || self.from == 0 {
+            *self = Self { from: now, ..Self::default() };
+            return false;
+        }
+        self.spent += spent;
+        self.drained += u32::from(drained);
+        self.shed += u64::from(shed);
+        let past = now.saturating_sub(self.from);
+        if past < STRETCH {
+            return false;
+        }
+        let stretch = std::mem::replace(self, Self { from: now, ..Self::default() });
+        let most = past * u64::from(budget) * u64::from(CHEAP) / 1_000_000 / u64::from(sources.max(1));
+        stretch.spent <= most && u64::from(stretch.drained) * EMPTIED >= past && stretch.shed > 0
+    }
+}
+
+/// Whether a source in mode shed still needs its gate.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Needed {
+    seen: u64,
+    since: Option<Nanos>,
+}
+
+impl Needed {
+    /// `shed` frames have been shed so far, at `now`: true if the gate has had nothing to do for [`CALM`].
+    pub fn is_over(&mut self, now: Nanos, shed: u64) -> bool {
+        let grows = std::mem::replace(&mut self.seen, shed) != shed;
+        if grows || self.since.is_none() {
+            self.since = Some(now);
+        }
+        self.since.is_some_and(|since| now.saturating_sub(since) >= CALM)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const MS: Nanos = MILLISECOND;
+
+    /// Whether shedding alone would do after turns of `spent` us, one each 100 us; every `empty`-th finds the ring empty at its end,
+    /// others' packets are missing from `alone` ms on.
+    fn will_do(spent: Nanos, shed: u32, empty: u64, alone: Nanos, sources: u32) -> bool {
+        let mut stretch = Stretch::default();
+        (1..=1100u64).any(|n| {
+            let now = n * MS / 10;
+            let drained = n % empty == 0;
+            stretch.turned(now, spent * 1000, shed, drained, now < alone * MS, sources, 800)
+        })
+    }
+
+    #[test]
+    fn cheap_turns_that_empty_the_ring_are_left_to_the_kernel() {
+        assert!(will_do(59, 1, 1, 1000, 1));
+        assert!(!will_do(62, 1, 1, 1000, 1), "more than three quarters of 80 %");
+        assert!(will_do(29, 1, 1, 1000, 2));
+        assert!(!will_do(32, 1, 1, 1000, 2), "each of two sources has a half");
+        assert!(!will_do(10, 0, 1, 1000, 1), "nothing is shed");
+        assert!(will_do(10, 1, 9, 1000, 1));
+        assert!(!will_do(10, 1, 11, 1000, 1), "the ring is not emptied");
+        assert!(!will_do(10, 1, 1, 99, 1), "the flood is alone");
+    }
+
+    #[test]
+    fn the_gate_is_over_when_nothing_is_shed() {
+        let mut needed = Needed::default();
+        assert!((0..50).all(|n| !needed.is_over(n * 200 * MS, n)));
+        assert!((50..54).all(|n| !needed.is_over(n * 200 * MS, 49)));
+        assert!(needed.is_over(54 * 200 * MS, 49));
+        assert!(!Needed::default().is_over(5000 * MS, 7), "the first look tells nothing");
+    }
+
+    proptest! {
+        /// Whatever the turns are, it is said only where those since the last time took no more than their share.
+        #[test]
+        fn never_more_than_its_share(turns in prop::collection::vec((1u64..400, 0u64..400, any::<bool>()), 1..2000)) {
+            let (mut stretch, mut now, mut spent, mut from) = (Stretch::default(), 0, 0, 0);
+            for (gap, took, others) in turns {
+                now += gap * 1000;
+                spent += took.min(gap) * 1000;
+                let says = stretch.turned(now, took.min(gap) * 1000, 1, true, others, 1, 800);
+                prop_assert!(!says || others && now - from >= STRETCH);
+                if says {
+                    prop_assert!(spent * 10 <= (now - from) * 6 + 10);
+                }
+                if says || !others || from == 0 || now - from >= STRETCH {
+                    (from, spent) = (now, 0);
+                }
+            }
+        }
+    }
+}
