@@ -154,6 +154,8 @@ pub struct Turned {
     pub syns: u32,
     /// Of the frames, those that were shed: for consumers without room, and for nobody.
     pub shed: u32,
+    /// Of the frames that were shed, those of senders that have had more than their share: others send to the same consumer.
+    pub over: u32,
     /// Of the frames, those that passed for consumers that are known here. What else passed is somebody else's.
     pub known: u32,
     /// Frames that are protected.
@@ -366,6 +368,8 @@ impl Poller {
         self.bound.turned(turn.packets, turn.spent);
         let others =
             turn.frames.saturating_sub(turn.protected).saturating_sub(turn.known).saturating_sub(turn.shed);
+        // Senders that are told apart are looked for as others are: a pause would take no account of their shares.
+        let others = others + turn.over;
         self.look.saw(now, source, turn.frames, turn.protected, others);
         let cheap = if self.look.is_on(now, source) { turn.shed } else { turn.nobody + turn.syns };
         state.sheds = u64::from(cheap) * 1000 > u64::from(turn.frames) * u64::from(MOSTLY);
@@ -419,7 +423,8 @@ impl Poller {
         if turn.drained && turn.to_full == 0 && turn.nobody + turn.syns < LOOK_FRAMES_MIN {
             state.release = state.release.or(state.switch.drained(now).then_some(Release::Calm));
         }
-        let others = self.look.is_on(now, source);
+        // Where no consumer is full there is no pause that would cost less.
+        let others = self.look.is_on(now, source) || self.inhibited == 0;
         let budget = self.config.budget;
         let cheap = state.stretch.turned(now, turn.spent, turn.shed, turn.drained, others, polled, budget);
         if cheap && self.config.shed && state.switch.may_shed(now) {

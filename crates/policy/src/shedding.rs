@@ -4,11 +4,12 @@
 //! and where the ring would overflow. Where most of a flood is shed before a buffer exists, the rest may be little: then the
 //! kernel polls the source as always, and the gate stays. Nothing that arrives beside the flood waits for a turn then.
 //!
-//! A flood on which nothing else arrives is left to the poller's pause, in which the NIC drops and no frame costs anything.
+//! A flood for full consumers on which nothing else arrives is left to the poller's pause, in which the NIC drops and no frame costs
+//! anything.
 //!
 //! # Properties
 //! - A source is given to the gate only after a whole [`STRETCH`] in which its turns took no more than [`CHEAP`] of the budget,
-//!   the ring was found empty once each [`EMPTIED`], and somebody else's packets were looked for all the time.
+//!   the ring was found empty once each [`EMPTIED`], and it could not pause all the time.
 //! - The gate ends when nothing was shed in [`CALM`].
 
 use crate::{MILLISECOND, Nanos, Permille};
@@ -34,8 +35,9 @@ pub struct Stretch {
 }
 
 impl Stretch {
-    /// A turn ended at `now` that took `spent` ns, and shed `shed` frames; `others`: somebody else's packets are looked for. Of
-    /// `sources` that are polled on this CPU. True if shedding alone would do.
+    /// A turn ended at `now` that took `spent` ns, and shed `shed` frames; `others`: it is no turn of a source that could pause, since
+    /// somebody else's packets are looked for or no consumer is full. Of `sources` that are polled on this CPU. True if shedding
+    /// alone would do.
     #[expect(clippy::too_many_arguments, reason = "what one turn tells")]
     pub fn turned(
         &mut self,

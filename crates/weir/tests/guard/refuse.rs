@@ -65,8 +65,9 @@ fn a_file_is_read_again_root() {
     let _sink = world.sink(0, PORT);
     let file = world.dir.path().join("weir.toml");
     let write = |text: &str| std::fs::write(&file, text).unwrap();
-    write("reserve = 30\nquota = 16\n");
+    write("reserve = 30\nquota = 16\nmode = \"poll\"\n");
     let config = format!("--config={}", file.display());
+    // What a turn finds tells the quota: polled to the end.
     let mut guard = world.guard(&[&config]);
     let _load = world.send(&[(0, PORT)], &[], &[(ms(300_000), FLOOD)]);
     within("takeover", ms(200), || world.taken(0));
@@ -98,7 +99,7 @@ fn a_file_is_read_again_root() {
     hup(&guard, &["cannot be read", "stays in force"]);
     assert!(turn(&world, &guard) > 3.0, "a bad file changed the quota");
 
-    write("reserve = 60\nquota = 2\n");
+    write("reserve = 60\nquota = 2\nmode = \"poll\"\n");
     hup(&guard, &["reload", "in force"]);
     assert!((reserve(&guard) - 0.6).abs() < 1e-9);
     let narrow = turn(&world, &guard);

@@ -1,6 +1,7 @@
 //! Mode shed: interrupts as always, and XDP drops what is for full sockets before a buffer is allocated for it.
 
 use crate::common::dump::assert_same;
+use crate::common::procs::{Guard, Sink};
 use crate::common::quiet::undisturbed;
 use crate::common::world::{PORT, World};
 use crate::common::{alone, ms, possible, within};
@@ -42,4 +43,48 @@ fn mode_shed_drops_early_and_takes_nothing_over_root() {
     sink.drained();
     assert_eq!(guard.stop().0.code(), Some(0));
     assert_same(&before, &world.dump(), "after mode shed");
+}
+
+/// What one CPU sheds and hands up within three quarters of its budget, packets/s.
+const EASY: f64 = 4e5;
+/// More than it can shed.
+const HARD: f64 = 5e6;
+
+/// Cannot flake by the machine's pace: each wait is for a state that the guard comes to in any second in which its CPU is its own,
+/// and the share of the other program is the best of several windows.
+#[test]
+fn the_kernel_polls_where_shedding_alone_will_do_root() {
+    if !possible("the_kernel_polls_where_shedding_alone_will_do_root") {
+        return;
+    }
+    let _alone = alone();
+    let world = World::new("cheap", 1);
+    let mut sinks = [world.sink(0, PORT), world.sink(0, PORT + 1)];
+    let before = world.dump();
+    let guard = world.guard(&[]);
+    // One frame of 64 is for somebody else.
+    let (to, schedule) = ([(0, PORT), (0, PORT + 1)], (0..64).map(|n| u8::from(n == 40)).collect::<Vec<_>>());
+    let load = world.send(&to, &schedule, &[(ms(300_000), EASY)]);
+    within("the poller takes it over", ms(5_000), || guard.said("takeover").is_some());
+    within("the gate alone", ms(10_000), || guard.modes(&world) == ["shed"]);
+    assert!(!world.taken(0), "the settings are not those from before");
+    let share = |sink: &mut Sink| 64.0 * sink.share(&load, ms(300)).share;
+    let other = (0..10).map(|_| share(&mut sinks[1])).fold(0.0, f64::max);
+    let status = guard.ask(&world);
+    let source = &status["interfaces"][0]["sources"][0];
+    println!("the other program gets {:.2} % of its packets; {}", other * 100.0, source["reason"]);
+    assert!(other > 0.99, "of the other program's packets {other:.3} arrived: {status:#}");
+    drop(load);
+
+    // More than that is the poller's again.
+    let switches = |guard: &Guard| guard.ask(&world)["interfaces"][0]["sources"][0]["mode_switches"].as_u64();
+    let once = switches(&guard);
+    assert!(once.is_some());
+    let load = world.send(&to, &schedule, &[(ms(300_000), HARD)]);
+    within("the poller takes it over again", ms(10_000), || switches(&guard) > once);
+    drop(load);
+    within("neither", ms(20_000), || guard.modes(&world) == ["interrupt"]);
+    sinks.iter_mut().for_each(|sink| _ = sink.drained());
+    assert_eq!(guard.stop().0.code(), Some(0));
+    assert_same(&before, &world.dump(), "after the gate alone");
 }
