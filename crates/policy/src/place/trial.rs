@@ -6,6 +6,8 @@ use super::{Cpus, Strategy};
 pub const LEAST_PPS: u64 = 1000;
 /// A gain that is kept, permille.
 const GAIN: u64 = 50;
+/// What goodput may differ by from window to window without anything being changed, permille: two windows can agree by chance.
+const NOISE: u64 = 50;
 /// Losses of this share of what arrived, permille, are some.
 const SOME_LOSS: u64 = 10;
 
@@ -81,7 +83,7 @@ pub fn judge(first: &Measured, second: &Measured, after: &Measured) -> Verdict {
     }
     let least = first.goodput.min(second.goodput);
     let most = first.goodput.max(second.goodput);
-    let chance = most - least;
+    let chance = (most - least).max(most.saturating_mul(NOISE) / 1000);
     let (calm, worst) = (first.loss().min(second.loss()), first.loss().max(second.loss()));
     let spread = worst - calm;
     if after.loss() > worst.saturating_add(spread).saturating_add(SOME_LOSS) {
