@@ -449,6 +449,26 @@ impl Journal {
         self.save(kernel).inspect_err(|_| self.doc.entries = before)
     }
 
+    /// Drops what is of threads, interrupts and interfaces that are gone, so that a journal of the host that is kept for long
+    /// does not fill up; how many. A restore would find nothing there either.
+    ///
+    /// # Errors
+    /// If the journal cannot be written; then it is as before.
+    pub fn forget_gone<K: Kernel>(&mut self, kernel: &mut K) -> Result<usize> {
+        let index = self.doc.ifindex;
+        let mut entries = self.doc.entries.clone();
+        entries.retain(|e| {
+            let gone = |setting: Setting| kernel.read(&setting).is_err_and(|e| e.is_gone());
+            !e.setting(index).filter(|s| s.napi_id().is_none()).is_some_and(gone)
+        });
+        let dropped = self.doc.entries.len() - entries.len();
+        if dropped > 0 {
+            let before = std::mem::replace(&mut self.doc.entries, entries);
+            self.save(kernel).inspect_err(|_| self.doc.entries = before)?;
+        }
+        Ok(dropped)
+    }
+
     /// Puts back every setting that still has a value of weir, newest first, also one that a NAPI has taken along to a
     /// new id. Waits up to 50 ms for NAPIs that are absent from an interface that is up. Does not touch the file.
     pub fn restore<K: Kernel>(&self, kernel: &mut K) -> Vec<Outcome> {

@@ -315,6 +315,21 @@ fn a_thread_or_a_queue_that_has_gone_is_no_obstacle() {
 }
 
 #[test]
+fn what_has_gone_can_be_forgotten_and_the_rest_is_still_undone() {
+    let mut sim = Sim::new(usize::MAX, Event::Nothing);
+    assert!(sim.place(100));
+    let mut journal = Journal::claim_host(Path::new(DIR), &mut sim).unwrap();
+    assert_eq!(journal.forget_gone(&mut sim).unwrap(), 0);
+    let thread = cells()[4].0;
+    let value = sim.values.remove(&thread).unwrap();
+    assert_eq!((journal.forget_gone(&mut sim).unwrap(), journal.len()), (1, cells().len() - 1));
+    // It is in the file too: the value is nobody's any more.
+    sim.values.insert(thread, value.clone());
+    assert_eq!(sim.undo().unwrap().restored(), cells().len() - 1);
+    assert_eq!(sim.values[&thread], value);
+}
+
+#[test]
 fn a_file_of_the_host_holds_known_settings_only() {
     let mut sim = Sim::new(usize::MAX, Event::Nothing);
     assert!(sim.place(100));

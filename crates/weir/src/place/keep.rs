@@ -5,7 +5,7 @@ use crate::cli::PlaceArgs;
 use crate::error::missing;
 use crate::out::{Weight, talk, tell};
 use kern::change;
-use kern::journal::Journal;
+use kern::journal::{Journal, MAX_ENTRIES};
 use kern::settings::{Access, Value};
 use policy::place::{self, Cpus, Plan, Request, Strategy, What};
 use std::collections::BTreeSet;
@@ -94,6 +94,9 @@ fn again(
     plan.settings = ours;
     if plan.settings.is_empty() {
         return Ok(());
+    }
+    if journal.len() + plan.settings.len() > MAX_ENTRIES / 2 {
+        journal.forget_gone(access)?;
     }
     for set in &plan.settings {
         talk(&format!("weir: {}", act::shown(&looked, set)));

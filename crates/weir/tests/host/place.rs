@@ -261,6 +261,30 @@ fn what_is_impossible_changes_nothing_and_says_so_root() {
     assert_eq!((host.dump(&[]), host.journals()), (before, 0));
 }
 
+/// This process stands for a guard: what counts is the journal of a process that lives.
+#[test]
+fn an_interface_that_is_guarded_is_not_placed_root() {
+    let Some(host) = host("an_interface_that_is_guarded_is_not_placed_root") else { return };
+    let before = host.dump(&[]);
+    let claim = || {
+        let mut access = kern::settings::Access::for_current_netns().unwrap();
+        let ifindex = kern::netns::index_of(IF).unwrap();
+        kern::journal::Journal::claim(host.dir.path(), &mut access, ifindex).unwrap().0
+    };
+    let guard = host.ns.run(claim);
+    let (code, _, err) = host.weir(&["place", IF, "--for", "50ms", "--strategy", "spread", "--apply"]);
+    assert!(code == 1 && err.contains("pl0: guarded by weir, pid"), "{err}");
+    assert_eq!((host.dump(&[]), host.journals()), (before.clone(), 1));
+    guard.remove().unwrap();
+    host.place(&["--strategy", "spread", "--apply"]);
+    // A guard that starts later finds the placement's values and leaves its journal alone.
+    let guard = host.ns.run(claim);
+    assert_eq!(host.journals(), 2);
+    guard.remove().unwrap();
+    host.undo();
+    assert_eq!((host.dump(&[]), host.journals()), (before, 0));
+}
+
 /// Without packets auto has nothing to try; the JSON document has the whole layout.
 #[test]
 fn auto_leaves_a_quiet_host_alone_root() {
