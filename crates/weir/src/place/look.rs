@@ -199,7 +199,7 @@ fn window(looked: &Looked, first: &Reading, second: &Reading) -> Window {
         value(&second.raw).saturating_sub(value(&first.raw))
     };
     let mut window = Window::default();
-    let mut lost = LOST.iter().map(|n| moved(n)).sum::<u64>();
+    let mut lost = LOST.iter().map(&moved).sum::<u64>();
     for now in &second.raw.softnet {
         let Some(then) = first.raw.softnet.iter().find(|then| then.cpu == now.cpu) else { continue };
         let packets = now.processed.wrapping_sub(then.processed);
@@ -238,7 +238,7 @@ fn window(looked: &Looked, first: &Reading, second: &Reading) -> Window {
             window.ran_on.insert(program.pid, task.cpu as usize);
         }
     }
-    window.measured.goodput = rate(TAKEN.iter().map(|n| moved(n)).sum());
+    window.measured.goodput = rate(TAKEN.iter().map(&moved).sum());
     window.measured.lost = rate(lost);
     window
 }
