@@ -5,7 +5,7 @@ use crate::{
     error::{Error, Result},
 };
 use serde::Serialize;
-use std::fs;
+use std::{fs, io::Write};
 
 /// One row of `/proc/interrupts`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -70,6 +70,57 @@ pub fn cpus(irq: u32) -> Result<CpuSet> {
         Ok(text) if !text.trim().is_empty() => text.parse(),
         _ => read("smp_affinity_list")?.parse(),
     }
+}
+
+/// CPUs that interrupt `irq` may go to, as somebody has set it or the kernel has.
+///
+/// # Errors
+/// [`Error::Gone`] if there is no such interrupt.
+pub fn allowed(irq: u32) -> Result<CpuSet> {
+    let path = format!("/proc/irq/{irq}/smp_affinity");
+    match fs::read_to_string(&path) {
+        Ok(mask) => CpuSet::from_mask(&mask),
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
+            Err(Error::Gone { what: format!("interrupt {irq}") })
+        }
+        Err(e) => Err(Error::io(path, e)),
+    }
+}
+
+/// Lets interrupt `irq` go to `cpus` only.
+///
+/// # Errors
+/// If it is managed by the kernel, or all of them are offline.
+pub fn allow(irq: u32, cpus: &CpuSet) -> Result<()> {
+    let path = format!("/proc/irq/{irq}/smp_affinity");
+    let file = fs::OpenOptions::new().write(true).open(&path);
+    // One write call: the kernel takes each as a value of its own.
+    let wrote = file.and_then(|mut file| file.write_all(cpus.to_mask().as_bytes()));
+    wrote.map_err(|e| match e.raw_os_error() {
+        Some(libc::ENOENT) => Error::Gone { what: format!("interrupt {irq}") },
+        Some(libc::EIO | libc::EPERM) => Error::Invalid {
+            what: format!("interrupt {irq}"),
+            why: "the kernel manages its CPUs and lets nobody change them".into(),
+        },
+        _ => Error::io(path, e),
+    })
+}
+
+/// The CPUs of interrupt `irq` can be changed. From 6.11 on the file's mode tells; before, a managed interrupt refuses the
+/// write with EIO.
+pub fn settable(irq: u32) -> bool {
+    use std::os::unix::fs::PermissionsExt;
+    fs::metadata(format!("/proc/irq/{irq}/smp_affinity")).is_ok_and(|m| m.permissions().mode() & 0o200 != 0)
+}
+
+/// Interrupts of number `irq` since boot, by CPU number.
+///
+/// # Errors
+/// [`Error::Gone`] if there is no such interrupt, or the kernel has no `CONFIG_SPARSE_IRQ`.
+pub fn per_cpu(irq: u32) -> Result<Vec<u64>> {
+    let path = format!("/sys/kernel/irq/{irq}/per_cpu_count");
+    let text = fs::read_to_string(&path).map_err(|_| Error::Gone { what: format!("interrupt {irq}") })?;
+    Ok(text.trim().split(',').map(|n| n.parse().unwrap_or(0)).collect())
 }
 
 /// Which receive queue the interrupt called `name` serves, by the naming habits of drivers: `eth0-TxRx-1`,

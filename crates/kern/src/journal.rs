@@ -4,6 +4,9 @@
 //! One file `DIR/NETNS_INODE-IFINDEX.json` per guarded interface, root only, replaced atomically. It holds
 //! values and names of known settings, never a path. Its presence with a live guard is also the claim on the
 //! interface: a second guard is refused.
+//!
+//! Beside those stands one for the host, `DIR/NETNS_INODE-0.json`: what `weir place` has changed, on any interface and on
+//! none. The process that made it has usually ended; its settings stay until `weir undo`.
 
 use crate::{
     error::{Error, Result},
@@ -29,6 +32,9 @@ pub const MAX_OURS: usize = 4;
 /// Drivers take a NAPI away and bring it back with its settings when an XDP program is detached, as it is when a guard
 /// dies: how often one that is absent is looked for in one last restore.
 const ABSENCES: u32 = 10;
+
+/// What a journal of the host is called where others have their interface's name.
+pub const HOST: &str = "host";
 
 const SCHEMA: &str = "weir.journal/1";
 
@@ -136,6 +142,12 @@ pub enum ClaimError {
         /// The other guard.
         pid: u32,
     },
+    /// Another `weir place` is at it.
+    #[error("weir place runs already, pid {pid}; stop that one first")]
+    Placing {
+        /// The other one.
+        pid: u32,
+    },
     /// The file system refused, or the file there is no journal: then look at it and remove it.
     #[error(transparent)]
     Other(#[from] Error),
@@ -157,9 +169,15 @@ struct Document {
 #[serde(deny_unknown_fields)]
 struct Entry {
     set: Kind,
-    /// NAPI id or queue number.
+    /// NAPI id, queue, interrupt or thread.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     id: Option<u32>,
+    /// Interface, in the journal of the host.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    ifindex: Option<u32>,
+    /// Start time of a thread.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    start: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     queue: Option<u32>,
     old: Value,
@@ -177,11 +195,30 @@ enum Kind {
     DevThreaded,
     Gro,
     RpsCpus,
+    XpsCpus,
+    IrqCpus,
+    TaskCpus,
 }
 
 impl Entry {
+    /// The setting; `ifindex` is that of the journal, 0 for the host's.
     fn setting(&self, ifindex: u32) -> Option<Setting> {
+        let of_host = matches!(self.set, Kind::IrqCpus | Kind::TaskCpus);
+        let ifindex = match (ifindex, self.ifindex) {
+            (0, None) if of_host => 0,
+            (0, Some(index)) if !of_host && (1..=i32::MAX as u32).contains(&index) => index,
+            (1.., None) if !of_host => ifindex,
+            _ => return None,
+        };
+        if self.start.is_some() != (self.set == Kind::TaskCpus) {
+            return None;
+        }
         Some(match (self.set, self.id) {
+            (Kind::XpsCpus, Some(queue)) => Setting::XpsCpus { ifindex, queue },
+            (Kind::IrqCpus, Some(irq)) => Setting::IrqCpus { irq },
+            (Kind::TaskCpus, Some(tid)) if (1..=i32::MAX as u32).contains(&tid) => {
+                Setting::TaskCpus { tid, start: self.start? }
+            }
             (Kind::NapiDefer, Some(napi_id)) => Setting::NapiDefer { ifindex, napi_id },
             (Kind::NapiFlush, Some(napi_id)) => Setting::NapiFlush { ifindex, napi_id },
             (Kind::NapiThreaded, Some(napi_id)) => Setting::NapiThreaded { ifindex, napi_id },
@@ -200,6 +237,9 @@ impl Entry {
             Setting::NapiFlush { napi_id, .. } => (Kind::NapiFlush, Some(napi_id)),
             Setting::NapiThreaded { napi_id, .. } => (Kind::NapiThreaded, Some(napi_id)),
             Setting::RpsCpus { queue, .. } => (Kind::RpsCpus, Some(queue)),
+            Setting::XpsCpus { queue, .. } => (Kind::XpsCpus, Some(queue)),
+            Setting::IrqCpus { irq } => (Kind::IrqCpus, Some(irq)),
+            Setting::TaskCpus { tid, .. } => (Kind::TaskCpus, Some(tid)),
             Setting::DevDefer { .. } => (Kind::DevDefer, None),
             Setting::DevFlush { .. } => (Kind::DevFlush, None),
             Setting::DevThreaded { .. } => (Kind::DevThreaded, None),
@@ -207,11 +247,26 @@ impl Entry {
         }
     }
 
+    /// It is this setting.
+    fn is(&self, setting: &Setting) -> bool {
+        self.id == Entry::kind(setting).1 && self.like(setting)
+    }
+
     /// It is this setting, or the same one of another NAPI of the queue.
     fn concerns(&self, setting: &Setting, queue: Option<u32>) -> bool {
-        let (set, id) = Entry::kind(setting);
         let of_queue = setting.napi_id().is_some() && queue.is_some() && self.queue == queue;
-        self.set == set && (self.id == id || of_queue)
+        self.is(setting) || (of_queue && self.like(setting))
+    }
+
+    /// It is this setting but for its id.
+    fn like(&self, setting: &Setting) -> bool {
+        let same_task = match *setting {
+            Setting::TaskCpus { start, .. } => self.start == Some(start),
+            _ => true,
+        };
+        self.set == Entry::kind(setting).0
+            && same_task
+            && self.ifindex.is_none_or(|index| index == setting.ifindex())
     }
 }
 
@@ -261,6 +316,40 @@ impl Journal {
         Ok((journal, outcomes))
     }
 
+    /// Claims the host for the calling process and writes its journal, or takes over the one that an earlier `weir place`
+    /// has left, with its values from before that.
+    ///
+    /// # Errors
+    /// If another one is at it, or the file system refuses.
+    pub fn claim_host<K: Kernel>(dir: &Path, kernel: &mut K) -> std::result::Result<Journal, ClaimError> {
+        let doc = Document {
+            schema: SCHEMA.into(),
+            netns: kernel.here()?,
+            ifindex: 0,
+            name: HOST.into(),
+            guard: kernel.me()?,
+            entries: Vec::new(),
+        };
+        let mut journal = Journal { path: dir.join(file_name(doc.netns.inode, 0)), doc };
+        let _lock = kernel.lock(dir)?;
+        if let Some(found) = Journal::load_if_present(kernel, &journal.path)? {
+            if kernel.alive(found.owner()) && found.owner() != journal.owner() {
+                return Err(ClaimError::Placing { pid: found.owner().pid });
+            }
+            let same = found.netns().same(&journal.doc.netns);
+            // Of a namespace that is gone the interfaces are, and interrupts and threads are not.
+            journal.doc.entries =
+                found.doc.entries.into_iter().filter(|e| same || e.ifindex.is_none()).collect();
+        }
+        journal.save(kernel)?;
+        Ok(journal)
+    }
+
+    /// It is the host's, not an interface's.
+    pub fn of_host(&self) -> bool {
+        self.doc.ifindex == 0
+    }
+
     /// Reads and checks a journal.
     pub fn load(path: &Path) -> Result<Journal> {
         Journal::check(path, &rundir::load(path)?)
@@ -292,8 +381,7 @@ impl Journal {
     /// What is known of a setting, also as that of the NAPI that the queue had before: the value from before weir, and
     /// those of weir.
     pub fn known(&self, setting: &Setting, queue: Option<u32>) -> Option<(&Value, &[Value])> {
-        let (set, id) = Entry::kind(setting);
-        let same = self.doc.entries.iter().find(|e| e.set == set && e.id == id);
+        let same = self.doc.entries.iter().find(|e| e.is(setting));
         let entry = same.or_else(|| self.doc.entries.iter().rev().find(|e| e.concerns(setting, queue)))?;
         Some((&entry.old, &entry.ours))
     }
@@ -314,7 +402,7 @@ impl Journal {
                 let what = format!("{}: {}", self.doc.name, p.setting.label());
                 Err(Error::Invalid { what, why: why.into() })
             };
-            if p.setting.ifindex() != self.doc.ifindex {
+            if p.setting.ifindex() != self.doc.ifindex && !self.of_host() {
                 return refused("belongs to another interface than this journal");
             }
             if !p.setting.accepts(&p.old) || !p.setting.accepts(&p.new) {
@@ -323,7 +411,7 @@ impl Journal {
             let old = before(&entries, &p.setting, p.queue, &p.old);
             let (set, id) = Entry::kind(&p.setting);
             let concerned = |e: &Entry| e.concerns(&p.setting, p.queue);
-            let known = entries.iter().position(|e| e.set == set && e.id == id);
+            let known = entries.iter().position(|e| e.is(&p.setting));
             let place = known.or_else(|| entries.iter().position(concerned)).unwrap_or(entries.len());
             let mut ours: Vec<Value> =
                 entries.iter().filter(|e| concerned(e)).flat_map(|e| e.ours.clone()).collect();
@@ -334,7 +422,12 @@ impl Journal {
             // A setting of the device keeps the first queue that it was written down for.
             let of_device = known.filter(|_| p.setting.napi_id().is_none());
             let queue = of_device.and_then(|i| entries[i].queue).or(p.queue);
-            let entry = Entry { set, id, queue, old, ours };
+            let ifindex = Some(p.setting.ifindex()).filter(|index| self.of_host() && *index != 0);
+            let start = match p.setting {
+                Setting::TaskCpus { start, .. } => Some(start),
+                _ => None,
+            };
+            let entry = Entry { set, id, ifindex, start, queue, old, ours };
             match entries.get_mut(place) {
                 Some(e) => *e = entry,
                 None => entries.push(entry),
@@ -354,6 +447,26 @@ impl Journal {
         }
         let before = std::mem::replace(&mut self.doc.entries, entries);
         self.save(kernel).inspect_err(|_| self.doc.entries = before)
+    }
+
+    /// Drops what is of threads, interrupts and interfaces that are gone, so that a journal of the host that is kept for long
+    /// does not fill up; how many. A restore would find nothing there either.
+    ///
+    /// # Errors
+    /// If the journal cannot be written; then it is as before.
+    pub fn forget_gone<K: Kernel>(&mut self, kernel: &mut K) -> Result<usize> {
+        let index = self.doc.ifindex;
+        let mut entries = self.doc.entries.clone();
+        entries.retain(|e| {
+            let gone = |setting: Setting| kernel.read(&setting).is_err_and(|e| e.is_gone());
+            !e.setting(index).filter(|s| s.napi_id().is_none()).is_some_and(gone)
+        });
+        let dropped = self.doc.entries.len() - entries.len();
+        if dropped > 0 {
+            let before = std::mem::replace(&mut self.doc.entries, entries);
+            self.save(kernel).inspect_err(|_| self.doc.entries = before)?;
+        }
+        Ok(dropped)
     }
 
     /// Puts back every setting that still has a value of weir, newest first, also one that a NAPI has taken along to a
@@ -394,7 +507,7 @@ impl Journal {
             if !absent {
                 return Some((entry, outcome));
             }
-            match kernel.presence(self.doc.ifindex) {
+            match kernel.presence(self.interface_of(entry)) {
                 Presence::Up if patience > 0 => {}
                 // Set down between two calls, it looked like a NAPI that is gone.
                 Presence::Down => {
@@ -426,7 +539,7 @@ impl Journal {
         if !e.is_gone() || setting.napi_id().is_none() {
             return found;
         }
-        let Some(now) = kernel.napi_of_queue(self.doc.ifindex, queue).filter(|now| *now != id) else {
+        let Some(now) = kernel.napi_of_queue(setting.ifindex(), queue).filter(|now| *now != id) else {
             return found;
         };
         let there = setting.of_napi(now);
@@ -441,7 +554,7 @@ impl Journal {
     fn settle<K: Kernel>(&self, kernel: &mut K, entry: &Entry, write: bool) -> Option<Outcome> {
         let setting = entry.setting(self.doc.ifindex)?;
         let show = |v: &Value| setting.show(v);
-        let ifindex = self.doc.ifindex;
+        let ifindex = setting.ifindex();
         let failed = |kernel: &mut K, e: Error| match (e.is_gone(), setting.napi_id()) {
             (true, Some(id)) if kernel.presence(ifindex) == Presence::Down || kernel.lists(ifindex, id) => {
                 Fate::Waiting
@@ -465,13 +578,19 @@ impl Journal {
                 Err(e) => failed(kernel, e),
             },
         };
-        let name = kernel.name(self.doc.ifindex).unwrap_or_else(|_| self.doc.name.clone());
-        let queue = entry.queue.or(match setting {
-            Setting::RpsCpus { queue, .. } => Some(queue),
-            _ => None,
-        });
-        let target = queue.map_or_else(|| name.clone(), |q| format!("{name}/{q}"));
+        let name = kernel.name(ifindex).unwrap_or_else(|_| self.doc.name.clone());
+        let target = match (setting, entry.queue) {
+            (Setting::IrqCpus { irq }, _) => format!("irq {irq}"),
+            (Setting::TaskCpus { tid, .. }, _) => format!("task {tid}"),
+            (Setting::XpsCpus { queue, .. }, _) => format!("{name}/tx{queue}"),
+            (Setting::RpsCpus { queue, .. }, _) | (_, Some(queue)) => format!("{name}/{queue}"),
+            _ => name,
+        };
         Some(Outcome { target, setting: setting.label(), napi_id: setting.napi_id(), fate })
+    }
+
+    fn interface_of(&self, entry: &Entry) -> u32 {
+        entry.ifindex.unwrap_or(self.doc.ifindex)
     }
 
     /// True if one of its settings is written by trying again and again, as [`Setting::spins`] says.
@@ -499,7 +618,7 @@ impl Journal {
         self.doc.guard
     }
 
-    /// Interface index.
+    /// Interface index; 0 if it is the host's.
     pub fn ifindex(&self) -> u32 {
         self.doc.ifindex
     }
@@ -578,7 +697,10 @@ fn parse(bytes: &[u8]) -> std::result::Result<Document, String> {
     if doc.entries.len() > MAX_ENTRIES {
         return Err(format!("more than {MAX_ENTRIES} settings"));
     }
-    if !netns::valid_name(&doc.name) || doc.ifindex == 0 || doc.ifindex > i32::MAX as u32 {
+    if !netns::valid_name(&doc.name)
+        || (doc.ifindex == 0 && doc.name != HOST)
+        || doc.ifindex > i32::MAX as u32
+    {
         return Err("no usable interface name or index".into());
     }
     if doc.guard.pid == 0 || doc.guard.pid > i32::MAX as u32 {
@@ -586,7 +708,7 @@ fn parse(bytes: &[u8]) -> std::result::Result<Document, String> {
     }
     for e in &doc.entries {
         let Some(setting) = e.setting(doc.ifindex) else {
-            return Err("a setting without its NAPI or queue".into());
+            return Err("a setting without its NAPI, queue, interrupt, thread or interface".into());
         };
         if e.ours.is_empty() || e.ours.len() > MAX_OURS {
             return Err(format!("{}: 1 to {MAX_OURS} values are weir's", setting.label()));

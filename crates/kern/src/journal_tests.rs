@@ -16,6 +16,8 @@ fn document() -> Document {
     let setting = |set, id, old: u64, new: u64| Entry {
         set,
         id,
+        ifindex: None,
+        start: None,
         queue: Some(0),
         old: old.into(),
         ours: vec![new.into()],

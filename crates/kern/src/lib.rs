@@ -11,6 +11,7 @@ pub mod irq;
 pub mod journal;
 pub mod keeper;
 pub mod kernel;
+pub mod layout;
 pub mod link;
 pub mod napi;
 pub mod netns;

@@ -2,17 +2,17 @@
 
 pub use crate::kernel::{Kernel, Swapped};
 use crate::{
-    cpus::CpuSet,
+    cpus::{self, CpuSet},
     error::{Error, Result},
-    ethtool,
+    ethtool, irq,
     napi::{Change, Client, Napi, Threaded},
-    netns,
+    netns, proc,
     sysfs::Sysfs,
 };
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// One setting of one interface, in the caller's network namespace.
+/// One setting of one interface, in the caller's network namespace, or of the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Setting {
     /// `defer-hard-irqs` of a NAPI (6.13).
@@ -63,6 +63,25 @@ pub enum Setting {
         /// Receive queue.
         queue: u32,
     },
+    /// CPUs whose senders use a transmit queue (XPS); interfaces of one transmit queue have none.
+    XpsCpus {
+        /// The device.
+        ifindex: u32,
+        /// Transmit queue.
+        queue: u32,
+    },
+    /// CPUs that an interrupt may go to: of the host, not of an interface.
+    IrqCpus {
+        /// Its number.
+        irq: u32,
+    },
+    /// CPUs that a thread may run on, a program's or a NAPI's: of the host, not of an interface.
+    TaskCpus {
+        /// Thread id.
+        tid: u32,
+        /// Start time, clock ticks since boot: another thread of that id is another one.
+        start: u64,
+    },
 }
 
 /// Value of a [`Setting`].
@@ -92,7 +111,7 @@ impl From<u64> for Value {
 }
 
 impl Setting {
-    /// Interface it belongs to.
+    /// Interface it belongs to; 0 if it is one of the host.
     pub fn ifindex(&self) -> u32 {
         match *self {
             Setting::NapiDefer { ifindex, .. }
@@ -102,8 +121,15 @@ impl Setting {
             | Setting::DevFlush { ifindex }
             | Setting::DevThreaded { ifindex }
             | Setting::Gro { ifindex }
-            | Setting::RpsCpus { ifindex, .. } => ifindex,
+            | Setting::RpsCpus { ifindex, .. }
+            | Setting::XpsCpus { ifindex, .. } => ifindex,
+            Setting::IrqCpus { .. } | Setting::TaskCpus { .. } => 0,
         }
+    }
+
+    /// It belongs to no interface.
+    pub fn of_host(&self) -> bool {
+        matches!(self, Setting::IrqCpus { .. } | Setting::TaskCpus { .. })
     }
 
     /// NAPI it belongs to, if it is one of a NAPI.
@@ -136,6 +162,9 @@ impl Setting {
             Setting::NapiThreaded { .. } | Setting::DevThreaded { .. } => "threaded",
             Setting::Gro { .. } => "gro",
             Setting::RpsCpus { .. } => "rps_cpus",
+            Setting::XpsCpus { .. } => "xps_cpus",
+            Setting::IrqCpus { .. } => "smp_affinity",
+            Setting::TaskCpus { .. } => "affinity",
         }
     }
 
@@ -154,19 +183,24 @@ impl Setting {
             Setting::NapiDefer { .. } | Setting::NapiFlush { .. } => true,
             Setting::DevDefer { .. } | Setting::DevFlush { .. } | Setting::RpsCpus { .. } => true,
             Setting::NapiThreaded { .. } | Setting::DevThreaded { .. } | Setting::Gro { .. } => false,
+            Setting::XpsCpus { .. } | Setting::IrqCpus { .. } | Setting::TaskCpus { .. } => false,
         }
     }
 
     /// It is a file whose write waits for the kernel's lock by trying again and again, so that a SCHED_FIFO thread would keep
     /// the lock's owner from its CPU.
     pub fn spins(&self) -> bool {
-        self.napi_id().is_none() && !matches!(self, Setting::Gro { .. })
+        self.napi_id().is_none() && !self.of_host() && !matches!(self, Setting::Gro { .. })
     }
 
     /// True if the setting can have this value.
     pub fn accepts(&self, value: &Value) -> bool {
         match (self, value) {
-            (Setting::RpsCpus { .. }, v) => matches!(v, Value::Cpus(_)),
+            (Setting::RpsCpus { .. } | Setting::XpsCpus { .. }, v) => matches!(v, Value::Cpus(_)),
+            // Without a CPU an interrupt or a thread would be nowhere.
+            (Setting::IrqCpus { .. } | Setting::TaskCpus { .. }, v) => {
+                matches!(v, Value::Cpus(cpus) if !cpus.is_empty())
+            }
             (_, Value::Cpus(_)) => false,
             (Setting::NapiDefer { .. } | Setting::DevDefer { .. }, Value::Number(n)) => *n <= i32::MAX as u64,
             // The kernel arms a timer with it as signed 64-bit nanoseconds.
@@ -177,6 +211,11 @@ impl Setting {
     }
 
     fn what(&self) -> String {
+        match self {
+            Setting::IrqCpus { irq } => return format!("interrupt {irq}: {}", self.label()),
+            Setting::TaskCpus { tid, .. } => return format!("thread {tid}: {}", self.label()),
+            _ => {}
+        }
         let name = netns::name_of(self.ifindex()).unwrap_or_else(|_| format!("interface {}", self.ifindex()));
         match self.napi_id() {
             Some(id) => format!("{name}: {} of NAPI {id}", self.label()),
@@ -263,8 +302,15 @@ impl Access {
             Setting::DevThreaded { ifindex } => self.sysfs.device(ifindex)?.threaded(),
             Setting::Gro { ifindex } => ethtool::gro(&netns::name_of(ifindex)?).map(u64::from),
             Setting::RpsCpus { ifindex, queue } => {
-                return self.sysfs.device(ifindex)?.rps_cpus(queue).map(Value::Cpus);
+                let found = self.sysfs.device(ifindex)?.rps_cpus(queue);
+                return found.map(Value::Cpus).map_err(|e| gone_queue(e, setting));
             }
+            Setting::XpsCpus { ifindex, queue } => {
+                let found = self.sysfs.device(ifindex)?.xps_cpus(queue);
+                return found.map(Value::Cpus).map_err(|e| gone_queue(e, setting));
+            }
+            Setting::IrqCpus { irq } => return irq::allowed(irq).map(Value::Cpus),
+            Setting::TaskCpus { tid, start } => return same_task(tid, start).map(Value::Cpus),
         };
         number.map(Value::Number)
     }
@@ -277,6 +323,14 @@ impl Access {
         match (*setting, value) {
             (Setting::RpsCpus { ifindex, queue }, Value::Cpus(cpus)) => {
                 self.sysfs.device(ifindex)?.set_rps_cpus(queue, cpus)?;
+            }
+            (Setting::XpsCpus { ifindex, queue }, Value::Cpus(cpus)) => {
+                self.sysfs.device(ifindex)?.set_xps_cpus(queue, cpus)?;
+            }
+            (Setting::IrqCpus { irq }, Value::Cpus(cpus)) => irq::allow(irq, cpus)?,
+            (Setting::TaskCpus { tid, start }, Value::Cpus(cpus)) => {
+                same_task(tid, start)?;
+                cpus::set_affinity(tid.cast_signed(), cpus)?;
             }
             (_, Value::Number(n)) => self.write_number(setting, *n)?,
             // `accepts` has refused the rest.
@@ -310,7 +364,10 @@ impl Access {
             Setting::DevThreaded { ifindex } => self.sysfs.device(ifindex)?.set_threaded(n),
             Setting::Gro { ifindex } => ethtool::set_gro(&netns::name_of(ifindex)?, n != 0),
             // Its value is a set of CPUs, never a number.
-            Setting::RpsCpus { .. } => Ok(()),
+            Setting::RpsCpus { .. }
+            | Setting::XpsCpus { .. }
+            | Setting::IrqCpus { .. }
+            | Setting::TaskCpus { .. } => Ok(()),
         }
     }
 
@@ -334,6 +391,22 @@ impl Access {
 
 fn need(value: Option<u64>, setting: &Setting, since: &'static str) -> Result<u64> {
     value.ok_or_else(|| Error::Unsupported { what: setting.what(), since })
+}
+
+/// A queue that the interface has no more.
+fn gone_queue(e: Error, setting: &Setting) -> Error {
+    match e.errno() {
+        Some(libc::ENOENT) => Error::Gone { what: setting.what() },
+        _ => e,
+    }
+}
+
+/// CPUs of a thread, if it is the one that was meant.
+fn same_task(tid: u32, start: u64) -> Result<CpuSet> {
+    if proc::start_time(tid) != Some(start) {
+        return Err(Error::Gone { what: format!("thread {tid}") });
+    }
+    cpus::affinity(tid.cast_signed())
 }
 
 #[cfg(test)]

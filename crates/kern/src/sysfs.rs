@@ -163,6 +163,23 @@ impl Device {
         self.write(&format!("queues/rx-{queue}/rps_cpus"), &cpus.to_mask())
     }
 
+    /// CPUs whose senders use transmit queue `queue` (XPS); empty is off. ENOENT for an interface of one transmit queue.
+    pub fn xps_cpus(&self, queue: u32) -> Result<CpuSet> {
+        CpuSet::from_mask(&self.text(&format!("queues/tx-{queue}/xps_cpus"))?)
+    }
+
+    /// Writes the CPUs of XPS of transmit queue `queue`.
+    pub fn set_xps_cpus(&self, queue: u32, cpus: &CpuSet) -> Result<()> {
+        self.write(&format!("queues/tx-{queue}/xps_cpus"), &cpus.to_mask())
+    }
+
+    /// Number of transmit queues.
+    pub fn tx_queues(&self) -> Result<u32> {
+        let names = self.list("queues")?;
+        let count = names.iter().filter(|n| n.starts_with("tx-")).count();
+        Ok(u32::try_from(count).unwrap_or(u32::MAX))
+    }
+
     /// Number of receive queues.
     pub fn rx_queues(&self) -> Result<u32> {
         let names = self.list("queues")?;

@@ -4,7 +4,7 @@ use crate::{
     error::Result,
     journal::{Fate, Journal, Outcome, paths},
     kernel::Kernel,
-    settings::Access,
+    settings::{Access, Setting},
 };
 use serde::Serialize;
 use std::{path::Path, time::Duration};
@@ -127,7 +127,18 @@ pub fn undo_with<K: Kernel>(kernel: &mut K, dir: &Path, only: &[String], write: 
             continue;
         }
         let (alive, of) = (kernel.alive(journal.owner()), journal.netns());
-        let state = if of.inode == here.inode && !of.same(&here) {
+        let lost = of.inode == here.inode && !of.same(&here);
+        let state = if lost && journal.of_host() && !alive {
+            // Its interfaces are gone with their namespace; interrupts and threads are the machine's.
+            let mut outcomes = Vec::new();
+            if write {
+                outcomes = journal.restore_those(kernel, Setting::of_host);
+                if outcomes.iter().all(Outcome::settled) {
+                    journal.remove_from(kernel)?;
+                }
+            }
+            Undone::Restored { interface, pid, outcomes }
+        } else if lost {
             // This namespace has got the inode of a dead one.
             if write {
                 journal.remove_from(kernel)?;

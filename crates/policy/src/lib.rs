@@ -1,6 +1,7 @@
 //! Decisions of the receive scheduler.
 //!
-//! Nothing here does I/O, reads a clock, starts a thread, allocates after construction, or uses floating point.
+//! Nothing here does I/O, reads a clock, starts a thread, allocates after construction ([`place`] plans once, and does), or
+//! uses floating point.
 //! Time is an argument in nanoseconds of any monotonic clock; the next deadline is a result. The same code runs in
 //! the guard on a live kernel and on the simulator's virtual time.
 //!
@@ -27,6 +28,7 @@
 //! | [`settling`] | when a takeover is over, and how long softirqs are kept short | MR-10 |
 //! | [`near`] | when softirq is held against the budget | M&R 7, MR-27 |
 //! | [`netset`] | how many CPUs do networking only | ES-17, ES-18 |
+//! | [`place`] | where receive work runs: seats of sources, and whether a trial has helped | ES-07, ES-08, BH-12 |
 //! | [`holding`] | whether a driver keeps its interrupts off | M&R 6.4, X-02 |
 //! | [`lease`] | until when something is held back for a poller that may have stopped | |
 //! | [`marking`] | how a handle learns its id, and for how long that is tried | |
@@ -60,6 +62,7 @@ pub mod marking;
 pub mod near;
 pub mod netset;
 pub mod overflow;
+pub mod place;
 pub mod poller;
 pub mod prefix;
 pub mod refusals;

@@ -12,9 +12,11 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+mod place;
 mod screen;
 mod sim;
 
+pub use place::{Layout, PlaceArgs};
 pub use screen::ScreenArgs;
 pub use sim::{SimCommand, SimRunArgs, SimTableArgs};
 
@@ -83,6 +85,15 @@ pub enum Command {
                            Signals: INT and TERM answer what waits, then end."
     )]
     Screen(Box<ScreenArgs>),
+    /// Which CPUs do receive work: what is wrong, a plan, trial and undo
+    #[command(
+        long_about = "Which CPUs take this host's packets and run its programs, what is wrong with it in figures, and the \
+                      settings that would be better: interrupts, RPS, XPS, NAPI threads, programs. Changes nothing \
+                      without --apply or --watch.",
+        after_help = "Put back: weir undo",
+        after_long_help = "Put back: weir undo       Short help: weir place -h"
+    )]
+    Place(PlaceArgs),
     /// Ask the running guards: mode, reasons, drops, budget, levels
     #[command(
         long_about = "Ask the running guards what they do and why: mode of each source, drops by place, share of \

@@ -15,6 +15,7 @@ mod options;
 mod out;
 mod outbox;
 mod parse;
+mod place;
 mod predict;
 mod screen;
 mod sim;
@@ -77,6 +78,7 @@ fn command(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Explain(args) => explain::run(&args, paint),
         Command::Guard(args) => guard(*args),
         Command::Screen(args) => screen::run(&args),
+        Command::Place(args) => place::run(&args, paint),
         Command::Status(args) => status::run(&args, paint),
         Command::Completions { shell } => install::completions(shell),
         Command::Man { dir } => install::man(&dir),

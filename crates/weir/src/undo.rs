@@ -72,7 +72,10 @@ fn text(report: &Report, dry_run: bool, paint: Paint) -> String {
     for journal in &report.journals {
         match journal {
             Undone::Restored { interface, pid, outcomes } => {
-                text += &format!("weir pid {pid} ended without restoring {interface}\n");
+                text += &match interface == kern::journal::HOST {
+                    true => format!("weir place, pid {pid}, has placed this host\n"),
+                    false => format!("weir pid {pid} ended without restoring {interface}\n"),
+                };
                 for outcome in outcomes {
                     restored += usize::from(matches!(outcome.fate, Fate::Restored { .. }));
                     open += usize::from(!outcome.settled());
@@ -80,7 +83,10 @@ fn text(report: &Report, dry_run: bool, paint: Paint) -> String {
                 }
             }
             Undone::Guarded { interface, pid } => {
-                text += &format!("{interface}: guarded by weir, pid {pid}; stop that first\n");
+                text += &match interface == kern::journal::HOST {
+                    true => format!("{interface}: weir place --watch keeps it, pid {pid}; stop that first\n"),
+                    false => format!("{interface}: guarded by weir, pid {pid}; stop that first\n"),
+                };
             }
             Undone::Elsewhere { interface, pid, alive, netns, netns_name } => {
                 let place = netns_name

@@ -298,6 +298,8 @@ impl World {
             Setting::NapiThreaded { .. } => {
                 Err(Error::Unsupported { what: setting.label().into(), since: "6.17" })
             }
+            // Those of a placement: tests/placement.rs.
+            Setting::XpsCpus { .. } | Setting::IrqCpus { .. } | Setting::TaskCpus { .. } => Err(gone()),
         }
     }
 

@@ -219,7 +219,7 @@ impl Interface {
         if self.journal.is_none() {
             let claimed = Journal::claim(setup.journal_dir, setup.access, ifindex);
             let (journal, _left) = claimed.map_err(|e| match e {
-                ClaimError::Guarded { .. } => usage(e),
+                ClaimError::Guarded { .. } | ClaimError::Placing { .. } => usage(e),
                 ClaimError::Other(e) => failed(e),
             })?;
             self.journal = Some(Arc::new(Mutex::new(journal)));

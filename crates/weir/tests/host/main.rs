@@ -8,6 +8,7 @@ mod common;
 mod explain;
 mod explain_healthy;
 mod explain_rare;
+mod place;
 mod watch_cost;
 mod watch_cpu;
 mod watch_data;

@@ -1,0 +1,358 @@
+//! A placement on a simulated kernel: `weir place` and `weir undo` die or are refused at any call, an administrator writes
+//! before any call, a thread ends and its id comes back, a namespace is gone. In the end each setting has its value from
+//! before, or the administrator's. No privilege, no clock, no scheduler: it cannot flake.
+
+#![allow(clippy::unwrap_used, reason = "a failed step is a failed test, in helpers too")]
+
+use kern::{
+    change::{self, Change},
+    cpus::CpuSet,
+    error::{Error, Result},
+    journal::{ClaimError, Fate, Journal, Outcome, Owner},
+    kernel::Kernel,
+    netns::NetnsId,
+    rundir::Lock,
+    settings::{Presence, Setting, Value},
+    undo::{self, Undone},
+};
+use std::{
+    collections::{BTreeMap, HashMap},
+    panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
+    path::{Path, PathBuf},
+};
+
+const DIR: &str = "/run/weir";
+
+/// How a participant dies.
+struct Crash;
+
+/// What happens before a call.
+#[derive(Clone, Copy, PartialEq)]
+enum Event {
+    Nothing,
+    Crash,
+    Refuse,
+    Admin(usize),
+}
+
+struct Sim {
+    values: HashMap<Setting, Value>,
+    files: BTreeMap<PathBuf, Vec<u8>>,
+    netns: NetnsId,
+    me: Owner,
+    alive: Vec<u32>,
+    calls: usize,
+    at: usize,
+    event: Event,
+    /// What the administrator has written.
+    written: Option<Setting>,
+}
+
+fn cpus(list: &str) -> Value {
+    Value::Cpus(list.parse::<CpuSet>().unwrap())
+}
+
+/// One of each kind, with the value from before and the one of the plan.
+fn cells() -> Vec<(Setting, Value, Value)> {
+    vec![
+        (Setting::IrqCpus { irq: 38 }, cpus("0-3"), cpus("1")),
+        (Setting::RpsCpus { ifindex: 2, queue: 0 }, cpus(""), cpus("0-1")),
+        (Setting::RpsCpus { ifindex: 3, queue: 0 }, cpus("2"), cpus("0-1")),
+        (Setting::XpsCpus { ifindex: 2, queue: 1 }, cpus(""), cpus("0,2")),
+        (Setting::TaskCpus { tid: 700, start: 9 }, cpus("0-3"), cpus("2")),
+    ]
+}
+
+fn changes() -> Vec<Change> {
+    cells().into_iter().map(|(setting, _, new)| Change { setting, queue: None, new, first: None }).collect()
+}
+
+fn admins() -> Value {
+    cpus("3")
+}
+
+impl Sim {
+    fn new(at: usize, event: Event) -> Sim {
+        Sim {
+            values: cells().into_iter().map(|(setting, old, _)| (setting, old)).collect(),
+            files: BTreeMap::new(),
+            netns: NetnsId { inode: 4_026_532_000, cookie: Some(5) },
+            me: Owner { pid: 100, start: 1 },
+            alive: Vec::new(),
+            calls: 0,
+            at,
+            event,
+            written: None,
+        }
+    }
+
+    fn call(&mut self, refusable: bool) -> Result<()> {
+        self.calls += 1;
+        if self.calls - 1 != self.at {
+            return Ok(());
+        }
+        match self.event {
+            Event::Nothing => Ok(()),
+            Event::Crash => resume_unwind(Box::new(Crash)),
+            Event::Refuse if refusable => Err(Error::Invalid { what: "call".into(), why: "refused".into() }),
+            Event::Refuse => Ok(()),
+            Event::Admin(n) => {
+                let setting = cells()[n].0;
+                self.values.insert(setting, admins());
+                self.written = Some(setting);
+                Ok(())
+            }
+        }
+    }
+
+    /// `weir place --apply`; false if it died.
+    fn place(&mut self, pid: u32) -> bool {
+        self.me = Owner { pid, start: 1 };
+        self.alive = vec![pid];
+        let run = AssertUnwindSafe(|| {
+            let Ok(mut journal) = Journal::claim_host(Path::new(DIR), self) else { return };
+            _ = change::make(self, &mut journal, &changes());
+        });
+        let done = catch_unwind(run);
+        self.alive.clear();
+        done.is_ok()
+    }
+
+    /// `weir undo`; `None` if it died or could not look.
+    fn undo(&mut self) -> Option<undo::Report> {
+        let run = AssertUnwindSafe(|| undo::undo_with(self, Path::new(DIR), &[], true));
+        catch_unwind(run).ok()?.ok()
+    }
+
+    /// Each setting is as before or as the administrator has it, and no journal is left.
+    fn assert_as_before(&self, what: &str) {
+        for (setting, old, _) in cells() {
+            let want = if self.written == Some(setting) { [old, admins()] } else { [old.clone(), old] };
+            let found = &self.values[&setting];
+            assert!(want.contains(found), "{what}: {setting:?} is {found}, was {}", want[0]);
+        }
+        assert!(self.files.is_empty(), "{what}: a journal is left");
+    }
+}
+
+impl Kernel for Sim {
+    fn read(&mut self, setting: &Setting) -> Result<Value> {
+        self.call(true)?;
+        let found = self.values.get(setting).cloned();
+        found.ok_or_else(|| Error::Gone { what: setting.label().into() })
+    }
+
+    fn write(&mut self, setting: &Setting, value: &Value) -> Result<()> {
+        self.call(true)?;
+        assert!(setting.accepts(value), "{setting:?} {value}");
+        // Old values first: what is written is in the journal, as a value of weir or from before it.
+        let text: String =
+            self.files.values().map(|bytes| String::from_utf8_lossy(bytes).into_owned()).collect();
+        assert!(text.contains(&serde_json::to_string(value).unwrap()), "{setting:?} {value}: {text}");
+        match self.values.get_mut(setting) {
+            Some(cell) => *cell = value.clone(),
+            None => return Err(Error::Gone { what: setting.label().into() }),
+        }
+        Ok(())
+    }
+
+    fn napi_of_queue(&mut self, _: u32, _: u32) -> Option<u32> {
+        None
+    }
+
+    fn lists(&mut self, _: u32, _: u32) -> bool {
+        false
+    }
+
+    fn presence(&mut self, _: u32) -> Presence {
+        Presence::Up
+    }
+
+    fn name(&mut self, ifindex: u32) -> Result<String> {
+        match ifindex {
+            0 => Err(Error::Gone { what: "interface 0".into() }),
+            n => Ok(format!("if{n}")),
+        }
+    }
+
+    fn wait(&mut self) {}
+
+    fn here(&mut self) -> Result<NetnsId> {
+        Ok(self.netns)
+    }
+
+    fn me(&mut self) -> Result<Owner> {
+        Ok(self.me)
+    }
+
+    fn alive(&mut self, owner: Owner) -> bool {
+        self.alive.contains(&owner.pid)
+    }
+
+    fn lock(&mut self, _: &Path) -> Result<Option<Lock>> {
+        Ok(None)
+    }
+
+    fn journals(&mut self, _: &Path) -> Result<Vec<PathBuf>> {
+        Ok(self.files.keys().cloned().collect())
+    }
+
+    fn load(&mut self, path: &Path) -> Result<Vec<u8>> {
+        self.call(false)?;
+        let absent =
+            || Error::io(path.display().to_string(), std::io::Error::from_raw_os_error(libc::ENOENT));
+        self.files.get(path).cloned().ok_or_else(absent)
+    }
+
+    fn save(&mut self, path: &Path, bytes: &[u8]) -> Result<()> {
+        self.call(true)?;
+        self.files.insert(path.into(), bytes.into());
+        Ok(())
+    }
+
+    fn remove(&mut self, path: &Path) -> Result<()> {
+        self.call(true)?;
+        self.files.remove(path);
+        Ok(())
+    }
+}
+
+/// Calls of a placement with its undo when nothing happens.
+fn length() -> usize {
+    let mut sim = Sim::new(usize::MAX, Event::Nothing);
+    assert!(sim.place(100));
+    for (setting, _, new) in cells() {
+        assert_eq!(sim.values[&setting], new);
+    }
+    let report = sim.undo().unwrap();
+    assert!(report.complete() && report.restored() == cells().len());
+    sim.assert_as_before("undisturbed");
+    sim.calls
+}
+
+#[test]
+fn a_crash_or_a_refusal_at_any_call() {
+    let calls = length();
+    assert!(calls > 4 * cells().len(), "{calls}");
+    let mut died = 0;
+    for event in [Event::Crash, Event::Refuse] {
+        for at in 0..calls {
+            let mut sim = Sim::new(at, event);
+            died += usize::from(!sim.place(100));
+            // The event may hit the first undo: the second one is undisturbed.
+            _ = sim.undo();
+            let last = sim.undo();
+            assert!(last.is_some_and(|r| r.complete()), "{at}");
+            sim.assert_as_before(&format!("call {at}"));
+        }
+    }
+    assert!(died > 2 * cells().len());
+}
+
+#[test]
+fn an_administrator_at_any_call_keeps_what_he_wrote() {
+    let (calls, mut left) = (length(), 0);
+    for at in 0..calls {
+        for n in 0..cells().len() {
+            let mut sim = Sim::new(at, Event::Admin(n));
+            sim.place(100);
+            let placed = sim.values.clone();
+            let report = sim.undo().unwrap();
+            assert!(report.complete(), "{at} {n}");
+            sim.assert_as_before(&format!("call {at}, administrator writes {n}"));
+            let fates = report.journals.iter().flat_map(|j| match j {
+                Undone::Restored { outcomes, .. } => outcomes.as_slice(),
+                _ => &[],
+            });
+            let reported = fates.filter(|o: &&Outcome| matches!(o.fate, Fate::Left { .. })).count();
+            let setting = cells()[n].0;
+            // His value was there when undo looked, so it is there still, and said so.
+            if placed[&setting] == admins() && sim.written == Some(setting) {
+                assert_eq!(sim.values[&setting], admins());
+                left += reported;
+            }
+        }
+    }
+    assert!(left > cells().len(), "{left}");
+}
+
+#[test]
+fn a_second_placement_keeps_the_values_from_before_the_first() {
+    let mut sim = Sim::new(usize::MAX, Event::Nothing);
+    assert!(sim.place(100) && sim.place(200));
+    let other = Change { new: cpus("2"), ..changes()[0].clone() };
+    sim.me = Owner { pid: 300, start: 1 };
+    let mut journal = Journal::claim_host(Path::new(DIR), &mut sim).unwrap();
+    change::make(&mut sim, &mut journal, &[other]).unwrap();
+    assert_eq!((sim.values[&cells()[0].0].clone(), journal.len()), (cpus("2"), cells().len()));
+    assert!(sim.undo().unwrap().complete());
+    sim.assert_as_before("after two placements");
+}
+
+#[test]
+fn one_that_runs_is_neither_joined_nor_undone() {
+    let mut sim = Sim::new(usize::MAX, Event::Nothing);
+    assert!(sim.place(100));
+    sim.alive = vec![100];
+    sim.me = Owner { pid: 200, start: 1 };
+    let refused = Journal::claim_host(Path::new(DIR), &mut sim);
+    assert!(matches!(refused, Err(ClaimError::Placing { pid: 100 })));
+    let report = sim.undo().unwrap();
+    assert!(matches!(report.journals.as_slice(), [Undone::Guarded { pid: 100, .. }]), "{report:?}");
+    assert_eq!(sim.values[&cells()[0].0], cells()[0].2);
+}
+
+#[test]
+fn a_thread_or_a_queue_that_has_gone_is_no_obstacle() {
+    let mut sim = Sim::new(usize::MAX, Event::Nothing);
+    assert!(sim.place(100));
+    sim.values.remove(&cells()[3].0);
+    sim.values.remove(&cells()[4].0);
+    // The id is another thread's now.
+    sim.values.insert(Setting::TaskCpus { tid: 700, start: 10 }, cpus("2"));
+    assert!(sim.undo().unwrap().complete() && sim.files.is_empty());
+    assert_eq!(sim.values[&Setting::TaskCpus { tid: 700, start: 10 }], cpus("2"));
+}
+
+#[test]
+fn what_has_gone_can_be_forgotten_and_the_rest_is_still_undone() {
+    let mut sim = Sim::new(usize::MAX, Event::Nothing);
+    assert!(sim.place(100));
+    let mut journal = Journal::claim_host(Path::new(DIR), &mut sim).unwrap();
+    assert_eq!(journal.forget_gone(&mut sim).unwrap(), 0);
+    let thread = cells()[4].0;
+    let value = sim.values.remove(&thread).unwrap();
+    assert_eq!((journal.forget_gone(&mut sim).unwrap(), journal.len()), (1, cells().len() - 1));
+    // It is in the file too: the value is nobody's any more.
+    sim.values.insert(thread, value.clone());
+    assert_eq!(sim.undo().unwrap().restored(), cells().len() - 1);
+    assert_eq!(sim.values[&thread], value);
+}
+
+#[test]
+fn a_file_of_the_host_holds_known_settings_only() {
+    let mut sim = Sim::new(usize::MAX, Event::Nothing);
+    assert!(sim.place(100));
+    let (path, bytes) = sim.files.first_key_value().map(|(p, b)| (p.clone(), b.clone())).unwrap();
+    let text = String::from_utf8(bytes).unwrap();
+    let swapped = |from: &str, to: &str| {
+        assert!(text.contains(from), "{from}: {text}");
+        text.replacen(from, to, 1)
+    };
+    for bad in [
+        swapped("\"irq_cpus\"", "\"sysctl\""),
+        swapped("\"start\":9,", ""),
+        swapped("\"ifindex\":2,\"old\"", "\"old\""),
+        swapped("\"old\":\"0-3\"", "\"old\":\"\""),
+        swapped("\"name\":\"host\"", "\"name\":\"eth0\""),
+        swapped("\"id\":700", "\"id\":0"),
+        swapped("\"ifindex\":0", "\"ifindex\":2"),
+    ] {
+        sim.files.insert(path.clone(), bad.clone().into_bytes());
+        let report = sim.undo().unwrap();
+        assert!(matches!(report.journals.as_slice(), [Undone::Unreadable { .. }]), "{bad}");
+    }
+    for (setting, _, new) in cells() {
+        assert_eq!(sim.values[&setting], new, "nothing was written for a file that is none of weir's");
+    }
+}

@@ -1,0 +1,263 @@
+//! Properties of plans over drawn hosts. No clock and no thread: they cannot flake.
+
+use super::Strategy;
+use super::*;
+use proptest::prelude::*;
+use proptest::strategy::Strategy as Drawn;
+
+fn cpus(ids: &[usize]) -> Cpus {
+    ids.iter().copied().collect()
+}
+
+fn host(count: usize) -> Layout {
+    let cpu = |id| Cpu { id, core: id, node: None, state: State::Usable };
+    Layout { cpus: (0..count).map(cpu).collect(), ..Layout::default() }
+}
+
+fn source(queue: u32, irq: Option<&[usize]>, load: u64) -> Source {
+    let irq = irq.map(|on| Irq { irq: 40 + queue, settable: true, cpus: cpus(on) });
+    let name = format!("eth0/{queue}");
+    Source { name, ifindex: 2, queue, node: None, irq, thread: None, rps: Cpus::new(), load }
+}
+
+fn program(threads: u32, on: &[usize]) -> Program {
+    let thread = |n| Task { tid: 100 + n, start: 7, cpus: cpus(on) };
+    Program { pid: 100, name: "p".into(), threads: (0..threads).map(thread).collect() }
+}
+
+fn request(strategy: Strategy) -> Request {
+    Request { strategy, ..Request::default() }
+}
+
+/// The host after the plan.
+fn apply(layout: &Layout, plan: &Plan) -> Layout {
+    let mut layout = layout.clone();
+    for set in &plan.settings {
+        let to = set.to.clone();
+        match set.what {
+            What::Irq { irq } => {
+                layout.sources.iter_mut().filter_map(|s| s.irq.as_mut()).filter(|i| i.irq == irq).for_each(
+                    |i| {
+                        assert!(i.settable);
+                        i.cpus = to.clone();
+                    },
+                );
+            }
+            What::Rps { queue, ifindex } => {
+                let mine = |s: &&mut Source| s.queue == queue && s.ifindex == ifindex;
+                layout.sources.iter_mut().filter(mine).for_each(|s| s.rps = to.clone());
+            }
+            What::Xps { queue, .. } => {
+                layout.outputs.iter_mut().filter(|o| o.queue == queue).for_each(|o| o.xps = to.clone());
+            }
+            What::Task { tid, .. } => {
+                let own = layout.sources.iter_mut().filter_map(|s| s.thread.as_mut());
+                let all = own.chain(layout.programs.iter_mut().flat_map(|p| &mut p.threads));
+                all.filter(|t| t.tid == tid).for_each(|t| t.cpus = to.clone());
+            }
+        }
+    }
+    layout
+}
+
+#[test]
+fn one_hot_queue_is_spread_and_queues_of_one_cpu_are_parted() {
+    let mut layout = host(4);
+    layout.sources = vec![source(0, Some(&[0]), 100_000)];
+    let one = plan(&layout, &request(Strategy::Spread)).unwrap();
+    assert_eq!(
+        one.settings,
+        [Set { what: What::Rps { ifindex: 2, queue: 0 }, from: Cpus::new(), to: cpus(&[0, 1, 2, 3]) }]
+    );
+    layout.sources = (0..4).map(|q| source(q, Some(&[0, 1, 2, 3]), 1000)).collect();
+    let four = plan(&layout, &request(Strategy::Spread)).unwrap();
+    let seats: Vec<usize> = four.seats.iter().map(|s| s.cpu).collect();
+    assert_eq!(seats, [0, 1, 2, 3]);
+    assert!(four.settings.iter().all(|s| matches!(s.what, What::Irq { .. })), "{four:?}");
+}
+
+#[test]
+fn siblings_come_last_and_the_devices_node_first() {
+    let mut layout = host(8);
+    for cpu in &mut layout.cpus {
+        cpu.core = cpu.id % 4;
+        cpu.node = Some(u32::from(cpu.id % 4 >= 2));
+    }
+    layout.sources = (0..3).map(|q| Source { node: Some(1), ..source(q, Some(&[0]), 10) }).collect();
+    let plan = plan(&layout, &request(Strategy::Spread)).unwrap();
+    let seats: Vec<usize> = plan.seats.iter().map(|s| s.cpu).collect();
+    assert_eq!(seats, [2, 3, 6]);
+}
+
+#[test]
+fn softirq_that_follows_the_sender_is_seated_by_rps() {
+    let mut layout = host(2);
+    layout.sources = (0..2).map(|q| source(q, None, 10)).collect();
+    layout.programs = vec![program(2, &[0, 1])];
+    let affine = plan(&layout, &request(Strategy::Affine)).unwrap();
+    let to: Vec<Cpus> = affine.settings.iter().map(|s| s.to.clone()).collect();
+    assert_eq!(to, [cpus(&[0]), cpus(&[1]), cpus(&[0]), cpus(&[1])]);
+}
+
+#[test]
+fn dedicated_cpus_are_whole_cores_and_programs_keep_off_them() {
+    let mut layout = host(8);
+    layout.cpus.iter_mut().for_each(|cpu| cpu.core = cpu.id % 4);
+    layout.sources = (0..2).map(|q| source(q, Some(&[q as usize]), 10)).collect();
+    layout.programs = vec![program(1, &[0, 1, 2, 3, 4, 5, 6, 7])];
+    layout.net_permille = 1500;
+    let found = plan(&layout, &request(Strategy::Dedicate)).unwrap();
+    assert_eq!(found.net, cpus(&[0, 4]), "1.5 CPUs and a quarter are two");
+    assert_eq!(found.settings.last().map(|s| s.to.clone()), Some(cpus(&[1, 2, 3, 5, 6, 7])));
+    let all = plan(&layout, &Request { net: Some(8), ..request(Strategy::Dedicate) });
+    assert_eq!(all, Err(Impossible::NoHostCpu { net: 8, usable: 8 }));
+}
+
+#[test]
+fn what_is_impossible_is_one_sentence() {
+    let mut layout = host(4);
+    layout.sources = vec![source(0, Some(&[0]), 1)];
+    layout.cpus[2].state = State::Isolated;
+    layout.cpus[3].state = State::Forbidden;
+    let with = |ids: &[usize]| Request { cpus: Some(cpus(ids)), ..Request::default() };
+    for (request, part) in [
+        (with(&[0]), "needs two CPUs"),
+        (with(&[0, 9]), "CPU 9 is offline"),
+        (with(&[0, 2]), "CPU 2 is isolated"),
+        (with(&[0, 3]), "outside of this cpuset"),
+    ] {
+        let why = plan(&layout, &request).unwrap_err().to_string();
+        assert!(why.contains(part) && !why.contains('\n'), "{why}");
+    }
+    layout.sources[0].irq = Some(Irq { irq: 9, settable: false, cpus: cpus(&[0]) });
+    assert!(plan(&layout, &request(Strategy::Spread)).is_ok());
+    let away = Request { net: Some(1), ..request(Strategy::Dedicate) };
+    layout.sources[0].irq = Some(Irq { irq: 9, settable: false, cpus: cpus(&[3]) });
+    assert!(matches!(plan(&layout, &away), Err(Impossible::Managed { irq: 9, cpu: 3, .. })));
+    layout.sources.clear();
+    assert_eq!(plan(&layout, &Request::default()), Err(Impossible::NoSource));
+}
+
+fn layouts() -> impl Drawn<Value = (Layout, Request)> {
+    let cpu = (0u8..10, 0u8..2, 1usize..3);
+    let input = (0u8..4, 0u64..1000, prop::collection::vec(0usize..12, 1..3), any::<bool>());
+    (
+        prop::collection::vec(cpu, 1..12),
+        prop::collection::vec(input, 0..8),
+        0u32..4,
+        0usize..5,
+        0u8..3,
+        prop::option::of(0usize..6),
+        0u64..5000,
+    )
+        .prop_map(|(cpus, sources, threads, outputs, strategy, net, net_permille)| {
+            let count = cpus.len();
+            let state = |s| match s {
+                0 => State::Isolated,
+                1 => State::Forbidden,
+                _ => State::Usable,
+            };
+            let mut layout = host(count);
+            for (n, (drawn, node, per_core)) in cpus.into_iter().enumerate() {
+                layout.cpus[n].state = state(drawn);
+                layout.cpus[n].node = Some(node.into());
+                layout.cpus[n].core = n / per_core * per_core;
+            }
+            layout.sources = sources
+                .into_iter()
+                .enumerate()
+                .map(|(n, (kind, load, on, rps))| {
+                    let on: Cpus = on.into_iter().map(|c| c % count).collect();
+                    let mut made = source(n as u32, None, load);
+                    made.rps = if rps { on.clone() } else { Cpus::new() };
+                    match kind {
+                        0 => {}
+                        1 => made.thread = Some(Task { tid: 500 + n as u32, start: 1, cpus: on }),
+                        k => made.irq = Some(Irq { irq: 40 + n as u32, settable: k == 2, cpus: on }),
+                    }
+                    made
+                })
+                .collect();
+            layout.outputs =
+                (0..outputs as u32).map(|queue| Output { ifindex: 2, queue, xps: Cpus::new() }).collect();
+            layout.programs = vec![program(threads, &[0])];
+            layout.net_permille = net_permille;
+            let strategy = [Strategy::Spread, Strategy::Affine, Strategy::Dedicate][strategy as usize];
+            (layout, Request { strategy, cpus: None, net })
+        })
+}
+
+proptest! {
+    #[test]
+    fn masks_are_never_empty_nor_of_cpus_that_may_not_be_used((layout, request) in layouts()) {
+        if let Ok(plan) = plan(&layout, &request) {
+            let usable: Cpus =
+                layout.cpus.iter().filter(|c| c.state == State::Usable).map(|c| c.id).collect();
+            prop_assert!(plan.settings.len() <= MOST);
+            for set in &plan.settings {
+                prop_assert!(set.to.is_subset(&usable), "{set:?}");
+                prop_assert!(!set.to.is_empty() || matches!(set.what, What::Rps { .. }), "{set:?}");
+                prop_assert!(set.from != set.to);
+            }
+            let mut whats: Vec<What> = plan.settings.iter().map(|s| s.what).collect();
+            whats.sort_unstable();
+            whats.dedup();
+            prop_assert_eq!(whats.len(), plan.settings.len(), "one setting twice");
+            if request.strategy == Strategy::Dedicate {
+                prop_assert!(plan.net.is_disjoint(&plan.host) && !plan.net.is_empty() && !plan.host.is_empty());
+            }
+        }
+    }
+
+    #[test]
+    fn the_plan_of_a_planned_host_is_empty((layout, request) in layouts()) {
+        if let Ok(first) = plan(&layout, &request) {
+            let again = plan(&apply(&layout, &first), &request);
+            prop_assert!(again.as_ref().is_ok_and(|p| p.settings.is_empty()), "{first:?}\n{again:?}");
+        }
+    }
+
+    /// It may tip what sat barely well enough; it does not tip it back.
+    #[test]
+    fn a_load_that_wavers_by_a_tenth_moves_nothing_twice((layout, request) in layouts(), wave in 0u64..100) {
+        let request = Request { strategy: Strategy::Affine, ..request };
+        let mut calm = layout;
+        for source in &mut calm.sources {
+            source.load *= 1000;
+            source.irq.iter_mut().for_each(|irq| irq.settable = true);
+        }
+        if let Ok(first) = plan(&calm, &request) {
+            let mut waved = apply(&calm, &first);
+            for (n, source) in waved.sources.iter_mut().enumerate() {
+                // Each by another share.
+                source.load = source.load * (1000 + (wave + 37 * n as u64) % 100) / 1000;
+            }
+            let mut back = apply(&waved, &plan(&waved, &request).unwrap());
+            back.sources.iter_mut().zip(&calm.sources).for_each(|(s, then)| s.load = then.load);
+            let again = plan(&back, &request).unwrap();
+            prop_assert!(again.settings.is_empty(), "{again:?}");
+        }
+    }
+
+    /// The same window again is no gain, and a change that loses everything is never kept.
+    #[test]
+    fn a_trial_keeps_only_what_helps(a in 2000u64..1_000_000, noise in 0u64..100, lost in 0u64..100_000) {
+        let m = |goodput, lost| Measured { packets: vec![(0, goodput), (1, goodput / 4)], goodput, lost };
+        let (first, second) = (m(a, lost), m(a * (1000 - noise) / 1000, lost));
+        prop_assert_eq!(judge(&first, &second, &second), Verdict::Same);
+        prop_assert_eq!(judge(&first, &second, &m(a / 10, lost + a)), Verdict::Worse);
+        prop_assert_eq!(judge(&m(a, 0), &m(a, 0), &m(a * 2, 0)), Verdict::Better);
+        prop_assert_eq!(judge(&first, &second, &m(0, 0)), Verdict::Unknown);
+    }
+}
+
+#[test]
+fn only_an_uneven_or_losing_host_is_tried() {
+    let usable = cpus(&[0, 1]);
+    let m = |a, b, lost| Measured { packets: vec![(0, a), (1, b)], goodput: a + b, lost };
+    assert!(candidates(&m(500, 0, 0), &usable, true).is_empty(), "too few packets to tell");
+    assert!(candidates(&m(60_000, 40_000, 0), &usable, true).is_empty(), "even enough");
+    assert_eq!(candidates(&m(90_000, 1_000, 0), &usable, false), [Strategy::Spread]);
+    assert_eq!(candidates(&m(60_000, 40_000, 50_000), &usable, true).len(), 3);
+    assert_eq!(m(90_000, 10_000, 0).hottest(), Some((0, 900)));
+}

@@ -1,0 +1,332 @@
+//! What the planner is told and what it answers.
+
+use std::collections::BTreeSet;
+use std::fmt;
+
+/// CPUs by number.
+pub type Cpus = BTreeSet<usize>;
+
+/// Whether a plan may use a CPU that is online.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    /// It may.
+    Usable,
+    /// Isolated at boot or by a cpuset: somebody keeps it free on purpose.
+    Isolated,
+    /// Not among the CPUs of this process's cpuset.
+    Forbidden,
+}
+
+/// A CPU that is online.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Cpu {
+    /// Its number.
+    pub id: usize,
+    /// The lowest CPU of its core: equal for siblings.
+    pub core: usize,
+    /// NUMA node, if there is more than none.
+    pub node: Option<u32>,
+    /// Whether it may be used.
+    pub state: State,
+}
+
+/// An interrupt of a source.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Irq {
+    /// Its number.
+    pub irq: u32,
+    /// Its CPUs may be changed; a managed one is the kernel's.
+    pub settable: bool,
+    /// CPUs that it may go to.
+    pub cpus: Cpus,
+}
+
+/// A thread, safe against reuse of its id.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Task {
+    /// Thread id.
+    pub tid: u32,
+    /// Start time, clock ticks since boot.
+    pub start: u64,
+    /// CPUs that it may run on.
+    pub cpus: Cpus,
+}
+
+/// One packet input.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Source {
+    /// `eth0/1`.
+    pub name: String,
+    /// Its interface.
+    pub ifindex: u32,
+    /// Its receive queue.
+    pub queue: u32,
+    /// NUMA node of the device.
+    pub node: Option<u32>,
+    /// Its interrupt, if it has one.
+    pub irq: Option<Irq>,
+    /// The thread of its NAPI, if it runs in one.
+    pub thread: Option<Task>,
+    /// CPUs that its packets are spread over; empty: off.
+    pub rps: Cpus,
+    /// Packets or interrupts per second; only ratios matter.
+    pub load: u64,
+}
+
+/// A transmit queue.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Output {
+    /// Its interface.
+    pub ifindex: u32,
+    /// Its number.
+    pub queue: u32,
+    /// CPUs whose senders use it; empty: any.
+    pub xps: Cpus,
+}
+
+/// A program that the user has named.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Program {
+    /// Process id.
+    pub pid: u32,
+    /// Command name.
+    pub name: String,
+    /// Its threads.
+    pub threads: Vec<Task>,
+}
+
+/// What the host has, and what was measured.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Layout {
+    /// CPUs that are online, ascending.
+    pub cpus: Vec<Cpu>,
+    /// Sources of the interfaces that the plan is for.
+    pub sources: Vec<Source>,
+    /// Their transmit queues.
+    pub outputs: Vec<Output>,
+    /// Programs that the plan is for.
+    pub programs: Vec<Program>,
+    /// CPU time of packet work, permille of one CPU, over all of them.
+    pub net_permille: u64,
+}
+
+/// How a host is laid out.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Strategy {
+    /// Receive work over all CPUs (BH-12).
+    #[default]
+    Spread,
+    /// Interrupt, softirq and program on one CPU (ES-07).
+    Affine,
+    /// Some CPUs for receive work, the others for programs (ES-08).
+    Dedicate,
+}
+
+impl Strategy {
+    /// Its name on the command line.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Strategy::Spread => "spread",
+            Strategy::Affine => "affine",
+            Strategy::Dedicate => "dedicate",
+        }
+    }
+}
+
+/// What is asked for.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Request {
+    /// How.
+    pub strategy: Strategy,
+    /// The only CPUs to use; `None`: all that may be used.
+    pub cpus: Option<Cpus>,
+    /// Net CPUs of [`Strategy::Dedicate`]; `None`: as many as today's packets need.
+    pub net: Option<usize>,
+}
+
+/// What a setting is of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum What {
+    /// CPUs of an interrupt.
+    Irq {
+        /// Its number.
+        irq: u32,
+    },
+    /// CPUs that a receive queue's packets are spread over.
+    Rps {
+        /// Interface.
+        ifindex: u32,
+        /// Receive queue.
+        queue: u32,
+    },
+    /// CPUs whose senders use a transmit queue.
+    Xps {
+        /// Interface.
+        ifindex: u32,
+        /// Transmit queue.
+        queue: u32,
+    },
+    /// CPUs of a thread, a program's or a NAPI's.
+    Task {
+        /// Thread id.
+        tid: u32,
+        /// Start time, clock ticks since boot.
+        start: u64,
+    },
+}
+
+/// One setting of a plan.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Set {
+    /// What is set.
+    pub what: What,
+    /// What it is.
+    pub from: Cpus,
+    /// What it is to be; empty only where that means "off".
+    pub to: Cpus,
+}
+
+/// Something that stays because it cannot be changed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Kept {
+    /// Its name.
+    pub what: String,
+    /// Because the kernel manages it.
+    pub managed: bool,
+}
+
+/// Where a source will be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Seat {
+    /// The source.
+    pub source: String,
+    /// The CPU where its packets come in.
+    pub cpu: usize,
+    /// CPUs that they are spread over.
+    pub rps: Cpus,
+}
+
+/// What is to be changed.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Plan {
+    /// How.
+    pub strategy: Strategy,
+    /// CPUs for receive work.
+    pub net: Cpus,
+    /// CPUs for programs; the same ones unless the strategy is to dedicate.
+    pub host: Cpus,
+    /// Where each source will be.
+    pub seats: Vec<Seat>,
+    /// Settings that have another value today.
+    pub settings: Vec<Set>,
+    /// What stays.
+    pub kept: Vec<Kept>,
+}
+
+impl Plan {
+    /// Adds a setting unless it has that value.
+    pub(super) fn set(&mut self, what: What, from: &Cpus, to: Cpus) {
+        if *from != to {
+            self.settings.push(Set { what, from: from.clone(), to });
+        }
+    }
+}
+
+/// Why there is no plan; each is one sentence with what to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Impossible {
+    /// Fewer than two CPUs may be used.
+    OneCpu {
+        /// That may be used.
+        usable: usize,
+        /// That are online.
+        online: usize,
+        /// That are isolated.
+        isolated: usize,
+        /// That the cpuset forbids.
+        forbidden: usize,
+    },
+    /// A CPU that was named is offline.
+    Offline {
+        /// The CPU.
+        cpu: usize,
+    },
+    /// A CPU that was named is isolated.
+    Isolated {
+        /// The CPU.
+        cpu: usize,
+    },
+    /// A CPU that was named is outside of the cpuset.
+    Forbidden {
+        /// The CPU.
+        cpu: usize,
+    },
+    /// No source to place.
+    NoSource,
+    /// Net CPUs that leave none for programs, or none at all.
+    NoHostCpu {
+        /// Asked for.
+        net: usize,
+        /// That may be used.
+        usable: usize,
+    },
+    /// An interrupt that cannot leave its CPU.
+    Managed {
+        /// The source.
+        source: String,
+        /// The interrupt.
+        irq: u32,
+        /// Its CPU.
+        cpu: usize,
+    },
+    /// More settings than a journal holds.
+    TooMany {
+        /// How many.
+        settings: usize,
+    },
+}
+
+impl fmt::Display for Impossible {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Impossible::OneCpu { usable, online, isolated, forbidden } => write!(
+                f,
+                "placing needs two CPUs and {usable} may be used ({online} online, {isolated} isolated, \
+                 {forbidden} outside of this cpuset); name others with --cpu, or add CPUs"
+            ),
+            Impossible::Offline { cpu } => {
+                write!(f, "CPU {cpu} is offline; set it online or leave it out of --cpu")
+            }
+            Impossible::Isolated { cpu } => {
+                write!(f, "CPU {cpu} is isolated, so somebody keeps it free; leave it out of --cpu")
+            }
+            Impossible::Forbidden { cpu } => {
+                write!(
+                    f,
+                    "CPU {cpu} is outside of this cpuset; run weir place on the host, or leave it out of --cpu"
+                )
+            }
+            Impossible::NoSource => {
+                f.write_str("no interface has a receive queue that can be placed; name another one")
+            }
+            Impossible::NoHostCpu { net, usable } => write!(
+                f,
+                "{net} net CPUs of {usable} leave {} for programs; give --net 1 to {}",
+                usable.saturating_sub(*net),
+                usable - 1
+            ),
+            Impossible::Managed { source, irq, cpu } => write!(
+                f,
+                "{source}: interrupt {irq} is managed by the kernel and cannot leave CPU {cpu}; use --strategy spread"
+            ),
+            Impossible::TooMany { settings } => {
+                write!(
+                    f,
+                    "{settings} settings would change, at most {} can; name fewer interfaces",
+                    super::MOST
+                )
+            }
+        }
+    }
+}

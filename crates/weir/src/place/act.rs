@@ -1,0 +1,222 @@
+//! Carries a plan out, or tries candidates one after the other.
+
+use super::look::{self, Looked, Window};
+use super::{name, text};
+use crate::cli::PlaceArgs;
+use crate::error::{failed, missing};
+use crate::out::{grouped, talk};
+use kern::change::{self, Change};
+use kern::cpus::CpuSet;
+use kern::journal::{self, Fate, Journal};
+use kern::settings::{Access, Setting, Value};
+use policy::place::{self, Plan, Request, Verdict, What};
+use serde::Serialize;
+use std::sync::atomic::AtomicBool;
+use std::time::{Duration, Instant};
+
+/// What queues and caches get before a new layout is measured.
+const SETTLE: Duration = Duration::from_millis(300);
+
+/// What became of it.
+#[derive(Default)]
+pub struct Outcome {
+    /// Settings that have been changed and are kept.
+    pub applied: usize,
+    /// Trials of auto.
+    pub trials: Vec<Trial>,
+}
+
+/// One trial.
+#[derive(Serialize)]
+pub struct Trial {
+    strategy: &'static str,
+    verdict: &'static str,
+    goodput_before: [u64; 2],
+    goodput_after: u64,
+    lost_before: [u64; 2],
+    lost_after: u64,
+    hottest_before: u64,
+    hottest_after: u64,
+}
+
+impl Outcome {
+    /// The last lines of the report.
+    pub fn text(&self, args: &PlaceArgs, changes: bool) -> String {
+        let mut text = String::new();
+        for trial in &self.trials {
+            text += &format!(
+                "trial of {}: {}; goodput {} and {} before, {} after; lost {} and {}, {}; hottest CPU {} %, {} %\n",
+                trial.strategy,
+                trial.verdict,
+                grouped(trial.goodput_before[0]),
+                grouped(trial.goodput_before[1]),
+                grouped(trial.goodput_after),
+                grouped(trial.lost_before[0]),
+                grouped(trial.lost_before[1]),
+                grouped(trial.lost_after),
+                (trial.hottest_before + 5) / 10,
+                (trial.hottest_after + 5) / 10,
+            );
+        }
+        text + &match (changes, self.applied) {
+            (false, _) if args.dry_run => "nothing was changed\n".to_owned(),
+            (false, _) => "nothing was changed; --apply makes the changes\n".to_owned(),
+            (true, 0) => "nothing is changed\n".to_owned(),
+            (true, n) => format!("{n} changed; put back with: weir undo\n"),
+        }
+    }
+}
+
+/// The plan's settings as the journal has them.
+pub fn changes(plan: &Plan) -> Vec<Change> {
+    let change = |set: &place::Set| {
+        let setting = match set.what {
+            What::Irq { irq } => Setting::IrqCpus { irq },
+            What::Rps { ifindex, queue } => Setting::RpsCpus { ifindex, queue },
+            What::Xps { ifindex, queue } => Setting::XpsCpus { ifindex, queue },
+            What::Task { tid, start } => Setting::TaskCpus { tid, start },
+        };
+        let new = Value::Cpus(set.to.iter().copied().collect::<CpuSet>());
+        Change { setting, queue: None, new, first: None }
+    };
+    plan.settings.iter().map(change).collect()
+}
+
+/// Refuses what would be taken back at once, or would take from a guard what it has set.
+pub fn permitted(args: &PlaceArgs, looked: &Looked, plan: &Plan) -> anyhow::Result<()> {
+    let irqs = plan.settings.iter().any(|set| matches!(set.what, What::Irq { .. }));
+    if let Some(rival) = looked.rivals.iter().find(|rival| irqs && rival.name == "irqbalance") {
+        return Err(missing(format!(
+            "irqbalance, pid {}, would move the interrupts back; stop it first, as systemctl stop irqbalance",
+            rival.pid
+        )));
+    }
+    for path in journal::paths(&args.journal_dir)? {
+        let Ok(journal) = Journal::load(&path) else { continue };
+        let ours = looked.interfaces.iter().any(|interface| interface.ifindex == journal.ifindex());
+        if ours && journal.is_here() && journal.owner().alive() {
+            return Err(failed(format!(
+                "{}: guarded by weir, pid {}, which has set some of this; stop it, place, and start it again",
+                journal.name(),
+                journal.owner().pid
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// The journal of the host, and whether it is a new one.
+pub fn claim(args: &PlaceArgs, access: &mut Access) -> anyhow::Result<(Journal, bool)> {
+    let journal = Journal::claim_host(&args.journal_dir, access).map_err(failed)?;
+    let fresh = journal.is_empty();
+    Ok((journal, fresh))
+}
+
+/// Carries the plan out: all of it, or nothing.
+pub fn apply(args: &PlaceArgs, access: &mut Access, looked: &Looked, plan: &Plan) -> anyhow::Result<Outcome> {
+    if plan.settings.is_empty() {
+        return Ok(Outcome::default());
+    }
+    permitted(args, looked, plan)?;
+    let (mut journal, fresh) = claim(args, access)?;
+    if let Err(err) = change::make(access, &mut journal, &changes(plan)) {
+        if fresh {
+            put_back(access, &journal)?;
+        }
+        return Err(failed(format!("{err}; everything is as before")));
+    }
+    Ok(Outcome { applied: plan.settings.len(), trials: Vec::new() })
+}
+
+/// Puts back all that is in the journal, says what is not as it was, and removes the journal.
+pub fn put_back(access: &mut Access, journal: &Journal) -> anyhow::Result<()> {
+    let outcomes = journal.restore(access);
+    for outcome in &outcomes {
+        match &outcome.fate {
+            Fate::Left { found, old } => talk(&format!(
+                "weir: {} {}: left at {found}, somebody else has set it; before weir it was {old}",
+                outcome.target, outcome.setting
+            )),
+            Fate::Failed { why } => talk(&format!("weir: {} {}: {why}", outcome.target, outcome.setting)),
+            _ => {}
+        }
+    }
+    if outcomes.iter().all(journal::Outcome::settled) {
+        journal.remove_from(access)?;
+        return Ok(());
+    }
+    Err(failed("not everything could be put back; run weir undo when the cause is gone"))
+}
+
+/// Tries one plan after the other and keeps the first that helps.
+pub fn trial(
+    args: &PlaceArgs,
+    access: &mut Access,
+    pids: &[u32],
+    requests: &[Request],
+    first: &Window,
+    stop: &AtomicBool,
+) -> anyhow::Result<Outcome> {
+    let mut outcome = Outcome::default();
+    let sleep = |length| crate::watch::sleep_until(Instant::now() + length, stop);
+    for request in requests {
+        let looked = look::look(access, &args.interfaces, pids, Some(first))?;
+        // Another candidate may be possible.
+        let Ok(plan) = place::plan(&looked.layout, request) else { continue };
+        if plan.settings.is_empty() {
+            continue;
+        }
+        permitted(args, &looked, &plan)?;
+        let before = [look::measure(&looked, args.r#for, sleep)?, look::measure(&looked, args.r#for, sleep)?];
+        let (mut journal, fresh) = claim(args, access)?;
+        if !fresh {
+            return Err(failed("this host is placed already; run weir undo, then try again"));
+        }
+        if let Err(err) = change::make(access, &mut journal, &changes(&plan)) {
+            put_back(access, &journal)?;
+            return Err(failed(format!("{err}; everything is as before")));
+        }
+        talk(&format!("weir: trying {}: {} settings", plan.strategy.name(), plan.settings.len()));
+        let after = match sleep(SETTLE) {
+            true => look::measure(&looked, args.r#for, sleep),
+            false => Err(failed("stopped by a signal")),
+        };
+        let after = match after {
+            Ok(after) => after,
+            Err(err) => {
+                put_back(access, &journal)?;
+                return Err(err);
+            }
+        };
+        let [a, b] = [&before[0].measured, &before[1].measured];
+        let verdict = place::judge(a, b, &after.measured);
+        let hottest = |m: &place::Measured| m.hottest().map_or(0, |(_, share)| share);
+        outcome.trials.push(Trial {
+            strategy: plan.strategy.name(),
+            verdict: match verdict {
+                Verdict::Better => "better, kept",
+                Verdict::Same => "nothing gained, undone",
+                Verdict::Worse => "worse, undone",
+                Verdict::Unknown => "the load has changed, undone",
+            },
+            goodput_before: [a.goodput, b.goodput],
+            goodput_after: after.measured.goodput,
+            lost_before: [a.lost, b.lost],
+            lost_after: after.measured.lost,
+            hottest_before: hottest(b),
+            hottest_after: hottest(&after.measured),
+        });
+        if verdict == Verdict::Better {
+            outcome.applied = plan.settings.len();
+            return Ok(outcome);
+        }
+        put_back(access, &journal)?;
+    }
+    Ok(outcome)
+}
+
+/// `task 4711 udp-sink affinity 0-1 -> 1`, for the log of `--watch`.
+pub fn shown(looked: &Looked, set: &place::Set) -> String {
+    let (target, label) = name(looked, set.what);
+    format!("{target} {label} {} -> {}", text::list(&set.from), text::list(&set.to))
+}

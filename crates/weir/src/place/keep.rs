@@ -1,0 +1,118 @@
+//! `--watch`: keeps a plan while interfaces, queues, NAPI threads and programs come and go.
+
+use super::{act, look};
+use crate::cli::PlaceArgs;
+use crate::error::missing;
+use crate::out::{Weight, talk, tell};
+use kern::change;
+use kern::journal::{Journal, MAX_ENTRIES};
+use kern::settings::{Access, Value};
+use policy::place::{self, Cpus, Plan, Request, Strategy, What};
+use std::collections::BTreeSet;
+use std::process::ExitCode;
+use std::sync::atomic::AtomicBool;
+use std::time::{Duration, Instant};
+
+/// Between two looks.
+const EVERY: Duration = Duration::from_secs(1);
+
+/// Keeps the plan until a signal comes, then puts everything back. Sources count alike: a plan that followed the load
+/// would move interrupts for every gust.
+pub fn run(
+    args: &PlaceArgs,
+    access: &mut Access,
+    strategy: Strategy,
+    stop: &AtomicBool,
+) -> anyhow::Result<ExitCode> {
+    let request = Request {
+        strategy,
+        cpus: args.cpu.as_ref().map(|cpus| cpus.iter().collect::<Cpus>()),
+        net: args.net.map(|net| net as usize),
+    };
+    let pids = look::pids(&args.programs)?;
+    let looked = look::look(access, &args.interfaces, &pids, None)?;
+    let plan = place::plan(&looked.layout, &request).map_err(missing)?;
+    act::permitted(args, &looked, &plan)?;
+    let (mut journal, _) = act::claim(args, access)?;
+    if let Err(err) = change::make(access, &mut journal, &act::changes(&plan)) {
+        act::put_back(access, &journal)?;
+        return Err(crate::error::failed(format!("{err}; everything is as before")));
+    }
+    talk(&format!(
+        "weir: keeping {} for {} sources: {} settings changed",
+        strategy.name(),
+        looked.layout.sources.len(),
+        plan.settings.len()
+    ));
+    let mut told = BTreeSet::new();
+    while crate::watch::sleep_until(Instant::now() + EVERY, stop) {
+        if let Err(err) = again(args, access, &request, &mut journal, &mut told) {
+            // The same trouble is told once, not each second.
+            let line = format!("weir: {err:#}");
+            if told.len() < MOST_TOLD && told.insert(line.clone()) {
+                tell(Weight::Warning, &line);
+            }
+        }
+    }
+    act::put_back(access, &journal)?;
+    talk("weir: everything is as before");
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Lines that are remembered as told.
+const MOST_TOLD: usize = 1024;
+
+fn again(
+    args: &PlaceArgs,
+    access: &mut Access,
+    request: &Request,
+    journal: &mut Journal,
+    told: &mut BTreeSet<String>,
+) -> anyhow::Result<()> {
+    // A program that has ended may come back under another id; that none is there is no error here.
+    let pids = look::pids(&args.programs).unwrap_or_default();
+    let names: Vec<String> = match args.interfaces.is_empty() {
+        true => Vec::new(),
+        false => {
+            let there = |name: &&String| kern::netns::index_of(name).is_ok();
+            args.interfaces.iter().filter(there).cloned().collect()
+        }
+    };
+    if names.is_empty() && !args.interfaces.is_empty() {
+        return Ok(());
+    }
+    let looked = look::look(access, &names, &pids, None)?;
+    let Ok(mut plan) = place::plan(&looked.layout, request) else { return Ok(()) };
+    let (others, ours): (Vec<_>, Vec<_>) =
+        plan.settings.drain(..).partition(|set| somebody_elses(journal, set));
+    for set in others {
+        let line = format!("weir: {}: somebody else has set it, left", act::shown(&looked, &set));
+        if told.len() < MOST_TOLD && told.insert(line.clone()) {
+            talk(&line);
+        }
+    }
+    plan.settings = ours;
+    if plan.settings.is_empty() {
+        return Ok(());
+    }
+    if journal.len() + plan.settings.len() > MAX_ENTRIES / 2 {
+        journal.forget_gone(access)?;
+    }
+    for set in &plan.settings {
+        talk(&format!("weir: {}", act::shown(&looked, set)));
+    }
+    Ok(change::make(access, journal, &act::changes(&plan))?)
+}
+
+/// It had a value of weir and has one now that is neither that nor the one from before: a queue or a device that was made
+/// anew has the latter.
+fn somebody_elses(journal: &Journal, set: &place::Set) -> bool {
+    let plan = Plan { settings: vec![set.clone()], ..Plan::default() };
+    let Some(change) = act::changes(&plan).pop() else { return false };
+    let found = Value::Cpus(set.from.iter().copied().collect());
+    let irq = matches!(set.what, What::Irq { .. });
+    // An interrupt is not made anew without its device, so the old value is somebody's wish too.
+    journal
+        .known(&change.setting, None)
+        .is_some_and(|(old, ours)| !ours.contains(&found) && (irq || *old != found))
+}

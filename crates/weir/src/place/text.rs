@@ -1,0 +1,201 @@
+//! The layout as a picture, what is wrong with it, and the plan.
+
+use super::look::{Looked, Window};
+use super::name;
+use crate::out::{Paint, count, grouped, shown};
+use policy::place::{Cpus, Plan, Source, Strategy, What};
+
+/// CPUs that stand side by side; of the others only those that do something are told below.
+const COLUMNS: usize = 16;
+
+/// `0-1,4`.
+pub fn list(cpus: &Cpus) -> String {
+    match cpus.is_empty() {
+        true => "none".into(),
+        false => cpus.iter().copied().collect::<kern::cpus::CpuSet>().to_string(),
+    }
+}
+
+fn percent(part: u64, whole: u64) -> String {
+    match whole {
+        0 => "-".into(),
+        _ => format!("{}%", (part.saturating_mul(1000) / whole + 5) / 10),
+    }
+}
+
+/// CPUs across, figures, sources and programs down.
+pub fn picture(looked: &Looked, window: &Window) -> String {
+    let cpus: Vec<usize> = looked.cpus.iter().map(|cpu| cpu.id).take(COLUMNS).collect();
+    let mut text = String::new();
+    let mut row = |what: &str, cell: &dyn Fn(usize) -> String| {
+        let cells: String = cpus.iter().map(|&cpu| format!(" {:>5}", cell(cpu))).collect();
+        text += &format!("{:<22}{}\n", shown(what), cells);
+    };
+    row("CPU", &|cpu| cpu.to_string());
+    let of = |id: usize| looked.cpus.iter().find(|cpu| cpu.id == id);
+    row("core", &|id| of(id).map_or(String::new(), |cpu| cpu.core.to_string()));
+    row("last cache", &|id| of(id).map_or(String::new(), |cpu| cpu.cache.to_string()));
+    if looked.cpus.iter().any(|cpu| cpu.node.is_some()) {
+        row("node", &|id| of(id).and_then(|cpu| cpu.node).map_or("-".into(), |n| n.to_string()));
+    }
+    if looked.cpus.iter().any(|cpu| cpu.isolated || !cpu.allowed) {
+        row("use", &|id| match of(id) {
+            Some(cpu) if cpu.isolated => "isol".into(),
+            Some(cpu) if !cpu.allowed => "cpuset".into(),
+            _ => "yes".into(),
+        });
+    }
+    let total = window.measured.total();
+    let packets =
+        |id: usize| window.measured.packets.iter().find(|(cpu, _)| *cpu == id).map_or(0, |(_, n)| *n);
+    row("packets, all of host", &|id| percent(packets(id), total));
+    let interrupts =
+        |id: usize| window.interrupts.values().map(|all| all.get(id).copied().unwrap_or(0)).sum::<u64>();
+    let all: u64 = window.interrupts.values().flatten().sum();
+    row("interrupts", &|id| percent(interrupts(id), all));
+    row("softirq time", &|id| percent(window.softirq.get(&id).copied().unwrap_or(0), 1000));
+    for source in &looked.layout.sources {
+        row(&label(source), &|id| mark(source, id));
+    }
+    for program in &looked.layout.programs {
+        let may = |id: usize| program.threads.iter().any(|thread| thread.cpus.contains(&id));
+        let here = |id: usize| window.ran_on.get(&program.pid) == Some(&id);
+        row(&format!("{} {}", program.name, program.pid), &|id| {
+            if here(id) {
+                "P"
+            } else if may(id) {
+                "p"
+            } else {
+                "."
+            }
+            .into()
+        });
+    }
+    if looked.cpus.len() > COLUMNS {
+        text += &format!("{} more CPUs: weir place --json\n", looked.cpus.len() - COLUMNS);
+    }
+    text + "I interrupt, T NAPI thread, R packets spread to (RPS), P ran there, p may run there\n"
+}
+
+fn label(source: &Source) -> String {
+    match (&source.thread, &source.irq) {
+        (Some(thread), _) => format!("{} thread {}", source.name, thread.tid),
+        (None, Some(irq)) if !irq.settable => format!("{} irq {} managed", source.name, irq.irq),
+        (None, Some(irq)) => format!("{} irq {}", source.name, irq.irq),
+        (None, None) => format!("{} as sender", source.name),
+    }
+}
+
+fn mark(source: &Source, cpu: usize) -> String {
+    let first = match (&source.thread, &source.irq) {
+        (Some(thread), _) if thread.cpus.contains(&cpu) => "T",
+        (None, Some(irq)) if irq.cpus.contains(&cpu) => "I",
+        _ => "",
+    };
+    let rps = if source.rps.contains(&cpu) { "R" } else { "" };
+    match (first, rps) {
+        ("", "") => ".".into(),
+        (a, b) => format!("{a}{b}"),
+    }
+}
+
+/// What is wrong with the layout, one line each.
+pub fn findings(looked: &Looked, window: &Window) -> Vec<String> {
+    let mut found = Vec::new();
+    let measured = &window.measured;
+    let total = measured.total();
+    let cpus = looked.cpus.len() as u64;
+    if total < policy::place::LEAST_PPS {
+        let least = policy::place::LEAST_PPS;
+        found.push(format!("{} packets/s arrive: fewer than {least}, so shares say little", grouped(total)));
+    }
+    if let Some((cpu, share)) = measured.hottest()
+        && share.saturating_mul(cpus) > 1500
+    {
+        // Jain's index, 1 when all CPUs do alike.
+        let squares: u128 = measured.packets.iter().map(|(_, n)| u128::from(*n).pow(2)).sum();
+        let even = u128::from(total).pow(2) * 100 / (squares.max(1) * measured.packets.len().max(1) as u128);
+        found.push(format!(
+            "CPU {cpu} takes {} % of {} packets/s; even were {} % (evenness {}.{:02} of 1)",
+            (share + 5) / 10,
+            grouped(total),
+            (100 + cpus / 2) / cpus.max(1),
+            even / 100,
+            even % 100
+        ));
+    }
+    let all: u64 = window.interrupts.values().flatten().sum();
+    if all >= 100 {
+        let per =
+            |cpu: usize| window.interrupts.values().map(|v| v.get(cpu).copied().unwrap_or(0)).sum::<u64>();
+        if let Some(cpu) = looked.cpus.iter().map(|c| c.id).max_by_key(|&id| per(id))
+            && per(cpu) * cpus * 10 > all * 15
+        {
+            found
+                .push(format!("CPU {cpu} has {} of the interrupts of these sources", percent(per(cpu), all)));
+        }
+    }
+    for program in &looked.layout.programs {
+        if let (Some(&cpu), true) = (window.ran_on.get(&program.pid), total > 0) {
+            let here = measured.packets.iter().find(|(id, _)| *id == cpu).map_or(0, |(_, n)| *n);
+            found.push(format!(
+                "{}, pid {}, ran on CPU {cpu}, which takes {} of the packets: if its packets are like all, {} of \
+                 them cross from one CPU to another",
+                shown(&program.name),
+                program.pid,
+                percent(here, total),
+                percent(total - here, total)
+            ));
+        }
+    }
+    if measured.loss() >= 10 {
+        found.push(format!(
+            "{} packets/s are lost, {} of those that arrive; weir explain says where",
+            grouped(measured.lost),
+            percent(measured.loss(), 1000)
+        ));
+    }
+    for rival in &looked.rivals {
+        found.push(format!("{}, pid {}, runs and sets such things itself", shown(&rival.name), rival.pid));
+    }
+    found
+}
+
+/// The plan, setting by setting.
+pub fn plan(looked: &Looked, plan: &Plan, paint: Paint) -> String {
+    let mut text = format!("plan: {}", plan.strategy.name());
+    if plan.strategy == Strategy::Dedicate {
+        text += &format!(", net CPUs {}, host CPUs {}", list(&plan.net), list(&plan.host));
+    }
+    text.push('\n');
+    for kept in &plan.kept {
+        text += &format!("  {:<24}stays: the kernel manages it\n", kept.what);
+    }
+    if plan.settings.is_empty() {
+        return text + "  nothing to change\n";
+    }
+    for set in &plan.settings {
+        let (target, label) = name(looked, set.what);
+        let off = |cpus: &Cpus| match set.what {
+            What::Rps { .. } | What::Xps { .. } if cpus.is_empty() => "off".into(),
+            _ => list(cpus),
+        };
+        let to = paint.cyan(&off(&set.to));
+        text += &format!("  {target:<24}{label:<14}{} -> {to}\n", off(&set.from));
+    }
+    text + &format!("  {}\n", count(plan.settings.len(), "setting"))
+}
+
+/// Share of the heaviest CPU that today's loads would give, permille; `None` without a load.
+pub fn expected(looked: &Looked, plan: &Plan) -> Option<(usize, u64)> {
+    let total: u64 = looked.layout.sources.iter().map(|source| source.load).sum();
+    let mut load = std::collections::BTreeMap::<usize, u64>::new();
+    for (source, seat) in looked.layout.sources.iter().zip(&plan.seats) {
+        let parts = seat.rps.len().max(1) as u64;
+        for &cpu in &seat.rps {
+            *load.entry(cpu).or_default() += source.load / parts;
+        }
+    }
+    let (cpu, most) = load.into_iter().max_by_key(|(cpu, n)| (*n, std::cmp::Reverse(*cpu)))?;
+    (total > 0).then(|| (cpu, most.saturating_mul(1000) / total))
+}
