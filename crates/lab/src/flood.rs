@@ -161,25 +161,32 @@ fn refuse_port(namespace: &Namespace) -> std::result::Result<(), String> {
     let iptables = format!("-w 5 -A INPUT -p udp --dport {CLOSED} -j DROP");
     let words = iptables.split_whitespace().map(str::to_owned).collect();
     let mut why = Vec::new();
-    for (tool, args) in [("nft", vec![nft]), ("iptables", words)] {
-        let places = ["/usr/sbin", "/sbin", "/usr/bin"].map(|place| Path::new(place).join(tool));
-        let Some(path) = places.iter().find(|path| path.is_file()) else {
-            why.push(format!("program {tool} not found"));
-            continue;
-        };
-        let mut command = Command::new(path);
-        command.args::<Vec<String>, _>(args);
-        match namespace.run(|| Ok(command.output())) {
-            Ok(Ok(output)) if output.status.success() => return Ok(()),
-            Ok(Ok(output)) => {
-                let text = String::from_utf8_lossy(&output.stderr);
-                why.push(format!("{tool}: {}", text.lines().next().unwrap_or_default()));
-            }
-            Ok(Err(e)) => why.push(format!("{tool}: {e}")),
-            Err(e) => why.push(format!("{tool}: {e}")),
+    for (name, args) in [("nft", vec![nft]), ("iptables", words)] {
+        match tool(namespace, name, args) {
+            Ok(()) => return Ok(()),
+            Err(text) => why.push(text),
         }
     }
     Err(format!("kind firewall: {}; apt-get install nftables", why.join(", ")))
+}
+
+/// Runs a system's tool in `namespace`; else what it says.
+pub(crate) fn tool(namespace: &Namespace, name: &str, args: Vec<String>) -> std::result::Result<(), String> {
+    let places = ["/usr/sbin", "/sbin", "/usr/bin"].map(|place| Path::new(place).join(name));
+    let Some(path) = places.iter().find(|path| path.is_file()) else {
+        return Err(format!("program {name} not found"));
+    };
+    let mut command = Command::new(path);
+    command.args::<Vec<String>, _>(args);
+    match namespace.run(|| Ok(command.output())) {
+        Ok(Ok(output)) if output.status.success() => Ok(()),
+        Ok(Ok(output)) => {
+            let text = String::from_utf8_lossy(&output.stderr);
+            Err(format!("{name}: {}", text.lines().next().unwrap_or_default()))
+        }
+        Ok(Err(e)) => Err(format!("{name}: {e}")),
+        Err(e) => Err(format!("{name}: {e}")),
+    }
 }
 
 #[cfg(test)]

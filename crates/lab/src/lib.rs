@@ -6,6 +6,7 @@
 
 mod arm;
 mod bursts;
+mod capture;
 mod clocked;
 mod consumer;
 mod control_traffic;
@@ -14,11 +15,13 @@ mod fair_sources;
 mod fairness;
 mod flood;
 mod frame;
+mod grid;
 mod guard;
 mod harm;
 mod innocents;
 mod ledger;
 mod livelock;
+mod many_consumers;
 mod mlfrr;
 mod onset;
 mod options;
@@ -31,6 +34,8 @@ mod router;
 mod search;
 mod shed;
 mod signal;
+mod sinks;
+mod small_buffers;
 mod syn_flood;
 mod takes;
 mod trial;
@@ -134,6 +139,21 @@ const EXPERIMENTS: &[ExperimentInfo] = &[
         takes: "about 3 minutes, --quick 1",
     },
     ExperimentInfo {
+        name: "many-consumers",
+        about: "32 programs, one flooded, one hung, one slow: what reaches the other 29",
+        takes: "about 3 minutes, --quick 1",
+    },
+    ExperimentInfo {
+        name: "small-buffers",
+        about: "receive buffers of 16 KiB to 4 MiB: what is lost in the socket after work was spent on it",
+        takes: "about 6 minutes, --quick 1",
+    },
+    ExperimentInfo {
+        name: "capture",
+        about: "a capture is open beside a flood: what it sees, what it costs the others",
+        takes: "about 5 minutes, --quick 1",
+    },
+    ExperimentInfo {
         name: "mlfrr",
         about: "the largest loss-free rate of hosts that are drawn: packets, work, sockets, queues, rivals, forward, guarded",
         takes: "about 15 minutes, --quick 3",
@@ -169,9 +189,16 @@ pub fn arms(experiment: &str, options: &Options) -> Vec<String> {
         "innocents" => innocents::ARMS.map(String::from).to_vec(),
         "syn-flood" => syn_flood::ARMS.map(String::from).to_vec(),
         "fair-sources" => fair_sources::ARMS.map(String::from).to_vec(),
+        "many-consumers" => names(many_consumers::arms(options.reserve)),
+        "small-buffers" => names(small_buffers::arms(options.reserve)),
+        "capture" => names(capture::arms(options.reserve)),
         "mlfrr" => mlfrr::hosts(options).into_iter().map(|host| host.name).collect(),
         _ => sweep(experiment).unwrap_or(&livelock::UDP).names(options),
     }
+}
+
+fn names(arms: Vec<Arm>) -> Vec<String> {
+    arms.into_iter().map(|arm| arm.name).collect()
 }
 
 /// Experiments that measure goodput over offered rate.
@@ -215,6 +242,9 @@ pub fn run(name: &str, options: &Options, progress: &mut dyn FnMut(Progress)) ->
         "innocents" => innocents::run(options, progress),
         "syn-flood" => syn_flood::run(options, progress),
         "fair-sources" => fair_sources::run(options, progress),
+        "many-consumers" => many_consumers::run(options, progress),
+        "small-buffers" => small_buffers::run(options, progress),
+        "capture" => capture::run(options, progress),
         "mlfrr" => mlfrr::run(options, progress),
         "shed-cost" => shed::run(options, progress),
         "burst-latency" => bursts::run(options, progress),
