@@ -9,6 +9,7 @@ mod bursts;
 mod capture;
 mod clocked;
 mod consumer;
+mod containers;
 mod control_traffic;
 mod error;
 mod fair_sources;
@@ -29,6 +30,7 @@ mod pairs;
 mod plan;
 mod probe;
 mod program;
+mod real_programs;
 mod rig;
 mod router;
 mod search;
@@ -154,6 +156,16 @@ const EXPERIMENTS: &[ExperimentInfo] = &[
         takes: "about 5 minutes, --quick 1",
     },
     ExperimentInfo {
+        name: "containers",
+        about: "a program beside one that is flooded, on the host and behind a bridge and a translation",
+        takes: "about 6 minutes, --quick 1",
+    },
+    ExperimentInfo {
+        name: "real-programs",
+        about: "nsd, rsyslog, nginx, haproxy, sshd and iperf3 of Debian serve a client beside a flood",
+        takes: "about 35 minutes, --quick 3",
+    },
+    ExperimentInfo {
         name: "mlfrr",
         about: "the largest loss-free rate of hosts that are drawn: packets, work, sockets, queues, rivals, forward, guarded",
         takes: "about 15 minutes, --quick 3",
@@ -192,6 +204,8 @@ pub fn arms(experiment: &str, options: &Options) -> Vec<String> {
         "many-consumers" => names(many_consumers::arms(options.reserve)),
         "small-buffers" => names(small_buffers::arms(options.reserve)),
         "capture" => names(capture::arms(options.reserve)),
+        "containers" => names(containers::arms(options.reserve)),
+        "real-programs" => names(real_programs::arms(options.reserve)),
         "mlfrr" => mlfrr::hosts(options).into_iter().map(|host| host.name).collect(),
         _ => sweep(experiment).unwrap_or(&livelock::UDP).names(options),
     }
@@ -245,6 +259,8 @@ pub fn run(name: &str, options: &Options, progress: &mut dyn FnMut(Progress)) ->
         "many-consumers" => many_consumers::run(options, progress),
         "small-buffers" => small_buffers::run(options, progress),
         "capture" => capture::run(options, progress),
+        "containers" => containers::run(options, progress),
+        "real-programs" => real_programs::run(options, progress),
         "mlfrr" => mlfrr::run(options, progress),
         "shed-cost" => shed::run(options, progress),
         "burst-latency" => bursts::run(options, progress),

@@ -96,6 +96,8 @@ const TAKES: &[(&str, &[Choice])] = &[
     ("many-consumers", &[Duration, Repeat, Arms, Guard, Rates, Seed]),
     ("small-buffers", &[Duration, Repeat, Arms, Work, Guard, Rates, Seed]),
     ("capture", &[Duration, Repeat, Arms, Guard, Kinds, Rates, Seed]),
+    ("containers", &[Duration, Repeat, Arms, Guard, Kinds, Rates, Seed]),
+    ("real-programs", &[Duration, Repeat, Arms, Guard, Kinds, Rates, Seed]),
     ("mlfrr", &[Arms, Seed]),
     ("shed-cost", &[Duration, Repeat, Guard, Seed]),
     ("burst-latency", &[Duration, Repeat, Rcvbuf, Work, Seed]),

@@ -24,7 +24,7 @@ struct Simulated {
 }
 
 /// Every experiment of the lab.
-const LAB: [(&str, Answer); 21] = [
+const LAB: [(&str, Answer); 23] = [
     (
         "livelock-udp",
         Answer::Runs(Simulated {
@@ -70,6 +70,8 @@ const LAB: [(&str, Answer); 21] = [
     ("many-consumers", Answer::Nearest("a host with many programs", "hung-consumer")),
     ("small-buffers", Answer::Nearest("a receive buffer on a host of today", "socket-buffer")),
     ("capture", Answer::Nearest("a capture", "hung-consumer")),
+    ("containers", Answer::Nearest("a container", "hung-consumer")),
+    ("real-programs", Answer::Nearest("a program of a distribution", "livelock-udp")),
     ("mlfrr", Answer::Nearest("a host that is drawn", "livelock-udp")),
     ("shed-cost", Answer::Nearest("the cost of a shed packet, which is a setting here,", "livelock-udp")),
     (
