@@ -200,7 +200,9 @@ pub(crate) fn every(pps: f64) -> u32 {
 fn load(bench: &Bench, rig: &Rig<'_>, flood: Option<(Flood, f64)>, phases: [Duration; 3]) -> Result<Load> {
     let input = &rig.inputs[0];
     let (asks, payload, flows) = match flood {
-        Some((Flood::Loud, _)) => (flood::senders(input).next(), Payload::Senders, u32::from(flood::SENDERS)),
+        Some((Flood::Loud | Flood::Spoofed, _)) => {
+            (flood::senders(input).next(), Payload::Senders, u32::from(flood::SENDERS))
+        }
         _ => (None, Payload::Stamp, PORTS),
     };
     let ends = ((asks.unwrap_or(input.peer), probe::ANSWERS), (input.address, probe::UDP));
