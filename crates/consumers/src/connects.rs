@@ -12,8 +12,8 @@ use crate::monotonic_ns;
 
 /// Most connections that wait for their answer; more are left out.
 const PENDING_MAX: usize = 4096;
-/// Bytes of a question.
-const QUESTION: [u8; 36] = [0; 36];
+/// A question that a server of web pages answers, and one that sends everything back.
+const QUESTION: [u8; 35] = *b"GET / HTTP/1.1\r\nHost: weir.test\r\n\r\n";
 
 /// What became of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

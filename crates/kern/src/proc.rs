@@ -111,6 +111,28 @@ pub(crate) fn parse_filter(line: &str) -> Option<FilterQueue> {
     Some(FilterQueue { queue, port, waiting, queue_full, socket_full, ids })
 }
 
+/// A packet socket (`AF_PACKET`) of the caller's network namespace.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct PacketSocket {
+    /// Ethernet type of the frames that it sees, 3 for every frame, 0 for none.
+    pub protocol: u16,
+    /// Index of its interface; 0: all.
+    pub ifindex: u32,
+}
+
+/// Packet sockets, at most those of the first 64 KiB of the kernel's list; none if there is no list.
+pub fn packet_sockets() -> Vec<PacketSocket> {
+    let path = "/proc/thread-self/net/packet";
+    read_limited(path, 65_536).unwrap_or_default().lines().filter_map(parse_packet).collect()
+}
+
+fn parse_packet(line: &str) -> Option<PacketSocket> {
+    // Address, references, type, protocol in hex, interface.
+    let mut fields = line.split_ascii_whitespace().skip(3);
+    let protocol = u16::from_str_radix(fields.next()?, 16).ok()?;
+    Some(PacketSocket { protocol, ifindex: fields.next()?.parse().ok()? })
+}
+
 /// UDP sockets of the caller's network namespace, IPv4 then IPv6; with `port` only those bound to it.
 pub fn udp_sockets(port: Option<u16>) -> Result<Vec<UdpSocket>> {
     udp_sockets_of(Path::new(PROC), "thread-self", port, MAX_SOCKETS)
@@ -285,6 +307,15 @@ mod tests {
         let want =
             FilterQueue { queue: 7, port: 31621, waiting: 200, queue_full: 5, socket_full: 7, ids: 90000 };
         assert_eq!(parse_filters(text), [want]);
+    }
+
+    #[test]
+    fn packet_sockets_are_parsed() {
+        let line = "ffff8880 3      3    0003   7     1 0      0      81234";
+        assert_eq!(parse_packet(line), Some(PacketSocket { protocol: 3, ifindex: 7 }));
+        let head = "sk               RefCnt Type Proto  Iface R Rmem   User   Inode";
+        assert_eq!(parse_packet(head), None);
+        assert_eq!(parse_packet("1 2 3"), None);
     }
 
     #[test]

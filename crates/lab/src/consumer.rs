@@ -434,7 +434,7 @@ impl Nsd {
     }
 }
 
-fn configure(directory: &Path, rig: &Rig<'_>) -> std::io::Result<()> {
+pub(crate) fn configure(directory: &Path, rig: &Rig<'_>) -> std::io::Result<()> {
     fs::DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
     let d = directory.display();
     let address = rig.inputs[0].address;

@@ -29,6 +29,12 @@ pub fn senders(input: &Input) -> impl Iterator<Item = Ipv4Addr> {
     (1..=SENDERS).map(move |n| Ipv4Addr::new(a, b, c, d + n))
 }
 
+/// The address that [`Flood::Blocklisted`] comes from.
+fn refused(input: &Input) -> Ipv4Addr {
+    let [a, b, c, _] = input.peer.octets();
+    Ipv4Addr::new(a, b, c, 77)
+}
+
 /// What floods the host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Flood {
@@ -48,6 +54,12 @@ pub enum Flood {
     Firewall,
     /// UDP from one address for the very server that is asked: of the experiment `fair-sources` alone.
     Loud,
+    /// The same from the address of one of 20 that ask: a resolver's address that is spoofed.
+    Spoofed,
+    /// UDP for the very server that is asked, from an address that the host's firewall refuses.
+    Blocklisted,
+    /// UDP from port 53, as answers of a resolver come, which are protected by default, for a port that nobody has.
+    Reflection,
 }
 
 impl Flood {
@@ -61,6 +73,8 @@ impl Flood {
         Flood::Fragments,
         Flood::Firewall,
     ];
+    /// What somebody does who knows the gate: only if they are named.
+    pub const ATTACKS: [Flood; 3] = [Flood::Spoofed, Flood::Blocklisted, Flood::Reflection];
     /// Those of a quick run.
     pub const QUICK: [Flood; 2] = [Flood::Reader, Flood::ClosedPort];
 
@@ -76,6 +90,9 @@ impl Flood {
             Flood::Fragments => "fragments",
             Flood::Firewall => "firewall",
             Flood::Loud => "loud",
+            Flood::Spoofed => "spoofed",
+            Flood::Blocklisted => "blocklisted",
+            Flood::Reflection => "reflection",
         }
     }
 
@@ -85,8 +102,10 @@ impl Flood {
     /// About the first that is unknown.
     pub fn named(names: &[String]) -> Result<Vec<Flood>> {
         let one = |name: &String| {
-            Flood::ALL.into_iter().find(|flood| flood.name() == name).ok_or_else(|| {
-                let known = Flood::ALL.map(Flood::name).join(", ");
+            let mut all = Flood::ALL.into_iter().chain(Flood::ATTACKS);
+            all.clone().find(|flood| flood.name() == name).ok_or_else(|| {
+                let first = all.next().map_or("", Flood::name);
+                let known = all.fold(first.to_string(), |list, flood| list + ", " + flood.name());
                 Error::Usage(format!("--kind {name}: no such kind of flood; there are {known}"))
             })
         };
@@ -103,10 +122,15 @@ impl Flood {
     #[must_use]
     pub fn target(self, input: &Input) -> Target {
         let End { mac, .. } = &input.near;
-        let source = (input.peer, FIRST_FLOW);
+        let source = match self {
+            Flood::Spoofed => (senders(input).next().unwrap_or(input.peer), FIRST_FLOW),
+            Flood::Blocklisted => (refused(input), FIRST_FLOW),
+            Flood::Reflection => (input.peer, 53),
+            _ => (input.peer, FIRST_FLOW),
+        };
         let port = match self {
             Flood::Reader | Flood::Hung => Kind::Sink.port(),
-            Flood::Loud => probe::UDP,
+            Flood::Loud | Flood::Spoofed | Flood::Blocklisted => probe::UDP,
             _ => CLOSED,
         };
         let address = if self == Flood::OtherHost { ELSEWHERE } else { input.address };
@@ -115,10 +139,12 @@ impl Flood {
             Flood::SynClosed => (frame::syn(*mac, to, ends.0, ends.1), Payload::Tcp),
             Flood::Fragments => (frame::fragment(*mac, to, ends.0, ends.1), Payload::Fragment),
             // Whatever answers it, this is the number of no question.
-            Flood::Loud => (frame::udp(*mac, to, ends.0, ends.1, &[0xff; 18]), Payload::Fixed),
+            Flood::Loud | Flood::Spoofed | Flood::Blocklisted => {
+                (frame::udp(*mac, to, ends.0, ends.1, &[0xff; 18]), Payload::Fixed)
+            }
             _ => (frame::udp(*mac, to, ends.0, ends.1, &[0; 18]), Payload::Stamp),
         };
-        Target { frame, payload, flows: FLOWS }
+        Target { frame, payload, flows: if self == Flood::Reflection { 1 } else { FLOWS } }
     }
 
     /// Gives the host what the flood meets there.
@@ -130,7 +156,15 @@ impl Flood {
             // A new namespace takes the setting of the machine.
             Flood::OtherHost => Ok(rig.host.run(|| counters::set_sysctl("net/ipv4/ip_forward", "0"))?),
             Flood::Firewall => refuse_port(&rig.host).map_err(Error::Missing),
-            Flood::Loud => {
+            Flood::Blocklisted => {
+                let rule = format!(
+                    "add table inet lab; add chain inet lab in {{ type filter hook input priority 0; }}; \
+                     add rule inet lab in ip saddr {} drop",
+                    refused(&rig.inputs[0])
+                );
+                tool(&rig.host, "nft", vec![rule]).map_err(Error::Missing)
+            }
+            Flood::Loud | Flood::Spoofed => {
                 let input = &rig.inputs[0];
                 let known = |address| link::neighbour(input.far.index, address, input.near.mac);
                 Ok(rig.host.run(|| senders(input).try_for_each(known))?)
@@ -161,25 +195,32 @@ fn refuse_port(namespace: &Namespace) -> std::result::Result<(), String> {
     let iptables = format!("-w 5 -A INPUT -p udp --dport {CLOSED} -j DROP");
     let words = iptables.split_whitespace().map(str::to_owned).collect();
     let mut why = Vec::new();
-    for (tool, args) in [("nft", vec![nft]), ("iptables", words)] {
-        let places = ["/usr/sbin", "/sbin", "/usr/bin"].map(|place| Path::new(place).join(tool));
-        let Some(path) = places.iter().find(|path| path.is_file()) else {
-            why.push(format!("program {tool} not found"));
-            continue;
-        };
-        let mut command = Command::new(path);
-        command.args::<Vec<String>, _>(args);
-        match namespace.run(|| Ok(command.output())) {
-            Ok(Ok(output)) if output.status.success() => return Ok(()),
-            Ok(Ok(output)) => {
-                let text = String::from_utf8_lossy(&output.stderr);
-                why.push(format!("{tool}: {}", text.lines().next().unwrap_or_default()));
-            }
-            Ok(Err(e)) => why.push(format!("{tool}: {e}")),
-            Err(e) => why.push(format!("{tool}: {e}")),
+    for (name, args) in [("nft", vec![nft]), ("iptables", words)] {
+        match tool(namespace, name, args) {
+            Ok(()) => return Ok(()),
+            Err(text) => why.push(text),
         }
     }
     Err(format!("kind firewall: {}; apt-get install nftables", why.join(", ")))
+}
+
+/// Runs a system's tool in `namespace`; else what it says.
+pub(crate) fn tool(namespace: &Namespace, name: &str, args: Vec<String>) -> std::result::Result<(), String> {
+    let places = ["/usr/sbin", "/sbin", "/usr/bin"].map(|place| Path::new(place).join(name));
+    let Some(path) = places.iter().find(|path| path.is_file()) else {
+        return Err(format!("program {name} not found"));
+    };
+    let mut command = Command::new(path);
+    command.args::<Vec<String>, _>(args);
+    match namespace.run(|| Ok(command.output())) {
+        Ok(Ok(output)) if output.status.success() => Ok(()),
+        Ok(Ok(output)) => {
+            let text = String::from_utf8_lossy(&output.stderr);
+            Err(format!("{name}: {}", text.lines().next().unwrap_or_default()))
+        }
+        Ok(Err(e)) => Err(format!("{name}: {e}")),
+        Err(e) => Err(format!("{name}: {e}")),
+    }
 }
 
 #[cfg(test)]

@@ -213,7 +213,13 @@ fn throughput(
     })
 }
 
-fn child(bench: &Bench, path: &Path, args: &[String], ns: &Namespace, cpu: usize) -> Result<Leashed> {
+pub(crate) fn child(
+    bench: &Bench,
+    path: &Path,
+    args: &[String],
+    ns: &Namespace,
+    cpu: usize,
+) -> Result<Leashed> {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let mut command = Command::new(path);
     command.args(args).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
@@ -222,7 +228,7 @@ fn child(bench: &Bench, path: &Path, args: &[String], ns: &Namespace, cpu: usize
 }
 
 /// What a client prints until it ends.
-fn output(mut client: Leashed, name: &str, seconds: u32) -> Result<String> {
+pub(crate) fn output(mut client: Leashed, name: &str, seconds: u32) -> Result<String> {
     let mut out = client.child.stdout.take().ok_or_else(|| Error::program(name, "no pipe"))?;
     let (sender, text) = mpsc::channel();
     std::thread::spawn(move || {
@@ -235,7 +241,7 @@ fn output(mut client: Leashed, name: &str, seconds: u32) -> Result<String> {
     text.recv_timeout(patience).map_err(|_| Error::program(name, format!("does not end in {patience:?}")))
 }
 
-fn words(text: &str) -> Vec<String> {
+pub(crate) fn words(text: &str) -> Vec<String> {
     text.split_whitespace().map(str::to_string).collect()
 }
 
@@ -257,7 +263,7 @@ fn iperf(bench: &Bench, programs: &Programs, rig: &Rig<'_>, seconds: u32, revers
 }
 
 /// Waits until something listens on a TCP port of the host.
-fn listens(rig: &Rig<'_>, port: &str, bench: &Bench) -> Result<()> {
+pub(crate) fn listens(rig: &Rig<'_>, port: &str, bench: &Bench) -> Result<()> {
     let hex = format!(":{:04X}", port.parse::<u16>().unwrap_or(0));
     for _ in 0..300 {
         let table =

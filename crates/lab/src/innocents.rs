@@ -11,13 +11,16 @@ use kern::wire::source::{ANSWERS, Class, Load, Payload, Phase, Rare, Target};
 use kern::wire::tasks;
 use nix::sys::signal::{Signal, kill};
 use results::{Document, Id, Line, Mark, Panel, Relation, Role, Scale, Verdict, stats};
+use serde_json::Value;
 
 use crate::arm::{self, Arm, Host};
 use crate::consumer::Report;
 use crate::flood::{self, Flood};
+use crate::guard::Guard;
 use crate::livelock;
 use crate::options::Options;
 use crate::plan::{self, Progress, Runner, result_of};
+use crate::program::Program;
 use crate::rig::{HOP_QUEUE, Rig, Wiring};
 use crate::trial::{self, Bench, Scene, Shares, burst};
 use crate::{Error, Result, control_traffic, frame, probe, shed};
@@ -76,6 +79,10 @@ pub(crate) struct Trial {
     /// Share of the host CPU, in percent.
     pub(crate) idle: f64,
     pub(crate) void: Option<String>,
+    /// Frames of the whole load, and the questions among them.
+    pub(crate) sent: u64,
+    /// See `sent`.
+    pub(crate) questions: u64,
 }
 
 fn arms(options: &Options) -> Result<Vec<Arm>> {
@@ -181,7 +188,7 @@ pub fn run(options: &Options, progress: &mut dyn FnMut(Progress)) -> Result<Docu
 
 /// Questions every so many frames. A number without a common factor with the burst, so that they stand at every place of
 /// a burst in turn: the last frames of one meet a fuller ring.
-fn every(pps: f64) -> u32 {
+pub(crate) fn every(pps: f64) -> u32 {
     fn divisor(a: u32, b: u32) -> u32 {
         if b == 0 { a } else { divisor(b, a % b) }
     }
@@ -193,7 +200,9 @@ fn every(pps: f64) -> u32 {
 fn load(bench: &Bench, rig: &Rig<'_>, flood: Option<(Flood, f64)>, phases: [Duration; 3]) -> Result<Load> {
     let input = &rig.inputs[0];
     let (asks, payload, flows) = match flood {
-        Some((Flood::Loud, _)) => (flood::senders(input).next(), Payload::Senders, u32::from(flood::SENDERS)),
+        Some((Flood::Loud | Flood::Spoofed, _)) => {
+            (flood::senders(input).next(), Payload::Senders, u32::from(flood::SENDERS))
+        }
         _ => (None, Payload::Stamp, PORTS),
     };
     let ends = ((asks.unwrap_or(input.peer), probe::ANSWERS), (input.address, probe::UDP));
@@ -219,8 +228,20 @@ pub(crate) fn one(
     warm_up: Duration,
     window: Duration,
 ) -> Result<Trial> {
+    beside(bench, arm, flood, (warm_up, window), |_| Ok(None)).map(|(trial, ..)| trial)
+}
+
+/// The same with one more program, which is asked for its report after the load, as the guard for its status.
+pub(crate) fn beside(
+    bench: &Bench,
+    arm: &Arm,
+    flood: Option<(Flood, f64)>,
+    (warm_up, window): (Duration, Duration),
+    start: impl FnOnce(&Rig<'_>) -> Result<Option<Program>>,
+) -> Result<(Trial, Option<Value>, Option<Value>)> {
     let hogs = u32::from(flood.is_none());
     bench.stage(arm, &Scene { hogs, ..Scene::default() }, |rig, cast, _| {
+        let mut program = start(rig)?;
         let server = probe::server(bench, rig)?;
         bench.wire.watch(server.id(), Class::Consumer)?;
         if let Some((flood, _)) = flood {
@@ -257,6 +278,8 @@ pub(crate) fn one(
         };
         let sent = running.wait()?;
         let wire = rig.meter(|cpu| cpu == bench.cpus.wire)?.since(&wire_before);
+        let told = program.as_mut().map(|program| program.ask("report")).transpose()?;
+        let status = cast.guard.as_ref().and_then(Guard::ask);
         if hung {
             signal(Signal::SIGCONT)?;
         }
@@ -277,7 +300,7 @@ pub(crate) fn one(
             rate_missed_percent: Some((1.0 - offered_pps / asked_pps) * 100.0),
             ..results::Trial::default()
         };
-        Ok(Trial {
+        let trial = Trial {
             answered: 100.0 * waits.len() as f64 / (end - first).max(1) as f64,
             p50_us: stats::quantile(&waits, 0.5),
             p99_us: stats::quantile(&waits, 0.99),
@@ -285,7 +308,10 @@ pub(crate) fn one(
             goodput_pps: goodput.served as f64 / goodput.window_ns.max(1) as f64 * 1e9,
             idle: 100.0 * Shares::new(&from, &to, &report, 0).cpu.idle,
             void: trial::void(rig.wiring, &missed, &sent, &wire),
-        })
+            sent: sent.total(),
+            questions: sent.by_target[last],
+        };
+        Ok((trial, told, status))
     })
 }
 

@@ -6,19 +6,23 @@
 
 mod arm;
 mod bursts;
+mod capture;
 mod clocked;
 mod consumer;
+mod containers;
 mod control_traffic;
 mod error;
 mod fair_sources;
 mod fairness;
 mod flood;
 mod frame;
+mod grid;
 mod guard;
 mod harm;
 mod innocents;
 mod ledger;
 mod livelock;
+mod many_consumers;
 mod mlfrr;
 mod onset;
 mod options;
@@ -26,11 +30,14 @@ mod pairs;
 mod plan;
 mod probe;
 mod program;
+mod real_programs;
 mod rig;
 mod router;
 mod search;
 mod shed;
 mod signal;
+mod sinks;
+mod small_buffers;
 mod syn_flood;
 mod takes;
 mod trial;
@@ -134,6 +141,31 @@ const EXPERIMENTS: &[ExperimentInfo] = &[
         takes: "about 3 minutes, --quick 1",
     },
     ExperimentInfo {
+        name: "many-consumers",
+        about: "32 programs, one flooded, one hung, one slow: what reaches the other 29",
+        takes: "about 3 minutes, --quick 1",
+    },
+    ExperimentInfo {
+        name: "small-buffers",
+        about: "receive buffers of 16 KiB to 4 MiB: what is lost in the socket after work was spent on it",
+        takes: "about 6 minutes, --quick 1",
+    },
+    ExperimentInfo {
+        name: "capture",
+        about: "a capture is open beside a flood: what it sees, what it costs the others",
+        takes: "about 5 minutes, --quick 1",
+    },
+    ExperimentInfo {
+        name: "containers",
+        about: "a program beside one that is flooded, on the host and behind a bridge and a translation",
+        takes: "about 6 minutes, --quick 1",
+    },
+    ExperimentInfo {
+        name: "real-programs",
+        about: "nsd, rsyslog, nginx, haproxy, sshd and iperf3 of Debian serve a client beside a flood",
+        takes: "about 35 minutes, --quick 3",
+    },
+    ExperimentInfo {
         name: "mlfrr",
         about: "the largest loss-free rate of hosts that are drawn: packets, work, sockets, queues, rivals, forward, guarded",
         takes: "about 15 minutes, --quick 3",
@@ -169,9 +201,18 @@ pub fn arms(experiment: &str, options: &Options) -> Vec<String> {
         "innocents" => innocents::ARMS.map(String::from).to_vec(),
         "syn-flood" => syn_flood::ARMS.map(String::from).to_vec(),
         "fair-sources" => fair_sources::ARMS.map(String::from).to_vec(),
+        "many-consumers" => names(many_consumers::arms(options.reserve)),
+        "small-buffers" => names(small_buffers::arms(options.reserve)),
+        "capture" => names(capture::arms(options.reserve)),
+        "containers" => names(containers::arms(options.reserve)),
+        "real-programs" => names(real_programs::arms(options.reserve)),
         "mlfrr" => mlfrr::hosts(options).into_iter().map(|host| host.name).collect(),
         _ => sweep(experiment).unwrap_or(&livelock::UDP).names(options),
     }
+}
+
+fn names(arms: Vec<Arm>) -> Vec<String> {
+    arms.into_iter().map(|arm| arm.name).collect()
 }
 
 /// Experiments that measure goodput over offered rate.
@@ -215,6 +256,11 @@ pub fn run(name: &str, options: &Options, progress: &mut dyn FnMut(Progress)) ->
         "innocents" => innocents::run(options, progress),
         "syn-flood" => syn_flood::run(options, progress),
         "fair-sources" => fair_sources::run(options, progress),
+        "many-consumers" => many_consumers::run(options, progress),
+        "small-buffers" => small_buffers::run(options, progress),
+        "capture" => capture::run(options, progress),
+        "containers" => containers::run(options, progress),
+        "real-programs" => real_programs::run(options, progress),
         "mlfrr" => mlfrr::run(options, progress),
         "shed-cost" => shed::run(options, progress),
         "burst-latency" => bursts::run(options, progress),

@@ -73,6 +73,7 @@ impl<'a> Runner<'a> {
             let _ = std::fs::remove_file(format!("/run/{name}.status"));
             let _ = std::fs::remove_dir_all(format!("/run/{name}-nsd"));
             let _ = std::fs::remove_dir_all(format!("/run/{name}-nginx"));
+            let _ = std::fs::remove_dir_all(format!("/run/{name}-real"));
         }
         let affinity = nix::sched::sched_getaffinity(nix::unistd::Pid::from_raw(0)).unwrap_or_default();
         tasks::pin(0, cpus.wire)?;

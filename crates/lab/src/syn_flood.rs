@@ -30,7 +30,7 @@ const PORTS: [u16; 2] = [8080, 8081];
 /// Time between two connections to each of them.
 const EVERY_US: u32 = 10_000;
 /// Where the flood says it comes from: nobody there answers, and nobody resets what the host answers.
-const NOWHERE: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 77);
+pub(crate) const NOWHERE: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 77);
 /// Its source ports, counted up from the first: each SYN asks for another connection.
 const FLOWS: u32 = 40_000;
 const FIRST_FLOW: u16 = 20_000;
@@ -65,6 +65,14 @@ impl Flood {
         let frame = make(input.near.mac, input.far.mac, ends.0, ends.1);
         Target { frame, payload: Payload::Tcp, flows: FLOWS }
     }
+}
+
+/// SYNs for a port, each of a connection of its own.
+pub(crate) fn syns(rig: &Rig<'_>, port: u16) -> Target {
+    let input = &rig.inputs[0];
+    let ends = ((NOWHERE, FIRST_FLOW), (input.address, port));
+    let frame = frame::syn(input.near.mac, input.far.mac, ends.0, ends.1);
+    Target { frame, payload: Payload::Tcp, flows: FLOWS }
 }
 
 /// Connections to one listener.

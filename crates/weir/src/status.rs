@@ -158,8 +158,20 @@ pub struct Interface {
     pub drops_total: BTreeMap<String, u64>,
     /// Packets between the device and a consumer when the interval ended.
     pub in_flight: Option<u64>,
+    /// Captures on it.
+    pub taps: Taps,
     /// Its sources.
     pub sources: Vec<Source>,
+}
+
+/// Packet sockets (tcpdump, a DHCP client) that see the frames of an interface, but not those that are shed before.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Taps {
+    /// Open now.
+    pub open: u64,
+    /// Frames shed while one was open, since the guard started.
+    pub missed: u64,
 }
 
 /// One source.

@@ -26,7 +26,7 @@
 /* Iterations of the pacing loop, about 25 ns each: bounds one wait to some 200 ms. */
 #define WAIT_MAX (8 << 20)
 
-enum kind { KIND_STAMP = 0, KIND_DNS = 1, KIND_FIXED = 2, KIND_TCP = 3, KIND_FRAGMENT = 4, KIND_SENDERS = 5 };
+enum kind { KIND_STAMP = 0, KIND_DNS = 1, KIND_FIXED = 2, KIND_TCP = 3, KIND_FRAGMENT = 4, KIND_SENDERS = 5, KIND_PORTS = 6 };
 
 /* A stretch of constant rate. step is the time between two frames, 0 for as fast as possible. */
 struct phase {
@@ -245,11 +245,13 @@ int wire_source(struct xdp_md *ctx)
 			id = bpf_htons((__u16)(bpf_ntohs(address) + flow));
 			*(__u16 *)(data + 24) = checksum_after(*(__u16 *)(data + 24), address, id);
 			*(__u16 *)(data + 28) = id;
+		} else if (tg->kind == KIND_PORTS) {
+			*(__u16 *)(data + 36) = bpf_htons((__u16)(bpf_ntohs(*(__u16 *)(data + 36)) + flow));
 		}
 	}
 	if (tg->kind == KIND_DNS) {
 		*(__u16 *)(data + 42) = bpf_htons((__u16)st->sent[t]);
-	} else if (tg->kind == KIND_STAMP || tg->kind == KIND_SENDERS) {
+	} else if (tg->kind == KIND_STAMP || tg->kind == KIND_SENDERS || tg->kind == KIND_PORTS) {
 		*(__u64 *)(data + 42) = st->now_ns;
 		*(__u64 *)(data + 50) = st->sent[t];
 	} else if (tg->kind == KIND_FRAGMENT) {

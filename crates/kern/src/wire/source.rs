@@ -50,6 +50,8 @@ pub enum Payload {
     Stamp,
     /// The same, and each flow has a source address of its own too, counted up as its port is. Without a checksum of UDP.
     Senders,
+    /// As [`Payload::Stamp`], and each flow has a destination port of its own too, counted up from the frame's own.
+    Ports,
     /// The frame's own payload, with a DNS id that counts.
     Dns,
     /// The frame as it is, so that its checksum stays right: TCP, IPv6.
@@ -183,6 +185,7 @@ impl Load {
                 Payload::Tcp => 3,
                 Payload::Fragment => 4,
                 Payload::Senders => 5,
+                Payload::Ports => 6,
             };
             to.flows = from.flows.clamp(1, 60_000);
             to.port = u32::from(u16::from_be_bytes([from.frame[34], from.frame[35]]));

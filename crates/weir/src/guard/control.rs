@@ -42,6 +42,7 @@ use super::sessions::Sessions;
 use super::source::Source;
 use super::start::{Signals, allowed_cpus, dry_run, load, resolve};
 use super::supervisor::Supervisor;
+use super::taps::Taps;
 use super::{clock, cpuclaim, sched};
 use crate::error::{failed, missing};
 use crate::options::GuardOptions;
@@ -114,6 +115,8 @@ pub struct Control {
     near: Near,
     /// What the gate knows to be nobody's.
     pub gate: Gate,
+    /// What captures miss.
+    pub taps: Taps,
     sessions: Sessions,
     /// Interfaces whose packets are evidence when a socket refuses them, as BPF knows them.
     evident: BTreeSet<u32>,
@@ -180,6 +183,7 @@ pub fn run(opts: GuardOptions) -> anyhow::Result<ExitCode> {
         thorough_at: 0,
         near: Near::new(possible),
         gate,
+        taps: Taps::default(),
         sessions: Sessions::default(),
         evident: BTreeSet::new(),
         reports: mpsc::sync_channel(REPORTS_MAX),
@@ -343,6 +347,7 @@ impl Control {
             }
         }
         self.consumers.name();
+        self.look_at_taps();
         if thorough || self.has_filters {
             self.look_for_filters();
         }

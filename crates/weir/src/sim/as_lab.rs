@@ -24,7 +24,7 @@ struct Simulated {
 }
 
 /// Every experiment of the lab.
-const LAB: [(&str, Answer); 18] = [
+const LAB: [(&str, Answer); 23] = [
     (
         "livelock-udp",
         Answer::Runs(Simulated {
@@ -67,6 +67,11 @@ const LAB: [(&str, Answer); 18] = [
     ("innocents", Answer::Nearest("an innocent beside a flood", "hung-consumer")),
     ("syn-flood", Answer::Nearest("a flood over TCP", "hung-consumer")),
     ("fair-sources", Answer::Nearest("several senders to one socket", "fairness")),
+    ("many-consumers", Answer::Nearest("a host with many programs", "hung-consumer")),
+    ("small-buffers", Answer::Nearest("a receive buffer on a host of today", "socket-buffer")),
+    ("capture", Answer::Nearest("a capture", "hung-consumer")),
+    ("containers", Answer::Nearest("a container", "hung-consumer")),
+    ("real-programs", Answer::Nearest("a program of a distribution", "livelock-udp")),
     ("mlfrr", Answer::Nearest("a host that is drawn", "livelock-udp")),
     ("shed-cost", Answer::Nearest("the cost of a shed packet, which is a setting here,", "livelock-udp")),
     (

@@ -50,6 +50,12 @@ fn sources(text: &mut String, status: &Status, seconds: f64, paint: Paint) {
         if interface.state != "guarded" {
             *text += &format!("{:<20}{}\n", shown(&interface.name), paint.red(&shown(&interface.state)));
         }
+        if interface.taps.open > 0 {
+            let (open, missed) = (interface.taps.open, grouped(interface.taps.missed));
+            let who = if open == 1 { "1 capture does" } else { &*format!("{open} captures do") };
+            let line = format!("{}: {who} not see what is shed, {missed} so far", shown(&interface.name));
+            *text += &format!("{}\n", wrap(&line, 2));
+        }
         for source in &interface.sources {
             let mode = format!("{:<10}", shown(&source.mode));
             let mode = if source.mode == "interrupt" { mode } else { paint.cyan(&mode) };

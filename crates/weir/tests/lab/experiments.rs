@@ -136,3 +136,75 @@ fn shed_cost_compares_with_a_bare_drop_root() {
         assert!(dropped.marks.iter().all(|m| m.y > 95.0), "{bare} lets frames through: {dropped:?}");
     }
 }
+
+/// Panels by title, each with so many lines of finite shares from 0 to 100.
+fn shares<'a>(document: &'a Document, title: &str, lines: usize) -> Vec<&'a results::Mark> {
+    let panel = document.panels.iter().find(|p| p.title == title).unwrap();
+    assert_eq!(panel.lines.len(), lines, "{panel:?}");
+    let marks: Vec<_> = panel.lines.iter().flat_map(|l| &l.marks).collect();
+    assert!(marks.iter().all(|m| (0.0..=100.0).contains(&m.y)), "{panel:?}");
+    marks
+}
+
+/// How much reaches them is the experiment's claim; that anything does shows that it arrives where it is counted.
+#[test]
+fn of_many_programs_the_others_are_reached_root() {
+    if !possible("of_many_programs_the_others_are_reached_root") {
+        return;
+    }
+    let _alone = alone();
+    let document = run("many-consumers", "--duration 300ms --rates 50000 --arms stock-timer,weir");
+    let reached = shares(&document, "reached the others", 2);
+    assert!(reached.iter().any(|m| m.y > 1.0), "{reached:?}");
+    shares(&document, "reached the worst of the others", 2);
+    assert_eq!(document.verdict.len(), 2);
+}
+
+/// What the guard says about it is checked for its place only: how much is shed depends on the machine.
+#[test]
+fn a_capture_sees_something_and_the_guard_counts_root() {
+    if !possible("a_capture_sees_something_and_the_guard_counts_root") {
+        return;
+    }
+    let _alone = alone();
+    let document = run("capture", "--duration 200ms --rates 300000 --kind all --arms stock-timer,weir");
+    let seen = &document.panels.iter().find(|p| p.title == "seen by the capture").unwrap().lines[0].marks[0];
+    assert!(seen.y > 0.0, "{seen:?}");
+    shares(&document, "missed by the guard's count", 1);
+}
+
+/// Without a flood worth the name the server answers somebody, whatever else runs on the machine.
+#[test]
+fn a_program_of_the_distribution_is_asked_root() {
+    const NAME: &str = "a_program_of_the_distribution_is_asked_root";
+    if !possible(NAME) {
+        return;
+    }
+    if !std::path::Path::new("/usr/sbin/nginx").is_file() {
+        eprintln!("skipped: {NAME} needs nginx; apt-get install nginx");
+        return;
+    }
+    let _alone = alone();
+    let document = run("real-programs", "--rates 20000 --kind nginx --arms stock-timer,weir");
+    let served = document.panels.iter().filter(|p| p.title.starts_with("served"));
+    let best = served.flat_map(|p| &p.lines).flat_map(|l| &l.marks).map(|m| m.y).fold(0.0, f64::max);
+    assert!(best > 10.0, "{:?}", document.panels);
+}
+
+#[test]
+fn containers_and_buffers_are_measured_root() {
+    const NAME: &str = "containers_and_buffers_are_measured_root";
+    if !possible(NAME) {
+        return;
+    }
+    let _alone = alone();
+    let document = run("small-buffers", "--duration 200ms --rates 300000 --arms stock-timer,weir");
+    shares(&document, "lost in the socket", 2);
+    if std::process::Command::new("nft").arg("--version").output().is_err() {
+        eprintln!("skipped: a part of {NAME} needs nft: apt-get install nftables");
+        return;
+    }
+    let document = run("containers", "--duration 200ms --rates 50000 --kind three --arms stock-timer,weir");
+    let reached = shares(&document, "reached the other program", 2);
+    assert!(reached.iter().any(|m| m.y > 1.0), "{reached:?}");
+}

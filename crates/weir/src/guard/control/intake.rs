@@ -209,6 +209,14 @@ impl Control {
         self.level_wakes.store(on, Relaxed);
     }
 
+    /// Captures, and what they do not see.
+    pub(super) fn look_at_taps(&mut self) {
+        let rx = &self.gauges.views.rx_stats;
+        let shed = |i: &Interface| i.sources.iter().map(|s| rx[s.slot].shed.load(Relaxed)).sum();
+        let interfaces = self.interfaces.iter().filter(|i| i.ifindex != 0).map(|i| (i.ifindex, shed(i)));
+        self.taps.look(&kern::proc::packet_sockets(), interfaces);
+    }
+
     /// Queues of packet filters, if full consumers are to hold input back.
     pub(super) fn look_for_filters(&mut self) {
         let acts = self.opts.mode.takes_over();

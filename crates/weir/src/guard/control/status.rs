@@ -165,6 +165,7 @@ impl Maker {
             }
             let drops =
                 |shed, marked| BTreeMap::from([("shed".to_owned(), shed), ("handle".to_owned(), marked)]);
+            row.taps = control.taps.status(interface.ifindex);
             row.drops = drops(shed, marked);
             row.drops_total = drops(shed_total, marked_total);
             if let Some((moved, total)) = self.arrived.look(interface.ifindex) {
