@@ -7,7 +7,14 @@ fn main() {
     let here = env::var("CARGO_MANIFEST_DIR").unwrap_or_default();
     println!("cargo::metadata=include={}", Path::new(&here).join("src/c").display());
     cc::Build::new()
-        .files(["src/c/behind.c", "src/c/classify.c", "src/c/fair.c", "src/c/gate.c", "src/c/syns.c"])
+        .files([
+            "src/c/accept.c",
+            "src/c/behind.c",
+            "src/c/classify.c",
+            "src/c/fair.c",
+            "src/c/gate.c",
+            "src/c/syns.c",
+        ])
         .std("gnu11")
         .opt_level(2)
         .warnings(true)

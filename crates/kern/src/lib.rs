@@ -1,4 +1,5 @@
 //! Gauges in, settings out: the only crate that knows libbpf, netlink, sysfs and procfs.
+pub mod accept;
 pub mod cgroups;
 pub mod change;
 pub mod cpus;

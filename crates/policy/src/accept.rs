@@ -5,11 +5,17 @@
 //! of its own, and now and then one that is not busy, takes from a busy one. Flow groups follow the load: at each
 //! period a core that stole takes one group over from the core it stole most from.
 //!
+//! What a live server gets of this is [`queues`], and [`Placing::Spill`] is that choice; all else is the simulator's.
+//!
 //! # Properties
 //! - A connection in a queue is never given out twice, and no empty queue is named: the lengths are counted here.
 //! - No queue starves: its own core serves it in at least `local` of `local + 1` takes, and a busy queue whose own
 //!   core does not take is found by any other core that has nothing, within `cores / scan` takes.
 //! - One call looks at no more than `scan` other cores, [`Accept::migrate`] at each core and group once.
+
+pub mod queues;
+
+use queues::{Choice, Queue};
 
 /// Where a new connection is placed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,7 +24,7 @@ pub enum Placing {
     Own,
     /// In the shorter one of that queue and of one that is drawn; its own if they are equal.
     ShortestOfTwo,
-    /// In its own unless that is busy; else in the shortest of `scan` that follow a drawn one.
+    /// As `weir accept` does it on live servers: in its own unless that is busy or its worker stalled ([`queues`]).
     Spill,
 }
 
@@ -35,7 +41,7 @@ pub struct Rules {
     pub steal: bool,
     /// Takes from its own queue between two of another, at least 1.
     pub local: u32,
-    /// Most other cores that one call looks at, at least 1.
+    /// Most other cores that one call looks at, at least 1; a choice of [`queues`] never looks at more than its own bound.
     pub scan: u32,
     /// Longest queue, at least 1: the listener's backlog.
     pub limit: u32,
@@ -73,6 +79,8 @@ struct Core {
     local: u32,
     /// Where it looks next.
     cursor: u32,
+    /// Connections taken from its queue: the name of the oldest one.
+    taken: u64,
 }
 
 /// The state of all cores. Memory: 20 bytes a core, 4 per pair of cores, 2 per flow group.
@@ -80,6 +88,9 @@ struct Core {
 pub struct Accept {
     rules: Rules,
     cores: Box<[Core]>,
+    /// The same queues as a live choice sees them.
+    queues: Box<[Queue]>,
+    choice: Choice,
     /// Connections stolen since the last migration, thief by thief.
     stolen: Box<[u32]>,
     groups: Box<[u16]>,
@@ -95,6 +106,13 @@ impl Accept {
         (rules.is_valid() && fits(cores) && fits(groups)).then(|| Self {
             rules,
             cores: vec![Core::default(); cores].into(),
+            queues: vec![Queue::default(); cores].into(),
+            choice: Choice {
+                high: rules.high,
+                low: rules.low,
+                looks: rules.scan.min(queues::LOOKS),
+                ..Choice::default()
+            },
             stolen: vec![0; cores * cores].into(),
             groups: (0..groups).map(|group| (group % cores) as u16).collect(),
             group_cursor: 0,
@@ -125,17 +143,19 @@ impl Accept {
     }
 
     #[inline]
-    fn changed(&mut self, core: usize) {
+    fn changed(&mut self, core: usize, now: u64) {
         let state = &mut self.cores[core];
         if state.length >= self.rules.high {
             state.busy = true;
         } else if state.length <= self.rules.low {
             state.busy = false;
         }
+        let head = if state.length > 0 { state.taken + 1 } else { 0 };
+        self.queues[core].seen(&self.choice, head, now, state.length, now);
     }
 
-    /// A connection is established on `core`; the queue that takes it, `None` if that is full. `draw` is random.
-    pub fn place(&mut self, core: usize, draw: u32) -> Option<usize> {
+    /// A connection is established on `core` at `now` (ns); the queue that takes it, `None` if that is full. `draw` is random.
+    pub fn place(&mut self, core: usize, draw: u32, now: u64) -> Option<usize> {
         self.looked = 0;
         let mut to = core;
         match self.rules.placing {
@@ -147,15 +167,13 @@ impl Accept {
                     to = other;
                 }
             }
-            Placing::Spill if !self.cores[core].busy => {}
             Placing::Spill => {
-                let (first, count) = (self.drawn(draw), self.cores.len());
-                for step in 0..self.rules.scan.min(count as u32) {
-                    self.looked += 1;
-                    let other = (first + step as usize) % count;
-                    if self.cores[other].length < self.cores[to].length {
-                        to = other;
-                    }
+                if let Some((other, why)) =
+                    queues::choose(&mut self.queues, &self.choice, Some(core), draw, now)
+                {
+                    to = other;
+                    let looks = self.choice.looks.min(self.cores.len() as u32);
+                    self.looked = if why == queues::Why::Own { 0 } else { looks };
                 }
             }
         }
@@ -163,7 +181,7 @@ impl Accept {
             return None;
         }
         self.cores[to].length += 1;
-        self.changed(to);
+        self.changed(to, now);
         Some(to)
     }
 
@@ -187,8 +205,8 @@ impl Accept {
         found
     }
 
-    /// A worker of `core` wants a connection: the queue that it takes one from, `None` if it gets none now.
-    pub fn take(&mut self, core: usize) -> Option<usize> {
+    /// A worker of `core` wants a connection at `now`: the queue that it takes one from, `None` if it gets none now.
+    pub fn take(&mut self, core: usize, now: u64) -> Option<usize> {
         self.looked = 0;
         let state = self.cores[core];
         let turn = state.length == 0 || (!state.busy && state.local >= self.rules.local);
@@ -207,7 +225,8 @@ impl Accept {
             None => return None,
         };
         self.cores[from].length -= 1;
-        self.changed(from);
+        self.cores[from].taken += 1;
+        self.changed(from, now);
         Some(from)
     }
 
@@ -290,9 +309,9 @@ mod tests {
     #[test]
     fn own_queue_only() {
         let mut a = accept(2, Rules::OWN);
-        (0..10).for_each(|n| assert_eq!(a.place(0, n << 28), Some(0)));
-        assert_eq!(a.take(1), None);
-        assert_eq!(a.take(0), Some(0));
+        (0..10).for_each(|n| assert_eq!(a.place(0, n << 28, 0), Some(0)));
+        assert_eq!(a.take(1, 0), None);
+        assert_eq!(a.take(0, 0), Some(0));
         assert_eq!((a.length(0), a.wake(0, 0)), (9, None));
     }
 
@@ -300,21 +319,24 @@ mod tests {
     fn the_shorter_of_two_takes_it() {
         let mut a = accept(2, Rules { placing: Placing::ShortestOfTwo, ..Rules::OWN });
         let other = u32::MAX;
-        assert_eq!([a.place(0, other), a.place(0, other), a.place(0, other)], [Some(0), Some(1), Some(0)]);
+        assert_eq!(
+            [a.place(0, other, 0), a.place(0, other, 0), a.place(0, other, 0)],
+            [Some(0), Some(1), Some(0)]
+        );
     }
 
     #[test]
     fn a_busy_core_spills() {
         let mut a = accept(4, Rules { placing: Placing::Spill, ..Rules::OWN });
-        let places: Vec<usize> = (0..7).filter_map(|_| a.place(0, 0)).collect();
+        let places: Vec<usize> = (0..7).filter_map(|_| a.place(0, 0, 0)).collect();
         assert_eq!(places, [0, 0, 0, 0, 1, 2, 3]);
     }
 
     #[test]
     fn a_full_queue_takes_nothing() {
         let mut a = accept(2, Rules { limit: 2, ..Rules::OWN });
-        assert_eq!([a.place(0, 0), a.place(0, 0), a.place(0, 0)], [Some(0), Some(0), None]);
-        assert_eq!((a.take(0), a.place(0, 0)), (Some(0), Some(0)));
+        assert_eq!([a.place(0, 0, 0), a.place(0, 0, 0), a.place(0, 0, 0)], [Some(0), Some(0), None]);
+        assert_eq!((a.take(0, 0), a.place(0, 0, 0)), (Some(0), Some(0)));
     }
 
     /// BH-20: busy from `high` on until `low`, and 1 in `local + 1` takes is of another core.
@@ -322,18 +344,21 @@ mod tests {
     fn idle_cores_take_from_busy_ones_only() {
         let mut a = accept(2, STEAL);
         for _ in 0..3 {
-            a.place(0, 0);
+            a.place(0, 0, 0);
         }
-        assert_eq!(a.take(1), None);
-        a.place(0, 0);
-        assert_eq!([a.take(1), a.take(1), a.take(1), a.take(1)], [Some(0), Some(0), Some(0), None]);
+        assert_eq!(a.take(1, 0), None);
+        a.place(0, 0, 0);
+        assert_eq!(
+            [a.take(1, 0), a.take(1, 0), a.take(1, 0), a.take(1, 0)],
+            [Some(0), Some(0), Some(0), None]
+        );
         for _ in 0..20 {
-            a.place(0, 0);
+            a.place(0, 0, 0);
         }
         let mut takes = Vec::new();
         for _ in 0..7 {
-            a.place(1, 0);
-            takes.push(a.take(1));
+            a.place(1, 0, 0);
+            takes.push(a.take(1, 0));
         }
         assert_eq!(takes.iter().filter(|from| **from == Some(0)).count(), 1, "{takes:?}");
     }
@@ -343,9 +368,9 @@ mod tests {
         let mut a = accept(4, STEAL);
         assert_eq!(a.migrate(1), None);
         for _ in 0..10 {
-            a.place(2, 0);
+            a.place(2, 0, 0);
         }
-        a.take(1);
+        a.take(1, 0);
         let moved = a.migrate(1).unwrap();
         assert_eq!((moved.from, moved.to, a.steer(moved.group)), (2, 1, 1));
         assert_eq!(a.migrate(1), None);
@@ -381,11 +406,11 @@ mod tests {
                 for (what, core, draw) in steps {
                     let core = usize::from(core) % cores;
                     match what {
-                        0 | 1 => match a.place(core, draw) {
+                        0 | 1 => match a.place(core, draw, 0) {
                         Some(to) => lengths[to] += 1,
                         None => prop_assert!(lengths[core] >= rules.limit),
                     },
-                        2 => if let Some(from) = a.take(core) {
+                        2 => if let Some(from) = a.take(core, 0) {
                             prop_assert!(lengths[from] > 0);
                             prop_assert!(from == core || rules.steal);
                             lengths[from] -= 1;
@@ -415,13 +440,13 @@ mod tests {
                 let rules = Rules { placing: Placing::Own, ..rules };
                 let mut a = accept(4, rules);
                 for _ in 0..own {
-     a.place(0, 0);
+     a.place(0, 0, 0);
     }
                 for n in 0..others {
-     a.place(1 + n as usize % 3, 0);
+     a.place(1 + n as usize % 3, 0, 0);
     }
                 let bound = own + own / rules.local + 1;
-                let takes = (0..bound).take_while(|_| a.length(0) > 0 && a.take(0).is_some()).count();
+                let takes = (0..bound).take_while(|_| a.length(0) > 0 && a.take(0, 0).is_some()).count();
                 prop_assert_eq!(a.length(0), 0, "after {} takes", takes);
             }
 
@@ -435,10 +460,10 @@ mod tests {
                 prop_assume!(thief != hung);
                 let mut a = accept(cores, rules);
                 for _ in 0..rules.high {
-     a.place(hung, 0);
+     a.place(hung, 0, 0);
     }
                 let bound = cores.div_ceil(rules.scan.min(cores as u32) as usize) + 1;
-                prop_assert!((0..bound).any(|_| a.take(thief) == Some(hung)));
+                prop_assert!((0..bound).any(|_| a.take(thief, 0) == Some(hung)));
             }
         }
 }

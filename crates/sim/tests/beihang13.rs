@@ -73,7 +73,8 @@ fn rules_of_balancing_carry_a_hot_core() {
     let affine = |arm| curve(&shown, "connections accepted on the core that receives them", arm)[hot];
     assert!(affine("steal-migrate") > affine("steal") + 4.0);
     assert!(affine("steal") > affine("shortest-of-two") + 10.0);
-    assert!(affine("shortest-of-two") > affine("spill") + 10.0);
+    // The choice of `weir accept` gives away only to a queue below half of the own one.
+    assert!(affine("spill") > affine("shortest-of-two"));
 }
 
 /// BH-24: connections to the servers that stay on the worker's core cost less.

@@ -12,10 +12,12 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+mod accept;
 mod place;
 mod screen;
 mod sim;
 
+pub use accept::AcceptArgs;
 pub use place::{Layout, PlaceArgs};
 pub use screen::ScreenArgs;
 pub use sim::{SimCommand, SimRunArgs, SimTableArgs};
@@ -85,6 +87,17 @@ pub enum Command {
                            Signals: INT and TERM answer what waits, then end."
     )]
     Screen(Box<ScreenArgs>),
+    /// An accept queue per core with balancing, for running servers
+    #[command(
+        long_about = "An accept queue per core with balancing, for servers that have a listener per worker (nginx reuseport, \
+                      HAProxy shards, anything with SO_REUSEPORT), until stopped. A connection goes to the worker of \
+                      the core that receives it, unless that worker's queue is long or the worker stands still; then to \
+                      a shorter one. The server is not changed and notices nothing; follows its reloads and restarts.",
+        after_help = "Signals: INT and TERM detach; killed, it leaves the choice to the kernel",
+        after_long_help = "Examples: weir accept nginx --dry-run      weir accept 443\n\
+                           Signals: INT and TERM detach; killed, it leaves the choice to the kernel"
+    )]
+    Accept(AcceptArgs),
     /// Which CPUs do receive work: what is wrong, a plan, trial and undo
     #[command(
         long_about = "Which CPUs take this host's packets and run its programs, what is wrong with it in figures, and the \

@@ -8,7 +8,7 @@ use clap::{Arg, ArgAction, Command, CommandFactory};
 /// Commands under the question they answer.
 const GROUPS: [(&str, &[&str]); 4] = [
     ("See", &["check", "watch", "explain", "status", "predict"]),
-    ("Protect", &["guard", "screen", "place", "undo"]),
+    ("Protect", &["guard", "accept", "screen", "place", "undo"]),
     ("Prove", &["lab", "sim"]),
     ("Install", &["completions", "man"]),
 ];

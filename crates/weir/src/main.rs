@@ -2,6 +2,8 @@
 
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
+#[cfg(not(no_bpf))]
+mod accept;
 mod check;
 mod cli;
 mod config;
@@ -78,6 +80,10 @@ fn command(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Explain(args) => explain::run(&args, paint),
         Command::Guard(args) => guard(*args),
         Command::Screen(args) => screen::run(&args),
+        #[cfg(not(no_bpf))]
+        Command::Accept(args) => accept::run(&args),
+        #[cfg(no_bpf)]
+        Command::Accept(_) => Err(error::missing(kern::guard::Error::NotBuilt)),
         Command::Place(args) => place::run(&args, paint),
         Command::Status(args) => status::run(&args, paint),
         Command::Completions { shell } => install::completions(shell),

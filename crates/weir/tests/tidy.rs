@@ -105,6 +105,7 @@ fn every_option_is_documented() {
         ("explain", "docs/explain.md"),
         ("predict", "docs/model.md"),
         ("screen", "docs/screen.md"),
+        ("accept", "docs/accept.md"),
         ("place", "docs/place.md"),
         ("status", "docs/operations.md"),
         ("undo", "docs/operations.md"),

@@ -104,7 +104,7 @@ impl Host<'_> {
         let to = if global {
             (self.established[0].len() < self.s.backlog as usize).then_some(0)
         } else {
-            self.accept.place(core, draw)
+            self.accept.place(core, draw, now)
         };
         let Some(to) = to else {
             self.again(now, queued, ACCEPT);

@@ -85,7 +85,7 @@ impl Host<'_> {
         let core = self.workers[index].core;
         let (request, ready) = if let Some((request, ready)) = self.workers[index].ready.pop_front() {
             (request, Some(ready))
-        } else if let Some(request) = self.take(core) {
+        } else if let Some(request) = self.take(now, core) {
             self.requests[request as usize].worker = index as u16;
             self.accepted(core, request);
             (request, None)
@@ -104,8 +104,8 @@ impl Host<'_> {
     }
 
     /// A connection for a worker of `core`: from the one queue, or where `policy` says.
-    fn take(&mut self, core: usize) -> Option<u32> {
-        let from = if self.s.accept == Queues::Global { 0 } else { self.accept.take(core)? };
+    fn take(&mut self, now: Nanos, core: usize) -> Option<u32> {
+        let from = if self.s.accept == Queues::Global { 0 } else { self.accept.take(core, now)? };
         self.established[from].pop_front()
     }
 }

@@ -1,0 +1,293 @@
+//! Listeners of running servers, and the choice between those of one group: what `weir accept` finds and attaches.
+//!
+//! A group is what SO_REUSEPORT makes of several listeners of one address. Nothing of a server is changed: a duplicate of one of its
+//! listeners is made ([`dup`]), the program is attached through it and it is closed at once, since a duplicate that is held keeps a dead
+//! listener in its group, whose connections nobody would accept. The array of sockets holds no reference to them.
+//!
+//! The attach is a socket option: it does not end with this process. What the program decides is a lease ([`Choice::renew`]); after it the
+//! choice is the kernel's own.
+
+mod abi;
+#[cfg(not(no_bpf))]
+mod choice;
+#[cfg(not(no_bpf))]
+mod find;
+mod owner;
+
+pub use abi::{LEASE_OVER, MEMBERS_OTHER, PLACED, REFUSED};
+#[cfg(not(no_bpf))]
+pub use choice::Choice;
+#[cfg(not(no_bpf))]
+pub use find::Finder;
+pub use owner::{Owner, Where, own_cpus};
+
+use crate::error::{Error, Result};
+use std::collections::BTreeMap;
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+
+/// One TCP socket in the descriptors of one process.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Held {
+    /// Inode of the socket.
+    pub inode: u64,
+    /// Process, and its descriptor.
+    pub pid: u32,
+    /// See `pid`.
+    pub fd: u32,
+    /// Inode of the network namespace.
+    pub netns: u32,
+    /// Id of the program that chooses in its group; 0: none, `u32::MAX`: a classic filter.
+    pub program: u32,
+    /// Connections that wait, and how many may.
+    pub waiting: u32,
+    /// See `waiting`.
+    pub limit: u32,
+    /// Core that received last of it, of a connection.
+    pub core: u32,
+    /// Members of its group; 0: it is in none.
+    pub sockets: u32,
+    /// It listens; else it is an established connection.
+    pub listens: bool,
+    /// SO_REUSEPORT is set.
+    pub reuseport: bool,
+    /// Its own end.
+    pub local: SocketAddr,
+}
+
+/// One listener of a group.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Member {
+    /// Inode of its socket.
+    pub inode: u64,
+    /// Processes that have it, and their descriptors; sorted.
+    pub holders: Vec<(u32, u32)>,
+    /// Who accepts from it, if that is known.
+    pub owner: Option<Owner>,
+    /// Connections that wait, and how many may.
+    pub waiting: u32,
+    /// See `waiting`.
+    pub limit: u32,
+    /// Established connections that its owner has of this port.
+    pub connections: u32,
+    /// Those of them that were received by the owner's core.
+    pub affine: u32,
+}
+
+impl Member {
+    /// Core that its owner runs on.
+    pub fn core(&self) -> Option<usize> {
+        self.owner.as_ref().and_then(|owner| owner.core)
+    }
+}
+
+/// Listeners of one address in one network namespace.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Group {
+    /// Inode of the network namespace.
+    pub netns: u32,
+    /// The address.
+    pub local: SocketAddr,
+    /// Whether SO_REUSEPORT is set.
+    pub reuseport: bool,
+    /// Id of the program that chooses in it; 0: none, `u32::MAX`: a classic filter.
+    pub program: u32,
+    /// Its listeners.
+    pub members: Vec<Member>,
+}
+
+/// Groups of all listeners in `held` whose address is `wanted`, without owners.
+pub fn groups(held: &[Held], wanted: impl Fn(&Held) -> bool) -> Vec<Group> {
+    let keys: std::collections::BTreeSet<(u32, SocketAddr)> =
+        held.iter().filter(|h| h.listens && wanted(h)).map(|h| (h.netns, h.local)).collect();
+    let mut all: BTreeMap<(u32, SocketAddr), Group> = BTreeMap::new();
+    for one in held.iter().filter(|h| h.listens && keys.contains(&(h.netns, h.local))) {
+        let group = all.entry((one.netns, one.local)).or_insert_with(|| Group {
+            netns: one.netns,
+            local: one.local,
+            reuseport: one.reuseport,
+            program: 0,
+            members: Vec::new(),
+        });
+        group.program = group.program.max(one.program);
+        group.reuseport &= one.reuseport;
+        match group.members.iter_mut().find(|m| m.inode == one.inode) {
+            Some(member) => member.holders.push((one.pid, one.fd)),
+            None => group.members.push(Member {
+                inode: one.inode,
+                holders: vec![(one.pid, one.fd)],
+                owner: None,
+                waiting: one.waiting,
+                limit: one.limit,
+                connections: 0,
+                affine: 0,
+            }),
+        }
+    }
+    let mut all: Vec<Group> = all.into_values().collect();
+    for member in all.iter_mut().flat_map(|g| &mut g.members) {
+        member.holders.sort_unstable();
+    }
+    all
+}
+
+/// Finds who accepts from each listener of `group`, and what connections they have.
+pub fn name_owners(group: &mut Group, held: &[Held]) {
+    let mut seen = owner::Seen::default();
+    for member in &mut group.members {
+        member.owner = seen.owner(member.inode, &member.holders);
+    }
+    let many = |pid: u32, members: &[Member]| {
+        members.iter().filter(|m| m.owner.as_ref().is_some_and(|o| o.pid == pid)).count()
+    };
+    let pids: Vec<usize> =
+        group.members.iter().map(|m| m.owner.as_ref().map_or(0, |o| many(o.pid, &group.members))).collect();
+    for (member, shared) in group.members.iter_mut().zip(pids) {
+        // Threads share descriptors: which of them has accepted a connection cannot be told.
+        let Some(owner) = member.owner.as_ref().filter(|_| shared == 1) else { continue };
+        let mine = held.iter().filter(|h| {
+            !h.listens && h.pid == owner.pid && h.netns == group.netns && h.local.port() == group.local.port()
+        });
+        for connection in mine {
+            member.connections += 1;
+            member.affine += u32::from(owner.core == Some(connection.core as usize));
+        }
+    }
+    // Neighbouring places for those of one core.
+    group.members.sort_by_key(|m| (m.core().unwrap_or(usize::MAX), m.inode));
+}
+
+#[cfg(not(no_bpf))]
+fn address(family: u16, bytes: &[u8; 16], port: u16) -> SocketAddr {
+    use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+    let [a, b, c, d, ..] = *bytes;
+    let ip: IpAddr = match i32::from(family) {
+        libc::AF_INET => Ipv4Addr::new(a, b, c, d).into(),
+        _ => Ipv6Addr::from(*bytes).into(),
+    };
+    SocketAddr::new(ip, port)
+}
+
+/// A process that can be waited for: readable once it has ended.
+///
+/// # Errors
+/// It has ended already.
+pub fn pidfd(pid: u32) -> Result<OwnedFd> {
+    // SAFETY: plain system call; the result is checked.
+    let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid as libc::pid_t, 0) };
+    if fd < 0 {
+        return Err(Error::io(format!("process {pid}"), io::Error::last_os_error()));
+    }
+    // SAFETY: a new descriptor that nobody else has.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
+}
+
+/// A duplicate of a listener of another process, if it is the one with `inode`. To be dropped at once.
+///
+/// # Errors
+/// [`Error::Denied`] names the right that is missing; others: process or descriptor are not there any more.
+pub fn dup(pid: u32, fd: u32, inode: u64) -> Result<OwnedFd> {
+    let process = pidfd(pid)?;
+    // SAFETY: plain system call; the result is checked.
+    let got = unsafe { libc::syscall(libc::SYS_pidfd_getfd, process.as_raw_fd(), fd, 0) };
+    let what = || format!("listener of process {pid}");
+    if got < 0 {
+        let error = io::Error::last_os_error();
+        return Err(match error.raw_os_error() {
+            Some(libc::EPERM) => Error::Denied { what: what(), need: missing_right() },
+            _ => Error::io(what(), error),
+        });
+    }
+    // SAFETY: a new descriptor that nobody else has.
+    let got = unsafe { OwnedFd::from_raw_fd(got as i32) };
+    let link = std::fs::read_link(format!("/proc/self/fd/{}", got.as_raw_fd()));
+    match link {
+        Ok(link) if link.to_string_lossy() == format!("socket:[{inode}]") => Ok(got),
+        _ => Err(Error::Gone { what: what() }),
+    }
+}
+
+/// Which right [`dup`] lacks.
+fn missing_right() -> &'static str {
+    let scope = std::fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").unwrap_or_default();
+    if scope.trim() == "3" {
+        return "kernel.yama.ptrace_scope below 3 (it is 3, until the next boot nobody may)";
+    }
+    "CAP_SYS_PTRACE"
+}
+
+/// Sets an option of a socket that takes an int.
+fn set(fd: &OwnedFd, option: i32, value: i32) -> io::Result<()> {
+    // SAFETY: the value lives for the call and has the length that is told.
+    let done = unsafe {
+        libc::setsockopt(
+            fd.as_raw_fd(),
+            libc::SOL_SOCKET,
+            option,
+            (&raw const value).cast(),
+            size_of::<i32>() as libc::socklen_t,
+        )
+    };
+    if done < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// The cookie of a socket.
+#[cfg(not(no_bpf))]
+fn cookie(fd: &OwnedFd) -> io::Result<u64> {
+    let (mut value, mut length) = (0u64, size_of::<u64>() as libc::socklen_t);
+    // SAFETY: the kernel writes at most as many bytes as it is told.
+    let done = unsafe {
+        libc::getsockopt(
+            fd.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_COOKIE,
+            (&raw mut value).cast(),
+            &raw mut length,
+        )
+    };
+    if done < 0 { Err(io::Error::last_os_error()) } else { Ok(value) }
+}
+
+/// True if a process has a descriptor of the BPF program `id`: who attached it lives.
+pub fn is_held(id: u32) -> bool {
+    let wanted = format!("prog_id:\t{id}");
+    crate::proc::pids_in(std::path::Path::new(crate::proc::PROC)).into_iter().any(|pid| {
+        let list = std::fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
+        list.take(65_536)
+            .filter(|entry| {
+                std::fs::read_link(entry.path()).is_ok_and(|link| link.as_os_str() == "anon_inode:bpf-prog")
+            })
+            .any(|entry| {
+                let fd = entry.file_name();
+                let text = std::fs::read_to_string(format!("/proc/{pid}/fdinfo/{}", fd.to_string_lossy()));
+                text.is_ok_and(|text| text.lines().any(|line| line == wanted))
+            })
+    })
+}
+
+/// Takes the program off `group`, whoever's it is: the caller has looked.
+///
+/// # Errors
+/// As [`dup`], and what the kernel says.
+pub fn detach(group: &Group) -> Result<()> {
+    let fd = any(group)?;
+    match set(&fd, libc::SO_DETACH_REUSEPORT_BPF, 0) {
+        Err(e) if e.raw_os_error() == Some(libc::ENOENT) => Ok(()),
+        other => other.map_err(|e| Error::io(format!("detach from {}", group.local), e)),
+    }
+}
+
+/// A duplicate of any listener of the group.
+fn any(group: &Group) -> Result<OwnedFd> {
+    let mut last = Error::Gone { what: format!("listeners of {}", group.local) };
+    for member in &group.members {
+        for (pid, fd) in &member.holders {
+            match dup(*pid, *fd, member.inode) {
+                Ok(fd) => return Ok(fd),
+                Err(e) => last = e,
+            }
+        }
+    }
+    Err(last)
+}

@@ -1,0 +1,153 @@
+//! Who accepts from a listener, and on which core: through epoll's own list, since workers inherit listeners that they do not use.
+
+use crate::cpus;
+use std::collections::BTreeMap;
+use std::fs;
+
+/// How the core of a worker is known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Where {
+    /// It may run there only.
+    Pinned,
+    /// It ran there last.
+    Ran,
+}
+
+/// Who accepts from a listener.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Owner {
+    /// Process.
+    pub pid: u32,
+    /// Thread; that of the process where it has one only or the thread is not known.
+    pub tid: u32,
+    /// Name of the process.
+    pub name: String,
+    /// Core.
+    pub core: Option<usize>,
+    /// How that is known.
+    pub known: Where,
+}
+
+/// CPUs that the calling thread may run on; empty if that cannot be read.
+pub fn own_cpus() -> usize {
+    cpus::online().map_or(1, |set| set.len())
+}
+
+/// What was read of each process: its epoll descriptors and the inodes that each waits for.
+#[derive(Default)]
+pub(super) struct Seen(BTreeMap<u32, Vec<(u32, Vec<u64>)>>);
+
+/// Most descriptors of one process that are looked at.
+const DESCRIPTORS_MAX: usize = 65_536;
+
+impl Seen {
+    /// The owner of the listener `inode` among its holders: the one whose epoll waits for it; if none does, the only holder.
+    pub(super) fn owner(&mut self, inode: u64, holders: &[(u32, u32)]) -> Option<Owner> {
+        let mut waits: Vec<(u32, u32, usize)> = Vec::new();
+        for (pid, _) in holders {
+            let epolls = self.0.entry(*pid).or_insert_with(|| epolls(*pid));
+            if let Some((fd, _)) = epolls.iter().find(|(_, inodes)| inodes.contains(&inode)) {
+                waits.push((*pid, *fd, epolls.len()));
+            }
+        }
+        waits.dedup_by_key(|w| w.0);
+        let mut pids: Vec<u32> = holders.iter().map(|(pid, _)| *pid).collect();
+        pids.dedup();
+        let (pid, tid) = match (waits.as_slice(), pids.as_slice()) {
+            ([(pid, _, 1)], _) => (*pid, *pid),
+            ([(pid, epoll, _)], _) => (*pid, thread(*pid, *epoll)?),
+            ([], [pid]) => (*pid, *pid),
+            _ => return None,
+        };
+        let (core, known) = core(pid, tid);
+        Some(Owner { pid, tid, name: crate::proc::name(pid).unwrap_or_default(), core, known })
+    }
+}
+
+fn epolls(pid: u32) -> Vec<(u32, Vec<u64>)> {
+    let mut all = Vec::new();
+    for entry in fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten().take(DESCRIPTORS_MAX)
+    {
+        let Ok(link) = fs::read_link(entry.path()) else { continue };
+        let Some(fd) = entry.file_name().to_str().and_then(|n| n.parse().ok()) else { continue };
+        if link.as_os_str() == "anon_inode:[eventpoll]" {
+            let text = fs::read_to_string(format!("/proc/{pid}/fdinfo/{fd}")).unwrap_or_default();
+            all.push((fd, targets(&text)));
+        }
+    }
+    all
+}
+
+/// Inodes in the information on an epoll descriptor.
+fn targets(text: &str) -> Vec<u64> {
+    let lines = text.lines().filter(|line| line.starts_with("tfd:"));
+    lines
+        .filter_map(|line| {
+            let inode = line.split("ino:").nth(1)?.split_whitespace().next()?;
+            u64::from_str_radix(inode, 16).ok()
+        })
+        .collect()
+}
+
+/// The thread that waits in this epoll now; a few looks, since it may be at work.
+fn thread(pid: u32, epoll: u32) -> Option<u32> {
+    for _ in 0..20 {
+        for entry in fs::read_dir(format!("/proc/{pid}/task")).ok()?.flatten().take(4096) {
+            let text = fs::read_to_string(entry.path().join("syscall")).unwrap_or_default();
+            if waits_in(&text) == Some(epoll) {
+                return entry.file_name().to_str()?.parse().ok();
+            }
+        }
+        std::thread::sleep(std::time::Duration::from_micros(300));
+    }
+    None
+}
+
+/// The epoll descriptor of a thread that waits in one, from its line in procfs.
+fn waits_in(text: &str) -> Option<u32> {
+    let mut words = text.split_whitespace();
+    let number: i64 = words.next()?.parse().ok()?;
+    #[cfg(target_arch = "x86_64")]
+    let waits = number == libc::SYS_epoll_wait;
+    #[cfg(not(target_arch = "x86_64"))]
+    let waits = false;
+    if !waits && number != libc::SYS_epoll_pwait && number != libc::SYS_epoll_pwait2 {
+        return None;
+    }
+    u32::from_str_radix(words.next()?.strip_prefix("0x")?, 16).ok()
+}
+
+fn core(pid: u32, tid: u32) -> (Option<usize>, Where) {
+    if let Ok(set) = cpus::affinity(tid as i32)
+        && set.len() == 1
+    {
+        return (set.iter().next(), Where::Pinned);
+    }
+    let stat = fs::read_to_string(format!("/proc/{pid}/task/{tid}/stat")).unwrap_or_default();
+    (processor(&stat), Where::Ran)
+}
+
+/// CPU that a thread ran on last; the name in parentheses may hold anything.
+fn processor(stat: &str) -> Option<usize> {
+    // Field 39; the text behind the name begins with field 3.
+    stat.rsplit_once(')')?.1.split_whitespace().nth(36)?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_of_procfs() {
+        let text = "pos:\t0\nflags:\t02\ntfd:        6 events: 2019 data: 7f  pos:0 ino:1a2b sdev:8\n\
+                    tfd:        8 events:       19 data:                8  pos:0 ino:ff sdev:8\n";
+        assert_eq!(targets(text), [0x1a2b, 0xff]);
+        assert_eq!(waits_in("running"), None);
+        #[cfg(target_arch = "x86_64")]
+        assert_eq!(waits_in("232 0xa 0x55 0x200 0xffffffff 0x0 0x0 0x7ffd 0x7f5"), Some(10));
+        assert_eq!(waits_in("0 0xa 0x55 0x200 0x0"), None);
+        let stat =
+            format!("7 (a) b) S {} 3 0 0", (4..39).map(|n| n.to_string()).collect::<Vec<_>>().join(" "));
+        assert_eq!(processor(&stat), Some(3));
+    }
+}

@@ -1,0 +1,52 @@
+/* SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0 */
+/* What accept.bpf.c and listeners.bpf.c share with their loader; the mirror is crates/kern/src/accept/abi.rs. */
+#ifndef WEIR_LISTENERS_H
+#define WEIR_LISTENERS_H
+
+#include <linux/types.h>
+#include <accept.h>
+
+#define WEIR_ACCEPT_CORES 4096
+
+/* One group of listeners. Written by the loader but for `queues` (shared), `chosen`, `sockets`, `strangers` and `cursor`. */
+struct weir_accept {
+	struct weir_accept_rules rules;
+	__u64 lease;		/* CLOCK_MONOTONIC, ns: beyond it the choice is the kernel's */
+	__u32 count;		/* queues; 0: the choice is the kernel's */
+	__u32 sockets;		/* members of the kernel's group, as last seen */
+	__u64 chosen[8];	/* by enum weir_accept_why; then: the kernel chose, lease over, other members, refused */
+	__u32 cursor;		/* the queue that is read beside the own one */
+	__u32 pad;
+	__u64 spare[4];
+	struct weir_accept_queue queues[WEIR_ACCEPT_QUEUES];
+	__u32 own[WEIR_ACCEPT_CORES];	/* by core: first queue << 16 | how many; 0: none */
+};
+
+enum weir_accept_kernel {
+	WEIR_ACCEPT_LEASE = 5,
+	WEIR_ACCEPT_MEMBERS = 6,
+	WEIR_ACCEPT_REFUSED = 7,
+};
+
+/* A TCP socket in the descriptors of one process: a listener, or a connection that was accepted. */
+struct weir_held {
+	__u64 inode;
+	__u64 cookie;
+	__u32 pid;		/* in the initial namespace of processes */
+	__u32 fd;
+	__u32 netns;
+	__u32 program;		/* id of the one that chooses in its group; 0: none */
+	__u32 waiting;
+	__u32 limit;
+	__u32 core;		/* that received last of it, of a connection */
+	__u32 sockets;		/* members of its group; 0: it is in none */
+	__u16 port;
+	__u16 family;
+	__u8 state;
+	__u8 v6only;
+	__u8 reuseport;
+	__u8 pad;
+	__u8 address[16];
+};
+
+#endif

@@ -1,0 +1,278 @@
+//! Which accept queue takes a new connection: the choice that `weir accept` attaches to a server's listeners, and that the simulator's
+//! machines run for [`super::Placing::Spill`].
+//!
+//! The choice itself is the C header `src/c/accept.h`, since the kernel's packet path must make it: one text, compiled for BPF and for the
+//! host. This module is its mirror. Stealing, waking and moving flow groups cannot be done to an unmodified server from outside; they are
+//! the simulator's alone.
+//!
+//! # Properties
+//! - An empty queue of the own core always takes it, and no load that all cores share equally moves a connection elsewhere.
+//! - It never goes to a queue whose worker stands while one that was looked at moves.
+//! - A busy queue gives only to one that is below half of it.
+//! - At most `looks` other queues are looked at.
+
+/// Queues of one group.
+pub const QUEUES: usize = 512;
+/// Most other queues that one choice looks at.
+pub const LOOKS: u32 = 8;
+/// The oldest connection has waited so long that an empty queue elsewhere is better, ns.
+pub const LATE: u64 = 500_000;
+/// The worker has taken nothing for so long that it counts as stalled, ns.
+pub const STALLED: u64 = 5_000_000;
+/// Length at which a queue becomes busy.
+pub const HIGH: u32 = 16;
+/// Length at which it is no longer.
+pub const LOW: u32 = 4;
+const NONE: u32 = u32::MAX;
+
+/// `struct weir_accept_rules`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Choice {
+    /// See [`LATE`]; 0: never.
+    pub late: u64,
+    /// See [`STALLED`]; 0: never.
+    pub stalled: u64,
+    /// See [`HIGH`].
+    pub high: u32,
+    /// See [`LOW`].
+    pub low: u32,
+    /// Other queues that are looked at, 1 to [`LOOKS`].
+    pub looks: u32,
+    /// Nothing.
+    pub pad: u32,
+}
+
+impl Default for Choice {
+    fn default() -> Self {
+        Choice { late: LATE, stalled: STALLED, high: HIGH, low: LOW, looks: LOOKS, pad: 0 }
+    }
+}
+
+/// What is known of one accept queue: `struct weir_accept_queue`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Queue {
+    cookie: u64,
+    head: u64,
+    since: u64,
+    /// Connections that wait.
+    pub length: u32,
+    busy: u32,
+    place: u32,
+    placed: u32,
+    limit: u32,
+    pad: u32,
+    seen: u64,
+}
+const _: () = assert!(size_of::<Queue>() == 56 && size_of::<Choice>() == 32);
+
+/// Why a queue was chosen: `enum weir_accept_why`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Why {
+    /// That of the own core.
+    Own,
+    /// The own core's worker stands.
+    Stalled,
+    /// The own core's worker is late, and this one is empty.
+    Late,
+    /// The own core's queue is busy.
+    Busy,
+    /// The own core has no worker.
+    NoOwn,
+}
+
+impl Why {
+    /// All, by their number in the header.
+    pub const ALL: [Why; 5] = [Why::Own, Why::Stalled, Why::Late, Why::Busy, Why::NoOwn];
+
+    /// As reports name it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Why::Own => "own",
+            Why::Stalled => "stalled",
+            Why::Late => "late",
+            Why::Busy => "busy",
+            Why::NoOwn => "no_own",
+        }
+    }
+}
+
+unsafe extern "C" {
+    fn weir_host_accept_seen(
+        queue: *mut Queue,
+        rules: *const Choice,
+        head: u64,
+        born: u64,
+        length: u32,
+        now: u64,
+    );
+    fn weir_host_accept_choose(
+        queues: *mut Queue,
+        rules: *const Choice,
+        count: u32,
+        own: u32,
+        draw: u32,
+        now: u64,
+        why: *mut u32,
+    ) -> u32;
+}
+
+impl Queue {
+    /// It was seen at `now` (ns) with `length` connections, the oldest of which has the name `head` (0: it is empty) and came at `born`.
+    pub fn seen(&mut self, rules: &Choice, head: u64, born: u64, length: u32, now: u64) {
+        // SAFETY: only this struct is written; both layouts are those of the header.
+        unsafe { weir_host_accept_seen(self, rules, head, born, length, now) }
+    }
+
+    /// It has reached the high mark and not fallen to the low one.
+    pub fn is_busy(&self) -> bool {
+        self.busy != 0
+    }
+}
+
+/// The queue for a connection that came to the core whose queue is `own`, `draw` is random; `None` if there is no queue or more than
+/// [`QUEUES`].
+pub fn choose(
+    queues: &mut [Queue],
+    rules: &Choice,
+    own: Option<usize>,
+    draw: u32,
+    now: u64,
+) -> Option<(usize, Why)> {
+    if queues.is_empty() || queues.len() > QUEUES {
+        return None;
+    }
+    let (count, mut why) = (queues.len() as u32, 0);
+    let own = own.filter(|own| *own < queues.len()).map_or(NONE, |own| own as u32);
+    // SAFETY: the header reads and writes the first `count` queues alone, which is at most the length of the slice.
+    let to =
+        unsafe { weir_host_accept_choose(queues.as_mut_ptr(), rules, count, own, draw, now, &raw mut why) };
+    Some((to as usize, *Why::ALL.get(why as usize)?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const RULES: Choice = Choice { late: LATE, stalled: STALLED, high: HIGH, low: LOW, looks: LOOKS, pad: 0 };
+    const MS: u64 = 1_000_000;
+
+    /// Queues of these lengths whose oldest connections were seen first at 1 ms.
+    fn queues(lengths: &[u32]) -> Vec<Queue> {
+        let mut all = vec![Queue::default(); lengths.len()];
+        for (n, (queue, length)) in all.iter_mut().zip(lengths).enumerate() {
+            queue.seen(&RULES, if *length > 0 { n as u64 + 1 } else { 0 }, MS, *length, MS);
+        }
+        all
+    }
+
+    #[test]
+    fn a_stalled_worker_is_passed_by_and_a_slow_one_is_not() {
+        let mut all = queues(&[1, 3]);
+        assert_eq!(choose(&mut all, &RULES, Some(0), 0, MS + 4 * MS), Some((0, Why::Own)), "not yet");
+        all[1].seen(&RULES, 9, 3 * MS, 3, 3 * MS);
+        assert_eq!(choose(&mut all, &RULES, Some(0), 0, 6 * MS), Some((1, Why::Stalled)));
+        // Its worker takes one: the head is another one, however long the queue is.
+        all[0].seen(&RULES, 7, 6 * MS, 9, 6 * MS);
+        assert_eq!(choose(&mut all, &RULES, Some(0), 0, 6 * MS), Some((0, Why::Own)));
+        let never = Choice { stalled: 0, late: 0, ..RULES };
+        let mut all = queues(&[1, 0]);
+        assert_eq!(choose(&mut all, &never, Some(0), 0, 1000 * MS), Some((0, Why::Own)));
+    }
+
+    /// Nobody looked while the only connection waited.
+    #[test]
+    fn a_stall_that_began_between_two_looks_counts_from_the_connection_on() {
+        let mut all = queues(&[0, 0]);
+        all[0].seen(&RULES, 5, 40 * MS, 1, 90 * MS);
+        assert_eq!(choose(&mut all, &RULES, Some(0), 0, 90 * MS), Some((1, Why::Stalled)));
+        // One that came behind others is the oldest since one of them was seen last, at most.
+        let mut all = queues(&[2, 0]);
+        all[0].seen(&RULES, 6, 0, 1, 88 * MS);
+        all[0].seen(&RULES, 7, 40 * MS, 1, 90 * MS);
+        assert_eq!(choose(&mut all, &RULES, Some(0), 0, 90 * MS), Some((1, Why::Late)));
+    }
+
+    #[test]
+    fn a_late_one_gives_to_an_empty_queue_only() {
+        let mut all = queues(&[2, 1, 0]);
+        assert_eq!(choose(&mut all, &RULES, Some(0), 0, MS + LATE), Some((2, Why::Late)));
+        let mut all = queues(&[2, 1, 1]);
+        assert_eq!(choose(&mut all, &RULES, Some(0), 0, MS + LATE), Some((0, Why::Own)));
+    }
+
+    #[test]
+    fn a_busy_one_gives_to_one_below_half_of_it_until_the_low_mark() {
+        let mut all = queues(&[HIGH, HIGH / 2]);
+        assert_eq!(choose(&mut all, &RULES, Some(0), 0, MS), Some((0, Why::Own)));
+        let mut all = queues(&[HIGH, HIGH / 2 - 1]);
+        assert_eq!(choose(&mut all, &RULES, Some(0), 0, MS), Some((1, Why::Busy)));
+        let mut all = queues(&[HIGH, 1]);
+        all[0].seen(&RULES, 5, 0, LOW + 1, MS);
+        assert!(all[0].is_busy());
+        all[0].seen(&RULES, 5, 0, LOW, MS);
+        assert!(!all[0].is_busy());
+    }
+
+    #[test]
+    fn a_core_without_worker_takes_the_shortest_that_moves() {
+        let mut all = queues(&[3, 0, 2]);
+        assert_eq!(choose(&mut all, &RULES, None, 0, MS), Some((1, Why::NoOwn)));
+        assert_eq!(choose(&mut [], &RULES, None, 0, 0), None);
+        // All stand: the one that was drawn.
+        let mut all = queues(&[3, 1, 2]);
+        assert_eq!(choose(&mut all, &RULES, None, 0, 100 * MS), Some((0, Why::NoOwn)));
+    }
+
+    proptest! {
+        /// Whatever the queues hold: the four promises of the module.
+        #[test]
+        fn promises(
+            lengths in prop::collection::vec((0u32..40, 0u64..10), 1..40),
+            own in prop::option::of(0usize..40),
+            draw: u32,
+            looks in 1u32..=LOOKS,
+        ) {
+            let rules = Choice { looks, ..RULES };
+            let now = 20 * MS;
+            let mut all = vec![Queue::default(); lengths.len()];
+            for (n, (length, age)) in lengths.iter().enumerate() {
+                let at = now - age * MS;
+                all[n].seen(&rules, if *length > 0 { n as u64 + 1 } else { 0 }, at, *length, at);
+            }
+            let stands = |n: usize| lengths[n].0 > 0 && lengths[n].1 * MS >= STALLED;
+            let own = own.filter(|own| *own < all.len());
+            let (to, why) = choose(&mut all, &rules, own, draw, now).unwrap();
+            prop_assert!(to < all.len());
+            let first = ((u64::from(draw) * lengths.len() as u64) >> 32) as usize;
+            let looked: Vec<usize> =
+                (0..looks.min(lengths.len() as u32) as usize).map(|i| (first + i) % lengths.len()).collect();
+            if let Some(own) = own {
+                prop_assert!(to == own || looked.contains(&to));
+                prop_assert!(lengths[own].0 > 0 || to == own);
+                match why {
+                    Why::Own => prop_assert_eq!(to, own),
+                    Why::Late => prop_assert_eq!(lengths[to].0, 0),
+                    Why::Busy => prop_assert!(lengths[to].0 == 0 || lengths[to].0 * 2 < lengths[own].0),
+                    Why::Stalled => prop_assert!(stands(own) && !stands(to)),
+                    Why::NoOwn => prop_assert!(false, "it has one"),
+                }
+                if stands(own) && looked.iter().any(|n| *n != own && !stands(*n)) {
+                    prop_assert!(to != own);
+                }
+            } else {
+                prop_assert!(!stands(to) || looked.iter().all(|n| stands(*n)));
+            }
+        }
+
+        /// A load that all cores share equally stays where it came.
+        #[test]
+        fn even_load_stays(length in 1u32..400, cores in 2usize..40, own in 0usize..40, draw: u32, late in 0u64..4) {
+            let own = own % cores;
+            let mut all = queues(&vec![length; cores]);
+            prop_assert_eq!(choose(&mut all, &RULES, Some(own), draw, MS + late * MS), Some((own, Why::Own)));
+        }
+    }
+}

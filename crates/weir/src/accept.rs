@@ -1,0 +1,94 @@
+//! `weir accept`: an accept queue per core with balancing (BH-17, BH-20) for unmodified servers, until stopped. The choice of a queue is
+//! made by a program in the kernel; this process finds listeners, attaches, renews its lease and follows what the server does.
+
+mod follow;
+mod report;
+mod targets;
+
+use crate::cli::AcceptArgs;
+use crate::error::{missing, usage};
+use crate::out;
+use crate::outbox::{Outbox, Standard};
+use crate::watch::stop_flag;
+use kern::accept::{Finder, Group};
+use policy::accept::queues::Choice as Rules;
+use std::process::ExitCode;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Duration, Instant};
+use targets::Targets;
+
+/// Reports that wait for a reader at most.
+const REPORTS_MAX: usize = 16;
+/// How long the end waits for a reader of the last report.
+const LAST: Duration = Duration::from_millis(500);
+/// Between two renewals of the lease, and two looks at what the server does.
+const STEP: Duration = Duration::from_millis(50);
+
+/// Runs `weir accept` until a signal ends it.
+///
+/// # Errors
+/// 2 if there is nothing to attach to, 3 without the rights or the kernel for it. Nothing was changed then.
+pub fn run(args: &AcceptArgs) -> anyhow::Result<ExitCode> {
+    let mut finder = Finder::load().map_err(refused)?;
+    let targets = Targets::parse(&args.targets);
+    let held = finder.all().map_err(refused)?;
+    if finder.left_out > 0 {
+        out::talk(&format!(
+            "weir: {} sockets of processes were not looked at: some servers may be missing",
+            out::grouped(finder.left_out)
+        ));
+    }
+    let groups = targets.groups(&held)?;
+    if args.dry_run {
+        let text = if args.json { report::planned_json(&groups)? } else { report::planned(&groups) };
+        out::data(&text)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let stop = stop_flag()?;
+    let rules =
+        if args.no_stall { Rules { late: 0, stalled: 0, ..Rules::default() } } else { Rules::default() };
+    let outbox = Outbox::new("weir-report", REPORTS_MAX, Standard::Out)?;
+    let mut following = follow::Following::begin(targets, finder, rules, groups)?;
+    out::talk(&report::greeting(&following));
+    let mut next = Instant::now() + args.interval;
+    while !stop.load(Relaxed) {
+        std::thread::sleep(STEP);
+        for line in following.step() {
+            out::talk(&line);
+        }
+        if Instant::now() >= next {
+            outbox.send(if args.json {
+                report::json(&following, false)?.into_bytes()
+            } else {
+                report::lines(&following).into_bytes()
+            });
+            next = (next + args.interval).max(Instant::now());
+        }
+    }
+    if args.json {
+        outbox.send(report::json(&following, true)?.into_bytes());
+    }
+    for line in following.end() {
+        out::talk(&line);
+    }
+    outbox.drain(LAST);
+    Ok(ExitCode::SUCCESS)
+}
+
+fn refused(error: kern::guard::Error) -> anyhow::Error {
+    match error {
+        kern::guard::Error::NotBuilt => missing(error),
+        _ if !nix::unistd::geteuid().is_root() => missing(
+            "accept needs root (CAP_BPF, CAP_PERFMON, CAP_NET_ADMIN, CAP_SYS_PTRACE); run it with sudo",
+        ),
+        _ => missing(format!("accept needs Linux 6.2 with BTF, and CAP_BPF and CAP_PERFMON: {error}")),
+    }
+}
+
+/// A failed first attach: nothing is left attached.
+fn not_attached(group: &Group, error: &kern::error::Error) -> anyhow::Error {
+    match error {
+        kern::error::Error::Denied { .. } | kern::error::Error::Unsupported { .. } => missing(error),
+        _ => usage(format!("{}: {error}; nothing was changed", group.local)),
+    }
+}

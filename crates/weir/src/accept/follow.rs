@@ -1,0 +1,230 @@
+//! Attached choices, and what becomes of them while servers reload, restart, crash and change their workers.
+
+use super::not_attached;
+use super::targets::{GROUPS_MAX, Targets, obstacle, server};
+use kern::accept::{Choice, Finder, Group, Where, detach, pidfd};
+use kern::error::Result;
+use policy::accept::queues::Choice as Rules;
+use std::collections::BTreeSet;
+use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
+
+/// Beyond it the choice is the kernel's: a few steps.
+const LEASE: u64 = 500_000_000;
+/// Between two searches when nothing has happened, while something happens, and for how long that is.
+const CALM: Duration = Duration::from_secs(5);
+const SOON: Duration = Duration::from_millis(100);
+const LIVELY: Duration = Duration::from_secs(3);
+
+/// One group that is attached to.
+pub struct Attached {
+    /// As it was filled.
+    pub group: Group,
+    /// What was attached.
+    pub choice: Choice,
+    /// Its server is there.
+    pub there: bool,
+    /// Readable when a worker has ended; descriptors of processes, never of sockets.
+    workers: Vec<OwnedFd>,
+}
+
+/// See the module.
+pub struct Following {
+    targets: Targets,
+    finder: Finder,
+    rules: Rules,
+    /// Groups, those whose server has gone too.
+    pub all: Vec<Attached>,
+    next: Instant,
+    lively: Instant,
+}
+
+fn lease() -> u64 {
+    kern::raw::monotonic_ns() + LEASE
+}
+
+/// Fills and attaches; takes off what a killed weir has left.
+fn attach(choice: &mut Choice, group: &Group) -> Result<()> {
+    if group.program != 0 && group.program != choice.id() {
+        detach(group)?;
+    }
+    choice.fill(group)?;
+    choice.renew(lease());
+    if group.program == choice.id() { Ok(()) } else { choice.attach(group) }
+}
+
+fn workers(group: &Group) -> Vec<OwnedFd> {
+    let pids: BTreeSet<u32> = group.members.iter().flat_map(|m| &m.holders).map(|(pid, _)| *pid).collect();
+    pids.into_iter().filter_map(|pid| pidfd(pid).ok()).collect()
+}
+
+/// Listener, its process and thread, and the core that it may run on only.
+type Place = (u64, Option<(u32, u32)>, Option<usize>);
+
+/// What of a group decides where connections go; cores of workers that are not pinned change all the time.
+fn shape(group: &Group) -> Vec<Place> {
+    let mut shape: Vec<_> = group
+        .members
+        .iter()
+        .map(|m| {
+            let owner = m.owner.as_ref();
+            let pinned = owner.filter(|o| o.known == Where::Pinned).and_then(|o| o.core);
+            (m.inode, owner.map(|o| (o.pid, o.tid)), pinned)
+        })
+        .collect();
+    shape.sort_unstable();
+    shape
+}
+
+impl Following {
+    /// Attaches to all of `groups`, or to none.
+    ///
+    /// # Errors
+    /// As of `not_attached`.
+    pub fn begin(
+        targets: Targets,
+        finder: Finder,
+        rules: Rules,
+        groups: Vec<Group>,
+    ) -> anyhow::Result<Following> {
+        let now = Instant::now();
+        let mut following =
+            Following { targets, finder, rules, all: Vec::new(), next: now + SOON, lively: now };
+        for group in groups {
+            let mut choice = Choice::load(&following.rules).map_err(super::refused)?;
+            if let Err(e) = attach(&mut choice, &group) {
+                let error = not_attached(&group, &e);
+                following.end();
+                return Err(error);
+            }
+            following.all.push(Attached { workers: workers(&group), group, choice, there: true });
+        }
+        Ok(following)
+    }
+
+    /// Renews the leases; looks whether something has changed and follows it. Lines for the operator.
+    pub fn step(&mut self) -> Vec<String> {
+        let now = Instant::now();
+        let mut eventful = false;
+        for one in self.all.iter().filter(|one| one.there) {
+            one.choice.renew(lease());
+            let (seen, known) = (one.choice.sockets(), one.group.members.len() as u32);
+            eventful |= seen != 0 && seen != known || ended(&one.workers);
+        }
+        if eventful {
+            self.lively = now + LIVELY;
+            self.next = self.next.min(now);
+        }
+        if now < self.next {
+            return Vec::new();
+        }
+        let away = self.all.iter().any(|one| !one.there);
+        self.next = now + if now < self.lively || away { SOON } else { CALM };
+        match self.finder.all() {
+            Ok(held) => {
+                let found = self.targets.find(&held);
+                self.follow(found)
+            }
+            Err(e) => vec![format!("weir: cannot list sockets: {e}")],
+        }
+    }
+
+    fn follow(&mut self, found: Vec<Group>) -> Vec<String> {
+        let mut lines = Vec::new();
+        let keys: BTreeSet<_> = found.iter().map(|g| (g.netns, g.local)).collect();
+        for one in &mut self.all {
+            if one.there && !keys.contains(&(one.group.netns, one.group.local)) {
+                one.there = false;
+                one.workers.clear();
+                lines.push(format!("weir: {}: its listeners are gone; waiting for them", one.group.local));
+            }
+        }
+        for group in found {
+            let at =
+                self.all.iter().position(|o| (o.group.netns, o.group.local) == (group.netns, group.local));
+            if at.is_none() && self.all.len() >= GROUPS_MAX {
+                lines.push(format!("weir: {}: left alone, {GROUPS_MAX} groups are attached to", group.local));
+                continue;
+            }
+            let known = at.and_then(|at| self.all.get_mut(at));
+            let own = known.as_ref().is_some_and(|one| one.choice.id() == group.program);
+            if let Some(one) = &known
+                && own
+                && one.there
+                && shape(&one.group) == shape(&group)
+            {
+                // A worker that has ended makes no more events.
+                if ended(&one.workers)
+                    && let Some(one) = known
+                {
+                    one.workers = workers(&group);
+                    one.group = group;
+                }
+                continue;
+            }
+            if !own && obstacle(&group).is_some() {
+                continue;
+            }
+            let result = match known {
+                Some(one) => attach(&mut one.choice, &group).map(|()| {
+                    one.workers = workers(&group);
+                    one.there = true;
+                    one.group = group.clone();
+                }),
+                None => match Choice::load(&self.rules) {
+                    Ok(mut choice) => attach(&mut choice, &group).map(|()| {
+                        let workers = workers(&group);
+                        self.all.push(Attached { group: group.clone(), choice, there: true, workers });
+                    }),
+                    Err(e) => {
+                        lines.push(format!("weir: {}: {e}", group.local));
+                        continue;
+                    }
+                },
+            };
+            match result {
+                Ok(()) => lines.push(format!(
+                    "weir: {}: {} of {} attached",
+                    group.local,
+                    crate::out::count(group.members.len(), "listener"),
+                    server(&group)
+                )),
+                // It is tried again: a server that starts or ends has listeners for a moment.
+                Err(_) => self.lively = Instant::now() + LIVELY,
+            }
+        }
+        lines
+    }
+
+    /// Takes the program off everything it is attached to.
+    pub fn end(&mut self) -> Vec<String> {
+        let mut lines = Vec::new();
+        let mut fresh = None;
+        for one in self.all.iter().filter(|one| one.there) {
+            if one.choice.detach(&one.group).is_ok() {
+                continue;
+            }
+            let found = fresh.get_or_insert_with(|| {
+                self.finder.all().map(|held| self.targets.find(&held)).unwrap_or_default()
+            });
+            let now = found.iter().find(|g| (g.netns, g.local) == (one.group.netns, one.group.local));
+            if let Some(Err(e)) = now.map(|group| one.choice.detach(group)) {
+                lines.push(format!(
+                    "weir: {}: the program stays ({e}); it leaves the choice to the kernel",
+                    one.group.local
+                ));
+            }
+        }
+        self.all.clear();
+        lines
+    }
+}
+
+/// True if a process of these has ended.
+fn ended(workers: &[OwnedFd]) -> bool {
+    use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+    use std::os::fd::AsFd;
+    let mut list: Vec<PollFd<'_>> =
+        workers.iter().map(|fd| PollFd::new(fd.as_fd(), PollFlags::POLLIN)).collect();
+    poll(&mut list, PollTimeout::ZERO).is_ok_and(|ready| ready > 0)
+}

@@ -1,0 +1,126 @@
+//! Which groups of listeners are meant, and why one cannot be attached to.
+
+use crate::error::usage;
+use kern::accept::{Choice, Group, Held, groups, name_owners};
+use std::collections::BTreeSet;
+
+/// Most groups that are attached to.
+pub const GROUPS_MAX: usize = 64;
+
+/// What the command line names.
+#[derive(Clone, Debug)]
+pub struct Targets(Vec<String>);
+
+/// Name of a process, for sentences.
+pub fn server(group: &Group) -> String {
+    let owner = group.members.iter().find_map(|m| m.owner.as_ref().map(|o| o.name.clone()));
+    let holder = || group.members.first().and_then(|m| m.holders.first()).and_then(|h| kern::proc::name(h.0));
+    owner.or_else(holder).unwrap_or_else(|| "?".into())
+}
+
+impl Targets {
+    pub fn parse(words: &[String]) -> Targets {
+        Targets(words.to_vec())
+    }
+
+    fn holds(word: &str, one: &Held, ports: &BTreeSet<u16>) -> bool {
+        match word.parse::<u32>() {
+            Ok(port) if u16::try_from(port).is_ok_and(|port| ports.contains(&port)) => {
+                u32::from(one.local.port()) == port
+            }
+            Ok(pid) => one.pid == pid || parent(one.pid) == Some(pid),
+            Err(_) => kern::proc::name(one.pid).is_some_and(|name| name == word),
+        }
+    }
+
+    /// Groups that are meant, as they are now, with their workers; those that cannot be attached to are among them.
+    pub fn find(&self, held: &[Held]) -> Vec<Group> {
+        let ports: BTreeSet<u16> = held.iter().filter(|h| h.listens).map(|h| h.local.port()).collect();
+        let mut all = groups(held, |one| {
+            self.0.is_empty() || self.0.iter().any(|word| Targets::holds(word, one, &ports))
+        });
+        if self.0.is_empty() {
+            all.retain(|group| group.members.len() > 1);
+        }
+        for group in &mut all {
+            name_owners(group, held);
+        }
+        all
+    }
+
+    /// The groups to attach to.
+    ///
+    /// # Errors
+    /// One line with the fix: 2.
+    pub fn groups(&self, held: &[Held]) -> anyhow::Result<Vec<Group>> {
+        let ports: BTreeSet<u16> = held.iter().filter(|h| h.listens).map(|h| h.local.port()).collect();
+        for word in &self.0 {
+            if !held.iter().any(|h| h.listens && Targets::holds(word, h, &ports)) {
+                return Err(usage(format!(
+                    "{}: no process listens by this port, process id or name; start the server first (ss -ltnp lists them)",
+                    crate::out::shown(word)
+                )));
+            }
+        }
+        let all = self.find(held);
+        let mut good = Vec::new();
+        let mut why = None;
+        for group in all {
+            match obstacle(&group) {
+                None => good.push(group),
+                // Of a server that was named, one listener of many (a status page) is no reason to refuse the others.
+                Some(text) => why = why.or(Some(text)),
+            }
+        }
+        match (good.is_empty(), why) {
+            (false, _) if good.len() > GROUPS_MAX => {
+                Err(usage(format!("{} groups of listeners, at most {GROUPS_MAX}; name ports", good.len())))
+            }
+            (false, _) => Ok(good),
+            (true, Some(why)) => Err(usage(why)),
+            (true, None) => Err(usage(
+                "no server here has a listener per worker (SO_REUSEPORT); docs/accept.md says how to configure one",
+            )),
+        }
+    }
+}
+
+fn parent(pid: u32) -> Option<u32> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()
+}
+
+/// Why `group` cannot be attached to, with what to do.
+pub fn obstacle(group: &Group) -> Option<String> {
+    let (name, port) = (server(group), group.local.port());
+    if group.members.len() < 2 || !group.reuseport {
+        let line = match name.as_str() {
+            "nginx" => format!("\"listen {port} reuseport;\" and \"worker_processes auto;\""),
+            "haproxy" => format!("\"bind :{port} shards by-thread\""),
+            "envoy" => "\"enable_reuse_port: true\" and --concurrency above 1".into(),
+            "gunicorn" => "--reuse-port (gunicorn 20 or later) with several workers".into(),
+            "node" => format!("\"listen({{port: {port}, reusePort: true}})\" in each worker"),
+            _ => "a listener with SO_REUSEPORT in each worker".into(),
+        };
+        return Some(format!(
+            "{}: {name} has one listener for all its workers, so there is one queue only; configure {line}",
+            group.local
+        ));
+    }
+    match group.program {
+        0 => None,
+        u32::MAX => Some(format!(
+            "{}: {name} chooses by a filter of its own already (SO_ATTACH_REUSEPORT_CBPF); it is left alone",
+            group.local
+        )),
+        id if Choice::is_weirs(id) && !kern::accept::is_held(id) => None,
+        id if Choice::is_weirs(id) => Some(format!(
+            "{}: another weir accept runs for {name} (program {id}); end that one first",
+            group.local
+        )),
+        id => Some(format!(
+            "{}: a program chooses for {name} already (BPF program {id}, as bpftool prog show id {id} tells); it is left alone",
+            group.local
+        )),
+    }
+}

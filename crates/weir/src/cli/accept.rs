@@ -1,0 +1,45 @@
+//! The command line of `weir accept`.
+
+use crate::parse;
+use clap::Args;
+use std::time::Duration;
+
+/// `weir accept`.
+#[derive(Debug, Args)]
+#[command(override_usage = "weir accept [PORT|PID|NAME...] [OPTIONS]")]
+pub struct AcceptArgs {
+    /// Ports, processes or names of servers [all groups]
+    ///
+    /// A number is a port if somebody listens on it, else a process. Network namespaces of all processes are searched.
+    ///
+    /// weir accept 443 haproxy
+    #[arg(value_name = "PORT|PID|NAME")]
+    pub targets: Vec<String>,
+
+    /// Print what would be attached and how even it is today; end
+    ///
+    /// weir accept nginx --dry-run
+    #[arg(long)]
+    pub dry_run: bool,
+
+    /// One JSON line per interval and at the end, weir.accept/1
+    ///
+    /// weir accept 443 --json | jq .groups
+    #[arg(long)]
+    pub json: bool,
+
+    /// Time between two lines of progress, 100ms to 60s [10s]
+    ///
+    /// weir accept 443 --interval 1s
+    #[arg(long, value_name = "DUR", value_parser = parse::interval, default_value = "10s", hide_default_value = true)]
+    #[arg(allow_hyphen_values = true)]
+    pub interval: Duration,
+
+    /// Never pass by a worker that has stopped; only a long queue is spread
+    ///
+    /// To see what the detection is worth.
+    ///
+    /// weir accept 443 --no-stall
+    #[arg(long)]
+    pub no_stall: bool,
+}

@@ -1,0 +1,245 @@
+//! `weir accept` for a server of several processes, each with a listener and a core of its own, in a network namespace.
+//!
+//! Why these cannot flake: a connection to a listener that is read is waited for, not timed; whose core a connection comes to is set by
+//! pinning the client; a stopped worker is stopped by a signal that is waited for; and what follows by itself is asked for again and
+//! again until it is so, for far longer than it takes.
+#![cfg(feature = "bpf")]
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a failed step is a failed test, in helpers too")]
+
+use std::collections::BTreeMap;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::fd::{FromRawFd, OwnedFd};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use nix::sched::{CpuSet, sched_setaffinity};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::Value;
+use testkit::NetNs;
+
+const PORT: u16 = 8080;
+/// What a step may take on a loaded machine; each takes far less.
+const PATIENCE: Duration = Duration::from_secs(20);
+const WORKER: &str = "WEIR_TEST_WORKER";
+
+fn pin(pid: i32, cpu: usize) {
+    let mut set = CpuSet::new();
+    set.set(cpu).unwrap();
+    sched_setaffinity(Pid::from_raw(pid), &set).unwrap();
+}
+
+/// A listener with SO_REUSEPORT unless `alone`.
+fn listener(alone: bool) -> TcpListener {
+    // SAFETY: plain system calls with values that live for the calls; results are checked.
+    let fd = unsafe {
+        let fd = libc::socket(libc::AF_INET, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0);
+        assert!(fd >= 0);
+        let on: libc::c_int = 1;
+        let option = if alone { libc::SO_REUSEADDR } else { libc::SO_REUSEPORT };
+        let set = libc::setsockopt(fd, libc::SOL_SOCKET, option, (&raw const on).cast(), 4);
+        let mut to: libc::sockaddr_in = std::mem::zeroed();
+        to.sin_family = libc::AF_INET as u16;
+        to.sin_port = PORT.to_be();
+        to.sin_addr.s_addr = u32::from_ne_bytes([127, 0, 0, 1]);
+        let bound = libc::bind(fd, (&raw const to).cast(), size_of_val(&to) as u32);
+        assert_eq!((set, bound, libc::listen(fd, 64)), (0, 0, 0));
+        OwnedFd::from_raw_fd(fd)
+    };
+    TcpListener::from(fd)
+}
+
+/// Not a test: the body of a worker, a process of its own, which tells each client its process id.
+#[test]
+#[ignore = "the worker process of the other tests"]
+fn worker_process() {
+    let Ok(cpu) = std::env::var(WORKER) else { return };
+    let pid = std::process::id() as i32;
+    match cpu.parse() {
+        Ok(cpu) => [pid, 0].into_iter().for_each(|task| pin(task, cpu)),
+        Err(_) => assert_eq!(cpu, "alone"),
+    }
+    for mut client in listener(cpu == "alone").incoming().flatten() {
+        let _ = client.write_all(format!("{pid}\n").as_bytes());
+    }
+}
+
+/// Ended when dropped.
+struct Process(Child);
+
+impl Process {
+    fn pid(&self) -> u32 {
+        self.0.id()
+    }
+
+    fn signal(&self, signal: Signal) {
+        kill(Pid::from_raw(self.0.id() as i32), signal).unwrap();
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn worker(host: &NetNs, cpu: &str) -> Process {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["--exact", "worker_process", "--ignored", "--nocapture"]).env(WORKER, cpu);
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    Process(host.run(|| command.spawn()).unwrap())
+}
+
+fn weir(words: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
+    command.arg("accept").args(words).stdin(Stdio::null()).stderr(Stdio::piped()).stdout(Stdio::piped());
+    command
+}
+
+/// The namespace's only groups, by the plan; waits until there are `members`.
+fn plan(pid: u32, members: usize) -> Value {
+    let end = Instant::now() + PATIENCE;
+    loop {
+        let out = weir(&[&pid.to_string(), "--dry-run", "--json"]).output().unwrap();
+        let plan: Value = serde_json::from_slice(&out.stdout).unwrap_or_default();
+        if plan["groups"][0]["workers"].as_array().is_some_and(|list| list.len() == members) {
+            return plan;
+        }
+        assert!(Instant::now() < end, "{plan} {}", String::from_utf8_lossy(&out.stderr));
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// Who answers a connection from `cpu`; `None` if nobody does for `patience`.
+fn ask(host: &NetNs, cpu: usize, patience: Duration) -> Option<u32> {
+    host.run(|| {
+        pin(0, cpu);
+        let to = SocketAddr::from(([127, 0, 0, 1], PORT));
+        let mut client = TcpStream::connect_timeout(&to, patience).ok()?;
+        client.set_read_timeout(Some(patience)).unwrap();
+        let mut text = String::new();
+        client.read_to_string(&mut text).ok()?;
+        text.trim().parse().ok()
+    })
+}
+
+/// Answers of `count` connections from `cpu`, by worker.
+fn answers(host: &NetNs, cpu: usize, count: usize) -> BTreeMap<u32, usize> {
+    let mut by = BTreeMap::new();
+    for _ in 0..count {
+        *by.entry(ask(host, cpu, PATIENCE).expect("an answer")).or_default() += 1;
+    }
+    by
+}
+
+/// Waits until 40 connections from `cpu` all go to `only`, or, if that is `None`, to more than one worker.
+fn until(host: &NetNs, cpu: usize, only: Option<u32>) {
+    let end = Instant::now() + PATIENCE;
+    loop {
+        let by = answers(host, cpu, 40);
+        if only.map_or(by.len() > 1, |pid| by.len() == 1 && by.contains_key(&pid)) {
+            return;
+        }
+        assert!(Instant::now() < end, "{by:?} instead of {only:?}");
+    }
+}
+
+fn host() -> Option<NetNs> {
+    if !testkit::root_or_skip("weir accept") {
+        return None;
+    }
+    if std::thread::available_parallelism().map_or(1, usize::from) < 2 {
+        eprintln!("skipped: weir accept needs two CPUs");
+        return None;
+    }
+    let host = NetNs::new("accept");
+    host.sh("ip", &["link", "set", "lo", "up"]);
+    Some(host)
+}
+
+#[test]
+fn connections_stay_on_their_core_and_pass_by_a_stalled_worker_root() {
+    let Some(host) = host() else { return };
+    let workers = [worker(&host, "0"), worker(&host, "1")];
+    // One process is the target here: its group has the other one too.
+    let target = workers[0].pid().to_string();
+    let plan = plan(workers[0].pid(), 2);
+    let cores: Vec<&Value> = plan["groups"][0]["workers"].as_array().unwrap().iter().collect();
+    assert!(cores.iter().all(|w| w["pinned"] == true), "{plan}");
+    let mut weir = Process(weir(&[&target, "--json", "--interval", "100ms"]).spawn().unwrap());
+    for (cpu, worker) in workers.iter().enumerate() {
+        until(&host, cpu, Some(worker.pid()));
+    }
+    // A stopped worker gets at most those that came before it was seen to stand: their clients give up, and the next is answered.
+    workers[0].signal(Signal::SIGSTOP);
+    let end = Instant::now() + PATIENCE;
+    while ask(&host, 0, Duration::from_millis(100)) != Some(workers[1].pid()) {
+        assert!(Instant::now() < end, "a stalled worker keeps its connections");
+    }
+    assert_eq!(answers(&host, 0, 40), BTreeMap::from([(workers[1].pid(), 40)]));
+    workers[0].signal(Signal::SIGCONT);
+    until(&host, 0, Some(workers[0].pid()));
+    // A worker that comes is seen: on the core of another one it gets its part of that core's connections.
+    let third = worker(&host, "0");
+    let end = Instant::now() + PATIENCE;
+    while !answers(&host, 0, 40).contains_key(&third.pid()) || answers(&host, 1, 40).len() > 1 {
+        assert!(Instant::now() < end, "the third worker");
+    }
+    // A worker that is killed leaves the others their cores.
+    drop(third);
+    until(&host, 0, Some(workers[0].pid()));
+    until(&host, 1, Some(workers[1].pid()));
+    // It detaches: the kernel spreads by its hash again.
+    weir.signal(Signal::SIGTERM);
+    let mut text = String::new();
+    weir.0.stdout.take().unwrap().read_to_string(&mut text).unwrap();
+    assert!(weir.0.wait().unwrap().success());
+    let last: Value = serde_json::from_str(text.lines().last().unwrap()).unwrap();
+    assert_eq!((&last["schema"], &last["end"]), (&"weir.accept/1".into(), &true.into()));
+    assert!(last["groups"][0]["chosen"]["stalled"].as_u64().unwrap() >= 40, "{last}");
+    until(&host, 0, None);
+}
+
+#[test]
+fn a_killed_weir_leaves_the_choice_to_the_kernel_and_is_replaced_root() {
+    let Some(host) = host() else { return };
+    let workers = [worker(&host, "0"), worker(&host, "1")];
+    let target = workers[0].pid().to_string();
+    plan(workers[0].pid(), 2);
+    let start = || Process(weir(&[&target]).spawn().unwrap());
+    let first = start();
+    until(&host, 0, Some(workers[0].pid()));
+    let second = weir(&[&target]).output().unwrap();
+    let text = String::from_utf8_lossy(&second.stderr).into_owned();
+    assert!(second.status.code() == Some(2) && text.contains("another weir accept runs"), "{text}");
+    first.signal(Signal::SIGKILL);
+    let killed = Instant::now();
+    until(&host, 0, None);
+    // 1 s is promised: five times that.
+    assert!(killed.elapsed() < Duration::from_secs(5), "{:?}", killed.elapsed());
+    drop(first);
+    assert!(plan(workers[0].pid(), 2)["groups"][0]["replaces"].is_u64());
+    let third = start();
+    until(&host, 0, Some(workers[0].pid()));
+    until(&host, 1, Some(workers[1].pid()));
+    third.signal(Signal::SIGTERM);
+}
+
+#[test]
+fn one_listener_and_no_listener_are_refused_with_the_fix_root() {
+    let Some(host) = host() else { return };
+    let alone = worker(&host, "alone");
+    let end = Instant::now() + PATIENCE;
+    loop {
+        let out = weir(&[&alone.pid().to_string()]).output().unwrap();
+        let text = String::from_utf8_lossy(&out.stderr).into_owned();
+        assert!(out.status.code() == Some(2) && text.lines().count() == 1, "{text}");
+        if text.contains("has one listener for all its workers") && text.contains("SO_REUSEPORT") {
+            break;
+        }
+        assert!(text.contains("no process listens") && Instant::now() < end, "{text}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
