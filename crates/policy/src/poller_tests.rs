@@ -18,8 +18,8 @@ fn polling(config: Config, sources: usize) -> Poller {
 }
 
 /// When a source with a turn of `spent` ns each 100 us is left to the gate, if one of its frames is somebody else's.
-fn left_to_the_gate(config: Config, spent: Nanos) -> Option<Nanos> {
-    let mut p = polling(config, 1);
+fn left_to_the_gate(config: Config, spent: Nanos, sources: usize) -> Option<Nanos> {
+    let mut p = polling(config, sources);
     let turn = Turned {
         frames: 32,
         to_full: 20,
@@ -39,9 +39,10 @@ fn left_to_the_gate(config: Config, spent: Nanos) -> Option<Nanos> {
 #[test]
 fn what_is_cheap_is_left_to_the_kernel_and_the_gate() {
     let auto = Config { shed: true, ..usual() };
-    assert_eq!(left_to_the_gate(auto, 50_000), Some(100_000 + crate::shedding::STRETCH));
-    assert_eq!(left_to_the_gate(auto, 70_000), None, "too much for three quarters of the budget");
-    assert_eq!(left_to_the_gate(usual(), 50_000), None, "the user wants it polled");
+    assert_eq!(left_to_the_gate(auto, 50_000, 1), Some(100_000 + crate::shedding::STRETCH));
+    assert_eq!(left_to_the_gate(auto, 70_000, 1), None, "too much for three quarters of the budget");
+    assert_eq!(left_to_the_gate(auto, 10_000, 2), None, "it would take the other's share");
+    assert_eq!(left_to_the_gate(usual(), 50_000, 1), None, "the user wants it polled");
     let mut p = polling(auto, 1);
     let mut switch = p.sheds(5, 0).unwrap();
     assert_eq!(switch.mode(), Mode::Shed);

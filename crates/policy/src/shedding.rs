@@ -16,7 +16,7 @@ use crate::{MILLISECOND, Nanos, Permille};
 
 /// What is judged at once, ns.
 pub const STRETCH: Nanos = 100 * MILLISECOND;
-/// Share of the budget that the turns of all sources may take: the kernel's polls of the same packets cost about as much, and its
+/// Share of the budget that its turns may take: the kernel's polls of the same packets cost about as much, and its
 /// bursts are longer.
 pub const CHEAP: Permille = 750;
 /// The ring must be found empty once in so long, on average, ns.
@@ -36,9 +36,8 @@ pub struct Stretch {
 
 impl Stretch {
     /// A turn ended at `now` that took `spent` ns, and shed `shed` frames; `others`: it is no turn of a source that could pause, since
-    /// somebody else's packets are looked for or no consumer is full. Of `sources` that are polled on this CPU. True if shedding
-    /// alone would do.
-    #[expect(clippy::too_many_arguments, reason = "what one turn tells")]
+    /// somebody else's packets are looked for or no consumer is full, and it is the only one that is polled on its CPU. True if
+    /// shedding alone would do.
     pub fn turned(
         &mut self,
         now: Nanos,
@@ -46,7 +45,6 @@ impl Stretch {
         shed: u32,
         drained: bool,
         others: bool,
-        sources: u32,
         budget: Permille,
     ) -> bool {
         if !others || self.from == 0 {
@@ -61,7 +59,7 @@ impl Stretch {
             return false;
         }
         let stretch = std::mem::replace(self, Self { from: now, ..Self::default() });
-        let most = past * u64::from(budget) * u64::from(CHEAP) / 1_000_000 / u64::from(sources.max(1));
+        let most = past * u64::from(budget) * u64::from(CHEAP) / 1_000_000;
         stretch.spent <= most && u64::from(stretch.drained) * EMPTIED >= past && stretch.shed > 0
     }
 }
@@ -93,25 +91,23 @@ mod tests {
 
     /// Whether shedding alone would do after turns of `spent` us, one each 100 us; every `empty`-th finds the ring empty at its end,
     /// others' packets are missing from `alone` ms on.
-    fn will_do(spent: Nanos, shed: u32, empty: u64, alone: Nanos, sources: u32) -> bool {
+    fn will_do(spent: Nanos, shed: u32, empty: u64, alone: Nanos) -> bool {
         let mut stretch = Stretch::default();
         (1..=1100u64).any(|n| {
             let now = n * MS / 10;
             let drained = n % empty == 0;
-            stretch.turned(now, spent * 1000, shed, drained, now < alone * MS, sources, 800)
+            stretch.turned(now, spent * 1000, shed, drained, now < alone * MS, 800)
         })
     }
 
     #[test]
     fn cheap_turns_that_empty_the_ring_are_left_to_the_kernel() {
-        assert!(will_do(59, 1, 1, 1000, 1));
-        assert!(!will_do(62, 1, 1, 1000, 1), "more than three quarters of 80 %");
-        assert!(will_do(29, 1, 1, 1000, 2));
-        assert!(!will_do(32, 1, 1, 1000, 2), "each of two sources has a half");
-        assert!(!will_do(10, 0, 1, 1000, 1), "nothing is shed");
-        assert!(will_do(10, 1, 9, 1000, 1));
-        assert!(!will_do(10, 1, 11, 1000, 1), "the ring is not emptied");
-        assert!(!will_do(10, 1, 1, 99, 1), "the flood is alone");
+        assert!(will_do(59, 1, 1, 1000));
+        assert!(!will_do(62, 1, 1, 1000), "more than three quarters of 80 %");
+        assert!(!will_do(10, 0, 1, 1000), "nothing is shed");
+        assert!(will_do(10, 1, 9, 1000));
+        assert!(!will_do(10, 1, 11, 1000), "the ring is not emptied");
+        assert!(!will_do(10, 1, 1, 99), "the flood is alone");
     }
 
     #[test]
@@ -131,7 +127,7 @@ mod tests {
             for (gap, took, others) in turns {
                 now += gap * 1000;
                 spent += took.min(gap) * 1000;
-                let says = stretch.turned(now, took.min(gap) * 1000, 1, true, others, 1, 800);
+                let says = stretch.turned(now, took.min(gap) * 1000, 1, true, others, 800);
                 prop_assert!(!says || others && now - from >= STRETCH);
                 if says {
                     prop_assert!(spent * 10 <= (now - from) * 6 + 10);

@@ -313,6 +313,12 @@ impl Work {
         }
         let (now, source) = (clock::now(), Arc::clone(&life.source));
         source.release_rx(now);
+        let polls = |p: &Hired| p.gauge.polling.load(Relaxed) > 0;
+        if let Some(cpu) = self.h.views.cpu_stats.get(source.now.cpu.load(Relaxed) as usize)
+            && !self.h.pollers.iter().any(polls)
+        {
+            cpu.metered.store(0, Relaxed);
+        }
         if let Ok(mut dispatch) = self.h.dispatch.lock() {
             dispatch.calmed(now, slot);
         }

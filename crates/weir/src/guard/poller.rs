@@ -338,7 +338,10 @@ impl Loop {
         let then = if why == Release::Sheds { mode::SHED } else { mode::INTERRUPT };
         let _ = mode.compare_exchange(mode::POLL, then, Relaxed, Relaxed);
         self.p.gauge.polling.fetch_sub(1, Relaxed);
-        self.meter();
+        // Whether shedding alone will do is told by its softirqs: these are measured on, each of them.
+        if why != Release::Sheds {
+            self.meter();
+        }
         let switch = match why {
             Release::Revoked | Release::Moved => self.policy.revoked(slot),
             Release::Sheds => self.policy.sheds(clock::now(), slot),

@@ -66,7 +66,9 @@ fn the_sources_of_a_cpu_that_is_offline_go_to_another_root() {
     online("0-1");
     let file = list.to_str().unwrap().to_owned();
     let manner = Manner { env: vec![("WEIR_TEST_ONLINE".into(), file)], ..Manner::default() };
-    let guard = Guard::start_as(&world, &["in0", "--cpu", "0,1"], &[WIRE_CPU, HOST_CPU], &manner).unwrap();
+    let guard =
+        Guard::start_as(&world, &["in0", "--cpu", "0,1", "--mode", "poll"], &[WIRE_CPU, HOST_CPU], &manner)
+            .unwrap();
     let on = |cpu: usize| {
         let source = sources(&guard.ask(&world)).remove(0);
         source["mode"] == "poll" && source["cpu"] == cpu

@@ -385,8 +385,8 @@ fn tcp_alone_behind_default_deny_root() {
     println!("TCP alone: {mode} after {took:.0?}; {with} answers/s, without weir {without}");
     // Which share of answers survives a flood of SYNs is not this test's claim: their loss is even in the ring.
     drop(load);
-    let calm = talk.answers(ms(500));
-    assert!(calm > 10, "after the flood: {calm} answers");
+    // The segment that was lost last is sent again up to 1.6 s later, by TCP's own timer.
+    within("answers after the flood", ms(2000), || talk.answers(ms(500)) > 10);
     assert_eq!(guard.stop().0.code(), Some(0));
     drop(talk);
     assert_same(&before, &world.dump(), "TCP alone");
