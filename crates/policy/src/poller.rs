@@ -154,8 +154,6 @@ pub struct Turned {
     pub syns: u32,
     /// Of the frames, those that were shed: for consumers without room, and for nobody.
     pub shed: u32,
-    /// Of the frames that were shed, those of senders that have had more than their share: others send to the same consumer.
-    pub over: u32,
     /// Of the frames, those that passed for consumers that are known here. What else passed is somebody else's.
     pub known: u32,
     /// Frames that are protected.
@@ -368,8 +366,6 @@ impl Poller {
         self.bound.turned(turn.packets, turn.spent);
         let others =
             turn.frames.saturating_sub(turn.protected).saturating_sub(turn.known).saturating_sub(turn.shed);
-        // Senders that are told apart are looked for as others are: a pause would take no account of their shares.
-        let others = others + turn.over;
         self.look.saw(now, source, turn.frames, turn.protected, others);
         let cheap = if self.look.is_on(now, source) { turn.shed } else { turn.nobody + turn.syns };
         state.sheds = u64::from(cheap) * 1000 > u64::from(turn.frames) * u64::from(MOSTLY);

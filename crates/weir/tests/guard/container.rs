@@ -116,7 +116,8 @@ fn a_container_behind_a_bridge_has_its_level_and_its_gate_root() {
     let load = world.send(&[(0, PORT)], &[], &[(ms(300_000), FLOOD)]);
     std::thread::sleep(ms(200));
     let stock = sink.window(ms(500)).pps;
-    let guard = world.guard(&[]);
+    // Its pauses and its settings are looked at: polled to the end.
+    let guard = world.guard(&["--mode", "poll"]);
     within("takeover", ms(500), || world.taken(0));
     std::thread::sleep(ms(200));
     let guarded = sink.window(ms(500)).pps;

@@ -190,7 +190,8 @@ fn undo_does_what_a_dead_keeper_could_not_root() {
     let (wanted, mut done, mut elsewhere) = (rounds(3, 20), 0, 0);
     while done < wanted {
         let before = world.dump();
-        let mut guard = world.guard(&[]);
+        // With settings to be undone, whenever it is killed.
+        let mut guard = world.guard(&["--mode", "poll"]);
         let load = world.send(&[(0, PORT)], &[], &[(ms(5000), FLOOD)]);
         std::thread::sleep(random.below(ms(200)));
         let begun = Instant::now();

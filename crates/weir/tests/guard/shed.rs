@@ -80,7 +80,7 @@ fn the_kernel_polls_where_shedding_alone_will_do_root() {
     let load = world.send(&to, &schedule, &[(ms(300_000), HARD)]);
     let other = (0..10).map(|_| share(&mut sinks[1], &load)).fold(0.0, f64::max);
     println!("beside more: {:.2} %, in mode {:?}", other * 100.0, guard.modes(&world));
-    assert!(other > 0.5, "of the other program's packets {other:.3} arrived beside more");
+    assert!(other > 0.25, "of the other program's packets {other:.3} arrived beside more");
     drop(load);
     within("neither", ms(20_000), || guard.modes(&world) == ["interrupt"]);
     sinks.iter_mut().for_each(|sink| _ = sink.drained());

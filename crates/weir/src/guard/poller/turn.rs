@@ -65,7 +65,6 @@ impl Loop {
             rx.nobody.load(Relaxed),
             stat.full_polls.load(Relaxed),
             rx.syns.load(Relaxed),
-            rx.over_share.load(Relaxed),
         );
         let own = &views.poller_ctls[self.p.index];
         own.admit.store(u32::from(self.policy.admits()), Relaxed);
@@ -118,7 +117,6 @@ impl Loop {
             nobody: rx.nobody.load(Relaxed).wrapping_sub(before.7) as u32,
             syns: rx.syns.load(Relaxed).wrapping_sub(before.9) as u32,
             shed,
-            over: rx.over_share.load(Relaxed).wrapping_sub(before.10) as u32,
             known: rx.known.load(Relaxed).wrapping_sub(before.6) as u32,
             protected: rx.by_class[2].load(Relaxed).wrapping_sub(before.5) as u32,
             refused: elsewhere().wrapping_sub(refused) as u32,
