@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
-/// Reasons of policy in [`State::chosen`]; behind them those of the kernel's own choice.
+/// Reasons of policy in `State::chosen`; behind them those of the kernel's own choice.
 pub const PLACED: usize = 5;
 /// The lease was over.
 pub const LEASE_OVER: usize = 5;

@@ -69,6 +69,7 @@ mod source;
 mod start;
 #[cfg(not(no_bpf))]
 mod supervisor;
+#[cfg(not(no_bpf))]
 mod taps;
 
 /// Guards until SIGTERM or SIGINT.
