@@ -1,8 +1,8 @@
 //! The experiment `capture`: what a capture on the flooded interface sees, and what it costs the others.
 
-use results::{Document, Role, Verdict};
+use results::{Document, Verdict};
 
-use crate::arm::{self, Arm};
+use crate::arm::Arm;
 use crate::consumer::pinned;
 use crate::flood::Flood;
 use crate::grid::{self, Figure, Grid, Sample};
@@ -32,13 +32,7 @@ const SLOW: (f64, f64) = (1e6, 99.0);
 
 /// All its arms.
 pub(crate) fn arms(reserve: u8) -> Vec<Arm> {
-    let mut arms = arm::all(reserve);
-    arms.retain(|arm| ARMS.contains(&arm.name.as_str()));
-    for arm in arms.iter_mut().filter(|arm| arm.name == "stock-rps") {
-        // Compared are arms whose whole cost falls on the host CPU.
-        arm.role = Role::Shown;
-    }
-    arms
+    grid::arms(reserve, &ARMS)
 }
 
 /// Runs the experiment.
@@ -49,8 +43,7 @@ pub fn run(options: &Options, progress: &mut dyn FnMut(Progress)) -> Result<Docu
     let arms = grid::chosen(options, arms(options.reserve), &QUICK)?;
     let kinds = grid::kinds(options, &KINDS)?;
     let mut runner = Runner::new(options, progress)?;
-    let default: &[f64] = if options.quick { &RATES_QUICK } else { &RATES };
-    let rates = options.rates.clone().unwrap_or_else(|| default.to_vec());
+    let rates = grid::rates(options, &RATES, &RATES_QUICK);
     let xs = rates.iter().map(|rate| rate / 1000.0).collect();
     let name = "capture";
     let mut grid = Grid { name, figures: &FIGURES, x: "flood, k/s", kinds, xs, arms, taken: Vec::new() };

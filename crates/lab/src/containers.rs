@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use kern::wire::netns::Namespace;
 use kern::wire::source::{Payload, Phase, Rare, Target};
-use results::{Document, Role, Verdict, stats};
+use results::{Document, Verdict, stats};
 
-use crate::arm::{self, Arm};
+use crate::arm::Arm;
 use crate::consumer::Report;
 use crate::grid::{self, Figure, Grid, Sample};
 use crate::options::Options;
@@ -38,13 +38,7 @@ const POINTS: f64 = -5.0;
 
 /// All its arms.
 pub(crate) fn arms(reserve: u8) -> Vec<Arm> {
-    let mut arms = arm::all(reserve);
-    arms.retain(|arm| ARMS.contains(&arm.name.as_str()));
-    for arm in arms.iter_mut().filter(|arm| arm.name == "stock-rps") {
-        // Compared are arms whose whole cost falls on the host CPU.
-        arm.role = Role::Shown;
-    }
-    arms
+    grid::arms(reserve, &ARMS)
 }
 
 /// Runs the experiment.
@@ -55,8 +49,7 @@ pub fn run(options: &Options, progress: &mut dyn FnMut(Progress)) -> Result<Docu
     let arms = grid::chosen(options, arms(options.reserve), &QUICK)?;
     let kinds = grid::kinds(options, &KINDS)?;
     let mut runner = Runner::new(options, progress)?;
-    let default: &[f64] = if options.quick { &RATES_QUICK } else { &RATES };
-    let rates = options.rates.clone().unwrap_or_else(|| default.to_vec());
+    let rates = grid::rates(options, &RATES, &RATES_QUICK);
     let xs = rates.iter().map(|rate| rate / 1000.0).collect();
     let name = "containers";
     let mut grid = Grid { name, figures: &FIGURES, x: "flood, k/s", kinds, xs, arms, taken: Vec::new() };

@@ -3,7 +3,7 @@
 use results::{Document, Id, Mark, Panel, Role, Scale, Verdict, stats};
 use serde_json::Value;
 
-use crate::arm::{Arm, Host};
+use crate::arm::{self, Arm, Host};
 use crate::innocents::at_least;
 use crate::livelock;
 use crate::options::Options;
@@ -35,6 +35,21 @@ pub(crate) struct Grid {
     pub(crate) arms: Vec<Arm>,
     /// By arm, kind and value.
     pub(crate) taken: Vec<Vec<Vec<Vec<Sample>>>>,
+}
+
+/// Those of all arms that have these names. Compared are arms whose whole cost falls on the host CPU: stock-rps is only shown.
+pub(crate) fn arms(reserve: u8, names: &[&str]) -> Vec<Arm> {
+    let mut arms = arm::all(reserve);
+    arms.retain(|arm| names.contains(&arm.name.as_str()));
+    for arm in arms.iter_mut().filter(|arm| arm.name == "stock-rps") {
+        arm.role = Role::Shown;
+    }
+    arms
+}
+
+/// The rates asked for, or those of the experiment, packets/s.
+pub(crate) fn rates(options: &Options, all: &[f64], quick: &[f64]) -> Vec<f64> {
+    options.rates.clone().unwrap_or_else(|| if options.quick { quick } else { all }.to_vec())
 }
 
 /// The arms asked for of those that there are, with the guard's own options: all, or in a quick run those named.

@@ -7,7 +7,7 @@ use kern::wire::source::{Payload, Phase, Rare, Target};
 use nix::sys::signal::{Signal, kill};
 use results::{Document, Role, Verdict};
 
-use crate::arm::{self, Arm, Host};
+use crate::arm::{Arm, Host};
 use crate::consumer::{Kind, Report};
 use crate::grid::{self, Figure, Grid, Sample};
 use crate::options::Options;
@@ -42,14 +42,7 @@ const FAST: f64 = 75.0;
 
 /// All its arms.
 pub(crate) fn arms(reserve: u8) -> Vec<Arm> {
-    let mut arms = arm::all(reserve);
-    arms.retain(|arm| {
-        ["stock-irq", "stock-rps", "stock-timer", "threaded", "weir"].contains(&arm.name.as_str())
-    });
-    for arm in arms.iter_mut().filter(|arm| arm.name == "stock-rps") {
-        // Compared are arms whose whole cost falls on the host CPU.
-        arm.role = Role::Shown;
-    }
+    let mut arms = grid::arms(reserve, &["stock-irq", "stock-rps", "stock-timer", "threaded", "weir"]);
     arms.push(Arm {
         name: LIMIT.into(),
         role: Role::Alternative,
@@ -69,8 +62,7 @@ pub(crate) fn arms(reserve: u8) -> Vec<Arm> {
 pub fn run(options: &Options, progress: &mut dyn FnMut(Progress)) -> Result<Document> {
     let arms = grid::chosen(options, arms(options.reserve), &QUICK)?;
     let mut runner = Runner::new(options, progress)?;
-    let default: &[f64] = if options.quick { &RATES_QUICK } else { &RATES };
-    let rates = options.rates.clone().unwrap_or_else(|| default.to_vec());
+    let rates = grid::rates(options, &RATES, &RATES_QUICK);
     let mut grid = Grid {
         name: "many-consumers",
         figures: &FIGURES,

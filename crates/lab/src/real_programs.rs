@@ -7,7 +7,7 @@ use kern::wire::source::{Payload, Phase, Target};
 use kern::wire::{counters, link};
 use results::{Document, Verdict};
 
-use crate::arm::{self, Arm};
+use crate::arm::Arm;
 use crate::grid::{self, Figure, Grid, Sample};
 use crate::options::Options;
 use crate::plan::{Progress, Runner};
@@ -34,9 +34,7 @@ const SLOW: (f64, f64) = (1e6, 99.0);
 
 /// All its arms.
 pub(crate) fn arms(reserve: u8) -> Vec<Arm> {
-    let mut arms = arm::all(reserve);
-    arms.retain(|arm| ARMS.contains(&arm.name.as_str()));
-    arms
+    grid::arms(reserve, &ARMS)
 }
 
 /// Runs the experiment.
@@ -58,8 +56,7 @@ pub fn run(options: &Options, progress: &mut dyn FnMut(Progress)) -> Result<Docu
     if programs.is_empty() {
         return Err(Error::Missing(skipped.join("; ")));
     }
-    let default: &[f64] = if options.quick { &RATES_QUICK } else { &RATES };
-    let rates = options.rates.clone().unwrap_or_else(|| default.to_vec());
+    let rates = grid::rates(options, &RATES, &RATES_QUICK);
     let kinds: Vec<(Served, bool)> = programs
         .iter()
         .flat_map(|p| [(*p, false), (*p, true)])

@@ -4,7 +4,7 @@
 use results::{Document, Role, Verdict};
 
 use crate::Result;
-use crate::arm::{self, Arm};
+use crate::arm::Arm;
 use crate::grid::{self, Figure, Grid, Sample};
 use crate::options::Options;
 use crate::plan::{self, Progress, Runner};
@@ -24,9 +24,7 @@ const LOST_MAX: f64 = 3.0;
 
 /// All its arms.
 pub(crate) fn arms(reserve: u8) -> Vec<Arm> {
-    let mut arms = arm::all(reserve);
-    arms.retain(|arm| ARMS.contains(&arm.name.as_str()));
-    arms
+    grid::arms(reserve, &ARMS)
 }
 
 /// Runs the experiment.
@@ -36,8 +34,7 @@ pub(crate) fn arms(reserve: u8) -> Vec<Arm> {
 pub fn run(options: &Options, progress: &mut dyn FnMut(Progress)) -> Result<Document> {
     let arms = grid::chosen(options, arms(options.reserve), &QUICK)?;
     let mut runner = Runner::new(options, progress)?;
-    let default: &[f64] = if options.quick { &RATES_QUICK } else { &RATES };
-    let rates = options.rates.clone().unwrap_or_else(|| default.to_vec());
+    let rates = grid::rates(options, &RATES, &RATES_QUICK);
     let buffers: &[f64] = if options.quick { &BUFFERS_QUICK } else { &BUFFERS };
     let mut grid = Grid {
         name: "small-buffers",

@@ -31,14 +31,6 @@ enum skb_drop_reason {
 /* A packet that this host sent to a group and hears itself: its interface is that which it left by. */
 #define PACKET_LOOPBACK 5
 
-struct inode {
-	unsigned long i_ino;
-} __attribute__((preserve_access_index));
-
-struct file {
-	struct inode *f_inode;
-} __attribute__((preserve_access_index));
-
 struct socket {
 	struct file *file;
 } __attribute__((preserve_access_index));

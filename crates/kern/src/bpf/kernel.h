@@ -5,6 +5,14 @@
 #ifndef WEIR_KERNEL_H
 #define WEIR_KERNEL_H
 
+struct inode {
+	unsigned long i_ino;
+} __attribute__((preserve_access_index));
+
+struct file {
+	struct inode *f_inode;
+} __attribute__((preserve_access_index));
+
 struct ns_common {
 	unsigned int inum;
 } __attribute__((preserve_access_index));

@@ -14,14 +14,6 @@
 
 typedef struct { __s64 counter; } atomic64_t;
 
-struct inode {
-	unsigned long i_ino;
-} __attribute__((preserve_access_index));
-
-struct file {
-	struct inode *f_inode;
-} __attribute__((preserve_access_index));
-
 struct task_struct {
 	int tgid;
 } __attribute__((preserve_access_index));

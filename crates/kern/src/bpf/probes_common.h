@@ -38,14 +38,6 @@ struct sk_buff_head {
 	__u32 qlen;
 } __attribute__((preserve_access_index));
 
-struct inode {
-	unsigned long i_ino;
-} __attribute__((preserve_access_index));
-
-struct file {
-	struct inode *f_inode;
-} __attribute__((preserve_access_index));
-
 struct socket {
 	struct file *file;
 } __attribute__((preserve_access_index));

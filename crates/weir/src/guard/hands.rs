@@ -295,24 +295,27 @@ impl Work {
                     self.end_peace(&mut life);
                     self.lives.insert(source.slot, life);
                 }
-                // The gate stays, if it was there before.
-                if self.h.views.source_ctls[source.slot].mode.load(Relaxed) != mode::SHED {
-                    source.release_rx(clock::now());
-                }
+                self.end_gate(source, clock::now());
                 self.refuse(source, switch, why, text);
             }
         }
     }
 
+    /// The source needs its XDP program no more; true if it was in mode shed, which ends by that.
+    fn end_gate(&self, source: &Source, now: Nanos) -> bool {
+        let mode = &self.h.views.source_ctls[source.slot].mode;
+        let shed = mode.compare_exchange(mode::SHED, mode::INTERRUPT, Relaxed, Relaxed).is_ok();
+        source.release_rx(now);
+        shed
+    }
+
     /// Ends the gate of a source in mode shed, unless it is taken over by now.
     fn spare(&mut self, slot: usize) {
         let Some(life) = self.lives.get(&slot).filter(|l| l.phase == Phase::Interrupt) else { return };
-        let mode = &self.h.views.source_ctls[slot].mode;
-        if mode.compare_exchange(mode::SHED, mode::INTERRUPT, Relaxed, Relaxed).is_err() {
+        let (now, source) = (clock::now(), Arc::clone(&life.source));
+        if !self.end_gate(&source, now) {
             return;
         }
-        let (now, source) = (clock::now(), Arc::clone(&life.source));
-        source.release_rx(now);
         let polls = |p: &Hired| p.gauge.polling.load(Relaxed) > 0;
         if let Some(cpu) = self.h.views.cpu_stats.get(source.now.cpu.load(Relaxed) as usize)
             && !self.h.pollers.iter().any(polls)
@@ -468,7 +471,7 @@ impl Work {
                     // On a veth it halves the transfer for as long as it is attached.
                     Release::Bulk => source.drop_rx(),
                     Release::Sheds => {}
-                    _ => source.release_rx(now),
+                    _ => _ = self.end_gate(&source, now),
                 }
                 source.counts.releases.fetch_add(1, Relaxed);
                 if let Ok(mut dispatch) = self.h.dispatch.lock() {
