@@ -8,6 +8,7 @@
 //! - A sender that sends no more than one of `spacing` packets is never trimmed, whatever others do.
 //! - Whatever is held for senders that do not come is given up: at most two buffers are lost by it.
 //! - Only packets that pass write to the sketch; no flood fills it.
+//! - A sender alone is never quiet, nor are several that are alike; who sends little beside one that sends most of all is.
 
 use std::fmt;
 
@@ -58,8 +59,11 @@ pub struct Fair {
     refused: u32,
     dry: u32,
     crowd: u32,
+    loudest: u64,
+    votes: u32,
+    pad: u32,
 }
-const _: () = assert!(size_of::<Fair>() == 48);
+const _: () = assert!(size_of::<Fair>() == 64);
 
 /// What senders of one source have had: `struct weir_sketch`.
 #[repr(C)]
@@ -99,6 +103,7 @@ unsafe extern "C" {
         now: u32,
     ) -> u32;
     fn weir_host_fair_judge(of: *mut Fair, sketch: *mut Sketch, hash: u64, left: u32) -> u32;
+    fn weir_host_fair_is_quiet(of: *mut Fair, sender: u64) -> u32;
     fn weir_host_fair_lead(sketch: *const Sketch, hash: u64) -> u32;
 }
 
@@ -131,6 +136,13 @@ impl Fair {
             1 => Verdict::Pass,
             _ => Verdict::Over,
         }
+    }
+
+    /// A frame of `sender` has come while room is short: true if it is a quiet one beside one that sends more than eight in
+    /// nine of all frames. A pause would lose it, whatever its share.
+    pub fn is_quiet(&mut self, sender: u64) -> bool {
+        // SAFETY: only this struct is written, whose layout is that of the header.
+        unsafe { weir_host_fair_is_quiet(self, sender) != 0 }
     }
 
     /// Of how many packets that pass one is a sender's share, in [`ONE`] per packet; 0 while room was never short.

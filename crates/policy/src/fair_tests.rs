@@ -308,7 +308,53 @@ fn what_is_held_for_those_who_left_is_given_up() {
     assert!(lost <= 2 * BUFFER, "{lost}");
 }
 
+/// Of a flood the share of frames that are told to be quiet senders', of 1000.
+fn quiet_of(senders: &[(u64, u64)], spoofed: u64) -> u32 {
+    let mut random = Random(77);
+    let mut of = Fair::default();
+    let weight: u64 = senders.iter().map(|(n, each)| n * each).sum::<u64>() + spoofed;
+    const ALL: u32 = 100_000;
+    let one = |random: &mut Random| {
+        let (mut at, mut first) = (random.below(weight), 0);
+        for (n, each) in senders {
+            if at < n * each {
+                return first + at / each;
+            }
+            at -= n * each;
+            first += n;
+        }
+        random.next() | 1 << 63
+    };
+    let quiet = (0..ALL).filter(|_| of.is_quiet(one(&mut random))).count() as u32;
+    quiet * 1000 / (ALL / 1000) / 1000
+}
+
+#[test]
+fn who_sends_little_beside_one_loud_sender_is_quiet() {
+    assert_eq!(quiet_of(&[(1, 1)], 0), 0, "alone");
+    assert_eq!(quiet_of(&[(2, 1)], 0), 0, "two alike");
+    assert_eq!(quiet_of(&[(100, 1)], 0), 0, "a hundred alike");
+    assert_eq!(quiet_of(&[], 1), 0, "addresses that nobody has");
+    assert_eq!(quiet_of(&[(1, 3)], 1), 0, "a busy one among those");
+    // 20 of 2000 frames are theirs, 20 of 400; each frame against the loud one counts eight times, so that it is known as long as
+    // it sends more than eight in nine, and well known somewhat above.
+    assert!((9..=11).contains(&quiet_of(&[(1, 1980), (20, 1)], 0)));
+    assert!((45..=55).contains(&quiet_of(&[(1, 380), (20, 1)], 0)));
+    assert!(quiet_of(&[(1, 100), (20, 1)], 0) <= 20);
+}
+
 proptest! {
+    /// Whoever was loud before: a sender that is alone now is no longer taken for a quiet one after 16 frames.
+    #[test]
+    fn who_is_alone_is_not_quiet_for_long(before in proptest::collection::vec(0u64..5, 0..600)) {
+        let mut of = Fair::default();
+        for sender in before {
+            of.is_quiet(sender);
+        }
+        let quiet = (0..1000).filter(|_| of.is_quiet(9)).count();
+        prop_assert!(quiet <= 17, "{quiet}");
+    }
+
     /// Whatever others send, whatever room there is: who sends one packet for each `MOST` that pass is never trimmed.
     #[test]
     fn who_keeps_to_a_share_is_never_trimmed(

@@ -480,6 +480,19 @@ fn protected_frames_do_not_end_a_pause() {
     assert!(matches!(p.next(20_000), Action::Turn { packets: 32, .. }), "others arrive: no pause");
 }
 
+/// Shed with the rest, but of a quiet sender beside a loud one to the same full consumer: the pause is looked into.
+#[test]
+fn quiet_senders_to_the_flooded_consumer_are_looked_for() {
+    let flood = Turned { frames: 32, to_full: 32, shed: 32, spent: 5000, ..Turned::default() };
+    let later = crate::look::FIRST + crate::MILLISECOND;
+    for (quiet, looks) in [(0, false), (1, true)] {
+        let mut p = paused(usual());
+        p.turned(10_000, 0, flood);
+        p.turned(later, 0, Turned { quiet, ..flood });
+        assert_eq!(p.feeds(later + crate::MILLISECOND, 0), looks, "{quiet}");
+    }
+}
+
 /// While programs run before it the turns of the only source are larger, and so are those after one that was shed for the most part.
 #[test]
 fn turns_are_larger_where_they_cost_little() {

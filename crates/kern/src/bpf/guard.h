@@ -86,7 +86,8 @@ struct weir_rx_stat {
 	__u64 known;		/* passed, for consumers that are tracked: all others are somebody else's */
 	__u64 syns;		/* of `shed`, SYNs: for listeners that accept nothing more, or that have had their share */
 	__u64 over_share;	/* of `shed`, with room for them, which is held for senders that have had less */
-	__u64 pad[7];
+	__u64 quiet;		/* of `frames`, those of quiet senders beside a loud one, passed or shed: a pause would lose them */
+	__u64 pad[6];
 };
 
 struct weir_consumer_ctl {

@@ -522,8 +522,10 @@ int weir_rx(struct xdp_md *ctx)
 		/* Another host's datagram to the same port is not its. */
 		if (consumer_ctl && consumer && consumer_ctl->sk && (behind || is_ours(ctx, data, end, &view, ctl))) {
 			fit = consumer_ctl->inhibited && !feeds(ctl->poller) ?
-			      WEIR_FAIR_FULL :
+			      weir_rx_fair(ctx, &view, slot, key, WEIR_FAIR_KEPT) :
 			      fits(ctx, &view, slot, key, consumer_ctl, consumer, guard->slices, ctl->poller);
+			stat->quiet += !!(fit & WEIR_FAIR_QUIET);
+			fit &= ~WEIR_FAIR_QUIET;
 			stat->to_full += consumer_ctl->inhibited || fit != WEIR_FAIR_PASS;
 			if (fit == WEIR_FAIR_PASS || !consumer_ctl->shed || !in_force(ctl)) {
 				stat->known++;

@@ -8,7 +8,12 @@
 #ifndef WEIR_RX_FAIR_H
 #define WEIR_RX_FAIR_H
 
-/* The verdict on one frame for a consumer that has room for `left` packets: an enum weir_fair_verdict. */
+/* Added to an enum weir_fair_verdict: the frame is a quiet sender's, beside a loud one. */
+#define WEIR_FAIR_QUIET 4
+/* Instead of the packets that there is room for: nothing passes, and no share is counted. */
+#define WEIR_FAIR_KEPT ~0U
+
+/* The verdict on one frame for a consumer that has room for `left` packets. */
 __noinline __u32 weir_rx_fair(struct xdp_md *ctx, const struct weir_view *view, __u32 slot, __u32 consumer, __u32 left)
 {
 	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
@@ -16,15 +21,19 @@ __noinline __u32 weir_rx_fair(struct xdp_md *ctx, const struct weir_view *view, 
 	struct gate_flow flow = {};
 	struct weir_fair *of;
 	__u64 sender;
+	__u32 quiet;
 
 	if (!view || !all || consumer >= WEIR_CONSUMERS || !rx_flow(data, end, view, &flow))
-		return left ? WEIR_FAIR_PASS : WEIR_FAIR_FULL;
+		return left && left != WEIR_FAIR_KEPT ? WEIR_FAIR_PASS : WEIR_FAIR_FULL;
 	of = &all->of[consumer];
 	/* An IPv4 address, or the first half of an IPv6 one. */
 	sender = flow.words == 1 ? flow.source[0] : (__u64)flow.source[1] << 32 | flow.source[0];
 	/* The two families have places of their own. */
 	consumer |= (view->key[2] & WEIR_F_V6) << 16;
-	return weir_fair_judge(of, &all->sketch, weir_fair_hash(gate_seed, of->now, consumer, sender), left);
+	quiet = weir_fair_is_quiet(of, sender) ? WEIR_FAIR_QUIET : 0;
+	if (left == WEIR_FAIR_KEPT)
+		return WEIR_FAIR_FULL | quiet;
+	return quiet | weir_fair_judge(of, &all->sketch, weir_fair_hash(gate_seed, of->now, consumer, sender), left);
 }
 
 /* The room of a consumer when a poll begins. Its buffer is read once per poll: what the poll has handed up by then is in it, and
@@ -79,7 +88,7 @@ static __always_inline struct weir_share *share_of(__u32 slot, __u32 consumer, c
 }
 
 /* Whether this consumer of the source has room for one more packet of its sender, which then is taken from its share: an enum
- * weir_fair_verdict. */
+ * weir_fair_verdict, and WEIR_FAIR_QUIET. */
 static __always_inline __u32 fits(struct xdp_md *ctx, const struct weir_view *view, __u32 slot, __u32 consumer,
 				  const struct weir_consumer_ctl *ctl, const struct weir_consumer_stat *stat,
 				  __u32 slices, __u32 poller)
@@ -91,8 +100,9 @@ static __always_inline __u32 fits(struct xdp_md *ctx, const struct weir_view *vi
 	if (!share || !by_sender || consumer >= WEIR_CONSUMERS)
 		return WEIR_FAIR_PASS;
 	if (!share->left || by_sender->of[consumer].active)
-		verdict = weir_rx_fair(ctx, view, slot, consumer, share->left);
-	if (verdict == WEIR_FAIR_PASS)
+		verdict = weir_rx_fair(ctx, view, slot, consumer,
+				       share->left < WEIR_FAIR_ROOM ? share->left : WEIR_FAIR_ROOM);
+	if ((verdict & ~WEIR_FAIR_QUIET) == WEIR_FAIR_PASS)
 		share->left--;
 	return verdict;
 }

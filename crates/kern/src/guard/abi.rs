@@ -158,6 +158,8 @@ shared!(
         syns: AtomicU64,
         /// Of the frames dropped on purpose, those that there was room for, which is held for senders that have had less.
         over_share: AtomicU64,
+        /// Of the frames, those of quiet senders beside a loud one to the same consumer, passed or dropped.
+        quiet: AtomicU64,
     }
 );
 const _: () = assert!(size_of::<RxStat>() == 192);

@@ -18,6 +18,10 @@
  * (50 / 1024) ^ 4, 1 of 170,000, are taken for another; of WEIR_FAIR_MOST 1 of 4,000. Places are drawn anew once a second.
  *
  * Where more than twice WEIR_FAIR_MOST senders find no room, as in a flood from spoofed addresses, nobody is trimmed.
+ *
+ * Shares are kept only while frames are looked at. So it is also told whether there is anybody to be kept from a loud sender: a
+ * vote of all frames that come while room is short knows the one sender of more than eight in nine of them, if there is one. The
+ * others are quiet. A sender alone has no vote against it, and where several are alike none gets that many.
  */
 #ifndef WEIR_FAIR_H
 #define WEIR_FAIR_H
@@ -51,6 +55,10 @@
 /* Larger room is as good as this; no product of it overflows. */
 #define WEIR_FAIR_ROOM 65535
 
+/* Votes that the loudest sender may have, for how many its own frames count one each, and what another's frame takes from them. */
+#define WEIR_FAIR_VOTES 256
+#define WEIR_FAIR_AGAINST 8
+
 enum weir_fair_verdict { WEIR_FAIR_FULL = 0, WEIR_FAIR_PASS = 1, WEIR_FAIR_OVER = 2 };
 
 /* Of one consumer at one source. */
@@ -67,6 +75,9 @@ struct weir_fair {
 	weir_u32 refused;	/* senders within their share that found no room in the round */
 	weir_u32 dry;		/* the consumer has run empty in it */
 	weir_u32 crowd;		/* there are too many senders to tell them apart */
+	weir_u64 loudest;	/* the sender of most frames, if `votes` are many */
+	weir_u32 votes;
+	weir_u32 pad;
 };
 
 /* Of one source. */
@@ -78,7 +89,7 @@ struct weir_sketch {
 	weir_u32 refused[WEIR_FAIR_CELLS];	/* round in which one of them was counted as refused */
 };
 
-_Static_assert(sizeof(struct weir_fair) == 48, "no holes");
+_Static_assert(sizeof(struct weir_fair) == 64, "no holes");
 _Static_assert(sizeof(struct weir_sketch) == 64 + 4 * WEIR_FAIR_CELLS * (WEIR_FAIR_ROWS + 1), "no holes");
 
 /* What a sender is found by: its address, or prefix, and the consumer that it sends to. */
@@ -205,6 +216,24 @@ WEIR_INLINE weir_u32 weir_fair_trims(const struct weir_fair *of, weir_u32 lead, 
 	if (ahead > range)
 		ahead = range;
 	return (weir_u64)left * WEIR_FAIR_ONE * range <= (weir_u64)of->held * ahead;
+}
+
+/* A frame of `sender` has come while room is short: true if it is a quiet one beside a loud one. */
+WEIR_INLINE weir_u32 weir_fair_is_quiet(struct weir_fair *of, weir_u64 sender)
+{
+	weir_u32 votes = of->votes;
+
+	if (sender == of->loudest) {
+		of->votes = votes < WEIR_FAIR_VOTES ? votes + 1 : WEIR_FAIR_VOTES;
+		return 0;
+	}
+	if (votes < WEIR_FAIR_AGAINST) {
+		of->loudest = sender;
+		of->votes = 1;
+		return 0;
+	}
+	of->votes = votes - WEIR_FAIR_AGAINST;
+	return votes >= WEIR_FAIR_VOTES / 2;
 }
 
 /*

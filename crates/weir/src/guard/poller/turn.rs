@@ -65,6 +65,7 @@ impl Loop {
             rx.nobody.load(Relaxed),
             stat.full_polls.load(Relaxed),
             rx.syns.load(Relaxed),
+            rx.quiet.load(Relaxed),
         );
         let own = &views.poller_ctls[self.p.index];
         own.admit.store(u32::from(self.policy.admits()), Relaxed);
@@ -118,6 +119,7 @@ impl Loop {
             syns: rx.syns.load(Relaxed).wrapping_sub(before.9) as u32,
             shed,
             known: rx.known.load(Relaxed).wrapping_sub(before.6) as u32,
+            quiet: rx.quiet.load(Relaxed).wrapping_sub(before.10) as u32,
             protected: rx.by_class[2].load(Relaxed).wrapping_sub(before.5) as u32,
             refused: elsewhere().wrapping_sub(refused) as u32,
             spent: self.spent(now),
