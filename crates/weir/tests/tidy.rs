@@ -129,10 +129,10 @@ fn every_experiment_is_documented() {
     let output = Command::new(env!("CARGO_BIN_EXE_weir")).args(["lab", "list", "--json"]).output();
     let list: serde_json::Value = serde_json::from_slice(&output.expect("weir starts").stdout).expect("JSON");
     let names = list["experiments"].as_array().expect("experiments");
-    let text = read("docs/lab.md");
+    let text = read("docs/experiments.md");
     assert!(!names.is_empty());
     for name in names.iter().filter_map(|experiment| experiment["name"].as_str()) {
-        assert!(text.contains(&format!("\n## {name}\n")), "docs/lab.md has no section {name}");
+        assert!(text.contains(&format!("\n## {name}\n")), "docs/experiments.md has no section {name}");
     }
 }
 
