@@ -37,7 +37,7 @@ const OTHER: &[Curves] = &[
     ("livelock-udp-lent-2026-11-22", "livelock-udp", 1, 1),
     ("livelock-udp-lent-2026-11-22", "livelock-udp", 4, 4),
 ];
-/// Arms of the lab that the scenarios have. The hop of stock-irq is not what the lab's is (docs/simulator.md), so that
+/// Arms of the lab that the scenarios have. The hop of stock-irq is not what the lab's is (docs/machines/modern.md), so that
 /// it is shown and not fitted.
 const ARMS: [&str; 13] = [
     "stock-irq",

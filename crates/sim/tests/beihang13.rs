@@ -35,7 +35,7 @@ fn curve(document: &Document, title: &str, arm: &str) -> Vec<f64> {
         .collect()
 }
 
-/// BH-05 to BH-19: every number of docs/simulator.md, with the checkers on.
+/// BH-05 to BH-19: every number of docs/machines/beihang13.md, with the checkers on.
 #[test]
 fn the_printed_numbers_come_out() {
     let (rows, faults) = paper::compare(&options()).unwrap_or_else(|fault| panic!("{fault}"));

@@ -1,4 +1,4 @@
-//! What docs/simulator.md says of the experiments that the papers do not have: each claim with a margin, so that a change
+//! What docs/machines says of the experiments that the papers do not have: each claim with a margin, so that a change
 //! of machine or policy that turns it round is seen.
 
 #![allow(clippy::unwrap_used, reason = "a test")]

@@ -22,7 +22,7 @@ fn run(scenario: &Scenario, arms: &[&str]) -> Document {
 }
 
 /// What differs between lab and simulator by more than `weir lab compare` allows: arm, hogs, quantity. Each has its
-/// reason in docs/simulator.md.
+/// reason in docs/machines/modern.md.
 type Known = (&'static str, u32, &'static str);
 
 const KNOWN_UDP: &[Known] = &[

@@ -129,10 +129,10 @@ fn every_experiment_is_documented() {
     let output = Command::new(env!("CARGO_BIN_EXE_weir")).args(["lab", "list", "--json"]).output();
     let list: serde_json::Value = serde_json::from_slice(&output.expect("weir starts").stdout).expect("JSON");
     let names = list["experiments"].as_array().expect("experiments");
-    let text = read("docs/lab.md");
+    let text = read("docs/experiments.md");
     assert!(!names.is_empty());
     for name in names.iter().filter_map(|experiment| experiment["name"].as_str()) {
-        assert!(text.contains(&format!("\n## {name}\n")), "docs/lab.md has no section {name}");
+        assert!(text.contains(&format!("\n## {name}\n")), "docs/experiments.md has no section {name}");
     }
 }
 
@@ -253,4 +253,164 @@ fn every_result_is_named_by_a_document() {
     }
     assert!(found > 10, "only {found} results found");
     assert!(unnamed.is_empty(), "docs/results: no document names {}", unnamed.join(", "));
+}
+
+/// Columns of the longest line of a document.
+const COLUMNS_MAX: usize = 100;
+
+/// Documents that still have longer lines. The list only gets shorter: one that is clean must leave it.
+const TOO_WIDE: &[&str] = &[
+    "CHANGELOG.md",
+    "README.md",
+    "docs/classes.md",
+    "docs/drivers.md",
+    "docs/explain.md",
+    "docs/gate.md",
+    "docs/guard.md",
+    "docs/metrics.md",
+    "docs/operations.md",
+    "docs/screen.md",
+    "docs/watch.md",
+];
+
+/// A line that cannot be broken: an address, or a picture with its text.
+fn one_piece(line: &str) -> bool {
+    let line = line.trim();
+    line.starts_with("![") || (line.contains("://") && !line.contains(' '))
+}
+
+#[test]
+fn lines_of_documents_fit_a_terminal() {
+    let mut wide = BTreeSet::new();
+    let mut found = Vec::new();
+    for (path, text) in files().into_iter().filter(|(path, _)| has_extension(path, &["md"])) {
+        let name = path.strip_prefix(root()).expect("in the tree").to_string_lossy().into_owned();
+        for (number, line) in text.lines().enumerate() {
+            let columns = line.chars().count();
+            if columns > COLUMNS_MAX && !one_piece(line) {
+                wide.insert(name.clone());
+                if !TOO_WIDE.contains(&name.as_str()) {
+                    found.push(format!("{name}:{}: {columns} columns, at most {COLUMNS_MAX}", number + 1));
+                }
+            }
+        }
+    }
+    assert!(found.is_empty(), "{}", found.join("\n"));
+    let clean: Vec<&&str> = TOO_WIDE.iter().filter(|name| !wide.contains(**name)).collect();
+    assert!(clean.is_empty(), "these are clean now, take them out of TOO_WIDE: {clean:?}");
+}
+
+/// Numbers of requirements (`MR-` and digits, and so on) and of claims (`P` and one or two digits) in a text, as words.
+fn citations(text: &str) -> BTreeSet<String> {
+    let words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '-' && c != '_');
+    let number = |text: &str, most: usize| {
+        (1..=most).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_digit())
+    };
+    let claim =
+        |word: &str| word.strip_prefix('P').is_some_and(|rest| number(rest, 2) && !rest.starts_with('0'));
+    let requirement = |word: &str| {
+        let (letters, rest) = word.split_once('-').unwrap_or_default();
+        ["MR", "WU", "ES", "BH", "X"].contains(&letters) && number(rest, 2)
+    };
+    words.filter(|word| claim(word) || requirement(word)).map(str::to_owned).collect()
+}
+
+#[test]
+fn citations_are_told_from_other_words() {
+    let cited = citations("(MR-05, P10); BH-F027, UTF-8, IPv6 P99x P0 P123 X-2, \"P4\" p50 MR-5x ES-");
+    assert_eq!(cited.into_iter().collect::<Vec<_>>(), ["MR-05", "P10", "P4", "X-2"]);
+}
+
+/// A reader of any file finds what its numbers mean, and the page has nothing that nobody needs.
+#[test]
+fn every_number_that_is_cited_is_explained_and_no_other() {
+    let page = read("docs/sources.md");
+    let entries = page.lines().filter_map(|line| line.strip_prefix("- **")?.split("**").next());
+    let explained: BTreeSet<String> = entries.flat_map(citations).collect();
+    assert!(explained.len() > 100, "{explained:?}");
+    let mut cited: std::collections::BTreeMap<String, PathBuf> = std::collections::BTreeMap::new();
+    for (path, text) in files() {
+        let itself = path.ends_with("docs/sources.md") || path.ends_with("tests/tidy.rs");
+        if itself || has_extension(&path, &["svg", "html", "log"]) {
+            continue;
+        }
+        for number in citations(&text) {
+            cited.entry(number).or_insert_with(|| path.clone());
+        }
+    }
+    let unknown: Vec<String> = cited
+        .iter()
+        .filter(|(number, _)| !explained.contains(*number))
+        .map(|(number, path)| format!("{number}, cited in {}", path.display()))
+        .collect();
+    assert!(unknown.is_empty(), "docs/sources.md does not explain {}", unknown.join("; "));
+    let dead: Vec<&String> = explained.iter().filter(|number| !cited.contains_key(*number)).collect();
+    assert!(dead.is_empty(), "docs/sources.md explains what nobody cites: {dead:?}");
+}
+
+/// The tables of dependencies of a crate of the workspace, by name: those of the program, of its build, and of its tests.
+fn dependencies(name: &str, table: &str) -> BTreeSet<String> {
+    let manifest: toml::Table = read(&format!("crates/{name}/Cargo.toml")).parse().expect("TOML");
+    // A table for one target only would hide a dependency from these rules.
+    assert!(!manifest.contains_key("target"), "crates/{name}/Cargo.toml: dependencies of one target");
+    let keys = manifest.get(table).and_then(toml::Value::as_table);
+    keys.map(|table| table.keys().cloned().collect()).unwrap_or_default()
+}
+
+/// What each crate of the workspace may use of the others, as ARCHITECTURE.md draws it.
+const MAY_USE: &[(&str, &[&str])] = &[
+    ("consumers", &["nfqueue"]),
+    ("kern", &["policy"]),
+    ("lab", &["kern", "results"]),
+    ("model", &[]),
+    ("nfqueue", &[]),
+    ("policy", &[]),
+    ("results", &[]),
+    ("see", &["kern"]),
+    ("serve", &["see"]),
+    ("sim", &["policy", "results"]),
+    ("testkit", &[]),
+    ("weir", &["kern", "lab", "model", "nfqueue", "policy", "results", "see", "serve", "sim"]),
+    ("xtask", &["serve"]),
+];
+
+/// Libraries that reach the kernel, and the crates that may have them.
+const TO_THE_KERNEL: &[(&str, &[&str])] = &[
+    ("libbpf-rs", &["kern"]),
+    ("libbpf-sys", &["kern"]),
+    ("netlink-bindings", &["kern"]),
+    ("netlink-socket2", &["kern"]),
+    ("procfs", &["kern"]),
+    ("caps", &["kern"]),
+    // Sockets, threads, signals and processes of their own; no setting of the kernel.
+    ("nix", &["consumers", "kern", "lab", "testkit", "weir", "xtask"]),
+    ("libc", &["consumers", "kern", "lab", "nfqueue", "testkit", "weir", "xtask"]),
+];
+
+#[test]
+fn crates_depend_on_each_other_as_the_map_says() {
+    let crates = std::fs::read_dir(root().join("crates")).expect("crates");
+    let names: BTreeSet<String> =
+        crates.map(|entry| entry.expect("entry").file_name().to_string_lossy().into_owned()).collect();
+    let mapped: BTreeSet<String> = MAY_USE.iter().map(|(name, _)| (*name).to_owned()).collect();
+    assert_eq!(names, mapped, "MAY_USE has a line for each crate");
+    for (name, may) in MAY_USE {
+        let used = dependencies(name, "dependencies");
+        for other in used.intersection(&names) {
+            assert!(may.contains(&other.as_str()), "crates/{name} must not depend on {other}");
+        }
+        for other in *may {
+            assert!(used.contains(*other), "crates/{name} does not use {other} any more: shorten MAY_USE");
+        }
+        for (library, of) in TO_THE_KERNEL.iter().filter(|(library, _)| used.contains(*library)) {
+            assert!(of.contains(name), "crates/{name} must not depend on {library}");
+        }
+        // Tests may have the helpers and what the crate itself may have, but nothing else of the tree.
+        for other in dependencies(name, "dev-dependencies").intersection(&names) {
+            assert!(other == "testkit" || may.contains(&other.as_str()), "tests of crates/{name}: {other}");
+        }
+    }
+    // Decisions are pure: nothing at all is linked into them.
+    assert_eq!(dependencies("policy", "dependencies"), BTreeSet::new(), "policy has no dependency");
+    assert_eq!(dependencies("policy", "build-dependencies"), BTreeSet::from(["cc".to_owned()]));
 }

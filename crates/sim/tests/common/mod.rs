@@ -56,11 +56,13 @@ pub fn between(points: &[(f64, f64)], x: f64) -> f64 {
     y0 + (y1 - y0) * ((x - x0) / (x1 - x0)).clamp(0.0, 1.0)
 }
 
-/// The block `name` of docs/simulator.md is this table; with `SIM_DOCS=write` it is written.
+/// The block `name` of the machine's page in docs/machines, which its first word names, is this table; with
+/// `SIM_DOCS=write` it is written.
 pub fn documented(name: &str, table: &str) {
     let _guard = DOCS.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/simulator.md");
-    let text = std::fs::read_to_string(path).unwrap();
+    let page = format!("docs/machines/{}.md", name.split(' ').next().unwrap_or_default());
+    let path = format!("{}/../../{page}", env!("CARGO_MANIFEST_DIR"));
+    let text = std::fs::read_to_string(&path).unwrap();
     let (begin, end) = (format!("<!-- {name} -->\n"), format!("<!-- end of {name} -->"));
     let start = text.find(&begin).unwrap_or_else(|| panic!("no block {name} in {path}")) + begin.len();
     let stop = start + text[start..].find(&end).unwrap();
@@ -68,9 +70,9 @@ pub fn documented(name: &str, table: &str) {
         table.lines().map(|line| format!("    {line}").trim_end().to_string() + "\n").collect();
     let block = format!("\n{block}\n");
     if std::env::var("SIM_DOCS").as_deref() == Ok("write") {
-        std::fs::write(path, format!("{}{block}{}", &text[..start], &text[stop..])).unwrap();
+        std::fs::write(&path, format!("{}{block}{}", &text[..start], &text[stop..])).unwrap();
         return;
     }
-    let hint = format!("docs/simulator.md, {name}: run this test with SIM_DOCS=write; it is now\n{table}");
+    let hint = format!("{page}, {name}: run this test with SIM_DOCS=write; it is now\n{table}");
     assert_eq!(&text[start..stop], block, "{hint}");
 }

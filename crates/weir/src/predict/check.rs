@@ -121,7 +121,7 @@ fn summary(lines: &[Line]) -> Summary {
 }
 
 fn table(lines: &[Line], summary: &Summary) -> String {
-    // Markdown, so that it can be pasted into docs/model.md as it is.
+    // Markdown, so that it can be pasted into a page of docs/measurements as it is.
     let mut text = String::from(
         "| host | measured | again | predicted | interval | error | limited by |\n| --- | --- | --- | --- | --- | --- | --- |\n",
     );

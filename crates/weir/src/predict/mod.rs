@@ -37,7 +37,7 @@ const LOOK: Duration = Duration::from_millis(100);
 /// Most looks that found something, per window.
 const LOOKS: usize = 4096;
 /// Relative error of the model beside what the observations leave open: 55 of the 72 hosts of `weir predict --check` (seeds 6001,
-/// 7001 and 8001), calculated again with the present constants, are within it. docs/model.md has what a comparison gave.
+/// 7001 and 8001), calculated again with the present constants, are within it. docs/measurements has what a comparison gave.
 const MODEL_ERROR: f64 = 0.2;
 
 /// One row of the answer.

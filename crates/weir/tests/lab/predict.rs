@@ -49,7 +49,7 @@ fn a_light_load_tells_what_the_host_can_take_root() {
             .unwrap_or_else(|| panic!("{seen}"))
     };
     let value = |change: &str| row(change)["mlfrr_pps"]["value"].as_f64().unwrap();
-    // A work of 1 us on any machine; what is measured stands in docs/model.md.
+    // A work of 1 us on any machine; what is measured stands in docs/measurements.
     assert!((60e3..2e6).contains(&value("today")), "{seen}");
     assert_eq!(
         (row("today")["class"].as_str(), row("--guarded")["class"].as_str()),
