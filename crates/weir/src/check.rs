@@ -42,7 +42,7 @@ pub fn run(args: &CheckArgs, paint: Paint) -> anyhow::Result<ExitCode> {
         let document = Document { schema: "weir.check/1", host: &host, interfaces: &reports, counters };
         out::data(&format!("{}\n", serde_json::to_string(&document)?))?;
     } else {
-        out::data(&text(&host, &reports, paint))?;
+        out::data(&text(&host, &reports, args.all, paint))?;
     }
     match args.require {
         Some(Require::Guard) => require_guard(&reports),
@@ -68,7 +68,9 @@ fn require_guard(reports: &[Report]) -> anyhow::Result<ExitCode> {
     }
 }
 
-fn text(host: &Host, reports: &[Report], paint: Paint) -> String {
+/// What matters for this host first: its interfaces, what is missing and the fix; with `all` then every probe and
+/// counter; the verdict is the last line.
+fn text(host: &Host, reports: &[Report], all: bool, paint: Paint) -> String {
     let mut text = format!(
         "{:<9} Linux {}, {}, BTF {}, lockdown {}\n",
         out::shown(&host.name),
@@ -77,43 +79,41 @@ fn text(host: &Host, reports: &[Report], paint: Paint) -> String {
         here(host.probes.btf),
         host.lockdown
     );
-    reports.iter().for_each(|report| text += &interface(&report.interface));
-    text.push('\n');
     for report in reports {
-        let tier = match report.tier {
-            Tier::Full => "full   ".to_owned(),
-            Tier::Part => "part   ".to_owned(),
-            Tier::None => paint.red("none   "),
+        text += &interface(&report.interface);
+        let summary = match report.tier {
+            Tier::None => paint.red(&wrap(&report.summary, 10)),
+            Tier::Full | Tier::Part => wrap(&report.summary, 10),
         };
-        let name = if reports.len() == 1 { "guard" } else { &report.interface.name };
-        text += &format!("{name:<9} {tier}{}\n", wrap(&report.summary, 17));
-    }
-    if reports.is_empty() {
-        text += "guard     none   no interface here can be guarded\n";
+        text += &format!("{:<9} {summary}\n", "");
     }
     let own =
         |report: &Report| report.features.get(host.features.len()..).map(<[_]>::to_vec).unwrap_or_default();
-    match reports {
-        [only] => text += &table(&only.features, "feature", paint),
-        _ => {
-            text += &table(&host.features, "feature", paint);
-            reports.iter().for_each(|report| text += &table(&own(report), &report.interface.name, paint));
-        }
-    }
-    let kinds: BTreeSet<&str> = reports.iter().map(|r| r.interface.kind.as_str()).collect();
-    kinds.into_iter().for_each(|kind| text += &counters(kind));
+    // With one interface its rows and the host's are one table.
+    let tables: Vec<(&str, Vec<Feature>)> = match reports {
+        [only] => vec![("feature", only.features.clone())],
+        _ => std::iter::once(("feature", host.features.clone()))
+            .chain(reports.iter().map(|report| (report.interface.name.as_str(), own(report))))
+            .collect(),
+    };
+    tables.iter().for_each(|(title, features)| text += &missing_rows(features, title, paint));
+    text += &todo(reports);
     // Sockets elsewhere can be behind any interface of a host that hands packets on.
     if let Some(why) = kern::discover::hands_on() {
         let line = format!(
-            "not seen: of sockets in other network namespaces, such as those of containers ({why}), TCP, UDP sockets \
-             that share their port there, those that no veth of this host leads to (macvlan, ipvlan, virtual functions), and those behind a \
-             translation that is not in this host's connection table (another program's XDP or tc, IPVS without \
-             conntrack): no level and no shed for them; quota and budget hold, and turns that they refuse whole are \
-             followed by a pause"
+            "not seen: {why}. Of the sockets behind it, in other network namespaces, weir knows UDP behind a veth of \
+             this host. It does not know TCP, UDP sockets that share a port, macvlan, ipvlan and virtual \
+             functions, and translations that the host's connection table does not have. For these quota and \
+             budget hold, and nothing is shed."
         );
         text += &format!("\n{}\n", wrap(&line, 2));
     }
-    text + &todo(host, reports)
+    if all {
+        tables.iter().for_each(|(title, features)| text += &table(features, title, paint));
+        let kinds: BTreeSet<&str> = reports.iter().map(|r| r.interface.kind.as_str()).collect();
+        kinds.into_iter().for_each(|kind| text += &counters(kind));
+    }
+    text + "\n" + &verdict(host, reports)
 }
 
 fn interface(interface: &Interface) -> String {
@@ -146,31 +146,38 @@ fn here(here: Here) -> &'static str {
     }
 }
 
-/// What is missing comes first, with what is missed; the rest with its use, if nothing is missing.
+/// What was found missing: what is lost with it, and what the probe saw. What only root can find out is told by the
+/// verdict.
+fn missing_rows(features: &[Feature], title: &str, paint: Paint) -> String {
+    let absent: Vec<&Feature> = features.iter().filter(|f| f.here != Here::Yes && !f.needs_root).collect();
+    if absent.is_empty() {
+        return String::new();
+    }
+    let title = match title {
+        "feature" => "missing".to_owned(),
+        name => format!("missing on {}", out::shown(name)),
+    };
+    let mut text = format!("\n{title:<29}  here  {:<7}  what you miss\n", "since");
+    for feature in absent {
+        text += &row(feature, feature.missed, paint);
+        text += &format!("  {}\n", wrap(&out::sentence(&feature.why), 2));
+    }
+    text
+}
+
+/// Every probe, with the use of what it looks for.
 fn table(features: &[Feature], title: &str, paint: Paint) -> String {
     if features.is_empty() {
         return String::new();
     }
-    let absent = |feature: &&Feature| feature.here != Here::Yes;
-    let short = features.iter().any(|feature| absent(&feature));
-    let last = if short { "what you miss" } else { "used for" };
-    let mut text = format!("\n{:<29}  here  {:<7}  {last}\n", out::shown(title), "since");
-    let rows = features.iter().filter(absent).chain(features.iter().filter(|feature| !absent(feature)));
-    for feature in rows {
-        let answer = format!("{:<4}", here(feature.here));
-        let answer = if feature.here == Here::No { paint.red(&answer) } else { answer };
-        let what = match (absent(&feature), short) {
-            (true, _) => feature.missed,
-            (false, true) => "",
-            (false, false) => feature.used_for,
-        };
-        let line = format!("{:<29}  {answer}  {:<7}  {}", feature.name, feature.since, wrap(what, 46));
-        text += &format!("{}\n", line.trim_end());
-        if feature.here == Here::No {
-            text += &format!("  {}\n", wrap(&out::sentence(&feature.why), 2));
-        }
-    }
-    text
+    let rows: String = features.iter().map(|feature| row(feature, feature.used_for, paint)).collect();
+    format!("\n{:<29}  here  {:<7}  used for\n{rows}", out::shown(title), "since")
+}
+
+fn row(feature: &Feature, what: &str, paint: Paint) -> String {
+    let answer = format!("{:<4}", here(feature.here));
+    let answer = if feature.here == Here::No { paint.red(&answer) } else { answer };
+    format!("{:<29}  {answer}  {:<7}  {}\n", feature.name, feature.since, wrap(what, 46))
 }
 
 /// What the drop counters of this driver count: `weir watch` counts with the same rows.
@@ -182,7 +189,8 @@ fn counters(kind: &str) -> String {
     text
 }
 
-fn todo(host: &Host, reports: &[Report]) -> String {
+/// What would help; empty if nothing would.
+fn todo(reports: &[Report]) -> String {
     // The same advice for two interfaces is given once.
     let mut advice: Vec<&str> = Vec::new();
     for line in reports.iter().flat_map(|report| &report.todo) {
@@ -190,24 +198,46 @@ fn todo(host: &Host, reports: &[Report]) -> String {
             advice.push(line);
         }
     }
-    let mut text = String::from("\n");
     if reports.is_empty() {
         advice.push("Set an interface up, or name one, as weir check eth0: ip -br link lists all.");
     }
     if advice.is_empty() {
-        text += "nothing to do\n";
-    } else {
-        text += "to do, most useful first\n";
-        for (i, line) in advice.iter().enumerate() {
-            text += &format!("{:<3}{}\n", i + 1, wrap(line, 3));
-        }
+        return String::new();
     }
-    let features = reports.first().map_or(&host.features, |report| &report.features);
-    let hidden = features.iter().filter(|feature| feature.needs_root).count();
-    if hidden > 0 {
-        text += &format!("{hidden} of {} probes need root: sudo weir check\n", features.len());
+    let mut text = String::from("\nto do, most useful first\n");
+    for (i, line) in advice.iter().enumerate() {
+        text += &format!("{:<3}{}\n", i + 1, wrap(line, 3));
     }
     text
+}
+
+/// The last line: what `weir guard` can do here, and what to type next.
+fn verdict(host: &Host, reports: &[Report]) -> String {
+    if reports.is_empty() {
+        return "verdict: none, no interface here can be guarded\n".into();
+    }
+    let of = |tier: Tier| {
+        let names = reports.iter().filter(|report| report.tier == tier);
+        names.map(|report| out::shown(&report.interface.name)).collect::<Vec<_>>()
+    };
+    let tiers = [("full", of(Tier::Full)), ("part", of(Tier::Part)), ("none", of(Tier::None))];
+    let words: Vec<String> = match reports {
+        [_] => tiers.iter().filter(|(_, n)| !n.is_empty()).map(|(word, _)| (*word).to_owned()).collect(),
+        _ => tiers
+            .iter()
+            .filter(|(_, names)| !names.is_empty())
+            .map(|(word, names)| format!("{word} for {}", names.join(" ")))
+            .collect(),
+    };
+    let features = reports.first().map_or(&host.features, |report| &report.features);
+    let hidden = features.iter().filter(|feature| feature.needs_root).count();
+    let able: Vec<String> = tiers.iter().take(2).flat_map(|(_, names)| names.clone()).collect();
+    let next = match (hidden, able.is_empty()) {
+        (1.., _) => format!("{hidden} of {} probes need root: sudo weir check", features.len()),
+        (0, true) => "weir guard cannot help here".into(),
+        (0, false) => format!("protect with: sudo weir guard {}", able.join(" ")),
+    };
+    format!("{}\n", wrap(&format!("verdict: {}; {next}", words.join(", ")), 2))
 }
 
 #[cfg(test)]
@@ -227,24 +257,105 @@ mod tests {
         }
     }
 
-    fn shown(features: &[Feature]) -> String {
-        table(features, "feature", Paint::stdout(ColorWhen::Never))
+    fn report(name: &str, tier: Tier, features: Vec<Feature>) -> Report {
+        Report {
+            interface: Interface {
+                name: name.into(),
+                ifindex: 2,
+                kind: "veth".into(),
+                role: discover::Role::Source,
+                up: true,
+                ring: None,
+                channels: None,
+                gro: true,
+                lro: false,
+                xdp: None,
+                xdp_native: Some(true),
+                threaded: Some(false),
+                lower: Vec::new(),
+                sources: Vec::new(),
+            },
+            tier,
+            summary: "auto = poll".into(),
+            mode: tier::Mode::Poll,
+            features,
+            todo: Vec::new(),
+        }
+    }
+
+    fn host(features: Vec<Feature>) -> Host {
+        let (yes, here) = (Here::Yes, true);
+        Host {
+            name: "h".into(),
+            kernel: "6.18".into(),
+            cpus: 2,
+            lockdown: "none".into(),
+            probes: tier::Probes {
+                prefer_busy_poll: yes,
+                napi_list: yes,
+                napi_settings: yes,
+                threaded: yes,
+                btf: yes,
+                tracepoints: yes,
+                levels: yes,
+                fifo: yes,
+                steering: yes,
+                root: here,
+                net_admin: here,
+                bpf: here,
+                perfmon: here,
+            },
+            features,
+        }
+    }
+
+    fn shown(reports: &[Report], features: Vec<Feature>, all: bool) -> String {
+        text(&host(features), reports, all, Paint::stdout(ColorWhen::Never))
     }
 
     #[test]
-    fn missing_rows_come_first_and_say_what_is_missed() {
-        let text = shown(&[feature("a", Here::Yes), feature("b", Here::No), feature("c", Here::NotKnown)]);
-        let rows: Vec<&str> = text.lines().skip(1).collect();
-        assert!(rows[0].ends_with("what you miss"), "{text}");
+    fn what_is_missing_stands_before_what_works() {
+        let features = vec![feature("a", Here::Yes), feature("b", Here::No)];
+        let reports = [report("v0", Tier::Part, features.clone())];
+        let short = shown(&reports, features.clone(), false);
+        let rows: Vec<&str> = short.lines().skip_while(|line| !line.starts_with("missing")).collect();
+        assert!(rows[0].ends_with("what you miss"), "{short}");
         assert_eq!(rows[1], "b                              no    6.2      feedback");
-        assert_eq!(rows[2], "  seen");
-        assert_eq!(rows[3], "c                              n/a   6.2      feedback");
-        assert_eq!(rows[4], "a                              yes   6.2");
+        assert_eq!(rows[2], "  Seen");
+        assert!(!short.contains("used for") && !short.contains("drops of"), "{short}");
+        let long = shown(&reports, features, true);
+        let place = |what: &str| long.find(what).unwrap_or_else(|| panic!("no {what}: {long}"));
+        assert!(place("what you miss") < place("used for") && place("used for") < place("drops of veth"));
+        assert!(
+            long.contains("a                              yes   6.2      feedback within one turn"),
+            "{long}"
+        );
     }
 
     #[test]
-    fn nothing_missing_shows_the_use() {
-        let text = shown(&[feature("a", Here::Yes)]);
-        assert!(text.contains("used for") && text.contains("feedback within one turn"), "{text}");
+    fn the_last_line_is_the_verdict() {
+        let last = |reports: &[Report]| {
+            let text = shown(reports, vec![feature("a", Here::Yes)], false);
+            text.lines().last().unwrap_or_default().to_owned()
+        };
+        let of = |name: &str, tier, here| report(name, tier, vec![feature("a", here)]);
+        assert_eq!(
+            last(&[of("v0", Tier::Full, Here::Yes)]),
+            "verdict: full; protect with: sudo weir guard v0"
+        );
+        assert_eq!(last(&[of("v0", Tier::None, Here::No)]), "verdict: none; weir guard cannot help here");
+        assert_eq!(
+            last(&[of("v0", Tier::Full, Here::NotKnown)]),
+            "verdict: full; 1 of 1 probes need root: sudo weir check"
+        );
+        let three = [
+            of("v0", Tier::Full, Here::Yes),
+            of("v1", Tier::Part, Here::Yes),
+            of("v2", Tier::None, Here::No),
+        ];
+        let text = shown(&three, Vec::new(), false).split_whitespace().collect::<Vec<_>>().join(" ");
+        let end = "verdict: full for v0, part for v1, none for v2; protect with: sudo weir guard v0 v1";
+        assert!(text.ends_with(end), "{text}");
+        assert_eq!(last(&[]), "verdict: none, no interface here can be guarded");
     }
 }

@@ -180,6 +180,12 @@ pub struct CheckArgs {
     #[arg(long)]
     pub json: bool,
 
+    /// Also what works, and what the driver's drop counters count
+    ///
+    /// weir check eth0 --all
+    #[arg(long, conflicts_with = "json")]
+    pub all: bool,
+
     /// Exit 3 unless WHAT works in full on every interface
     ///
     /// WHAT is guard. For provisioning scripts.

@@ -338,10 +338,12 @@ pub fn run(args: &StatusArgs, paint: Paint) -> anyhow::Result<ExitCode> {
         )));
     }
     if running == 0 {
+        let dir = shown(&args.control_dir.to_string_lossy());
+        let text = format!("no guard is running: none answers in {dir}; to start one: sudo weir guard IF\n");
         if args.json {
-            out::talk("no guard is running");
+            out::talk(text.trim_end());
         } else {
-            out::data("no guard is running\n")?;
+            out::data(&text)?;
         }
     }
     Ok(ExitCode::SUCCESS)

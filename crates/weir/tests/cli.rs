@@ -330,9 +330,15 @@ fn status(dir: &Path, more: &[&str]) -> Answer {
 #[test]
 fn status_without_a_guard_says_so() {
     let dir = tempfile::tempdir().expect("directory");
-    assert_eq!(status(dir.path(), &[]), (0, "no guard is running\n".into(), String::new()));
-    assert_eq!(status(&dir.path().join("none"), &[]).1, "no guard is running\n");
-    assert_eq!(status(dir.path(), &["--json"]), (0, String::new(), "no guard is running\n".into()));
+    assert_eq!(status(dir.path(), &[]), (0, none(dir.path()), String::new()));
+    let absent = dir.path().join("none");
+    assert_eq!(status(&absent, &[]).1, none(&absent));
+    assert_eq!(status(dir.path(), &["--json"]), (0, String::new(), none(dir.path())));
+}
+
+/// What `weir status` says where no guard of `dir` runs: where it looked, and what to do.
+fn none(dir: &Path) -> String {
+    format!("no guard is running: none answers in {}; to start one: sudo weir guard IF\n", dir.display())
 }
 
 const STATUS: &str = r#"{"schema":"weir.status/1","pid":7,"interval_s":1.0,"interfaces":[{"name":"v0","state":"guarded",
@@ -362,7 +368,7 @@ fn status_names_a_dead_and_a_silent_guard() {
     let dir = tempfile::tempdir().expect("directory");
     drop(UnixListener::bind(dir.path().join("guard-7.sock")).expect("socket"));
     let (code, stdout, stderr) = status(dir.path(), &[]);
-    assert_eq!((code, stdout.as_str()), (0, "no guard is running\n"));
+    assert_eq!((code, stdout), (0, none(dir.path())));
     assert!(stderr.contains("pid 7") && stderr.contains("sudo weir undo"), "{stderr}");
     fake_guard(dir.path(), 8, "{\"sch", 1);
     let (code, _, stderr) = status(dir.path(), &[]);
@@ -472,14 +478,18 @@ fn check_in_a_namespace_without_interfaces_root() {
     let ns = testkit::NetNs::new("cli");
     let (code, text, _) = ns.run(|| weir("check"));
     assert_eq!(code, 0);
-    assert!(text.contains("no interface here can be guarded"), "{text}");
+    assert_eq!(text.lines().last(), Some("verdict: none, no interface here can be guarded"), "{text}");
     fails_after_report_none(&ns.run(|| weir("check --require guard")));
     fails(&ns.run(|| weir("guard eth0")), 2, &["eth0: no such interface"]);
     ns.sh("ip", &["link", "add", "v0", "type", "veth", "peer", "name", "v1"]);
     ns.sh("ip", &["link", "add", "b0", "type", "bridge"]);
     let (code, text, _) = ns.run(|| weir("check v0"));
     assert!(code == 0 && text.contains("v0        veth, "), "{text}");
-    assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
+    assert!(text.lines().last().is_some_and(|line| line.starts_with("verdict: ")), "{text}");
+    assert!(!text.contains("drops of veth"), "{text}");
+    let (code, all, _) = ns.run(|| weir("check v0 --all"));
+    assert!(code == 0 && all.contains("drops of veth") && all.contains("used for"), "{all}");
+    assert!([text, all].iter().all(|text| text.lines().all(|line| line.chars().count() <= 80)));
     fails(&ns.run(|| weir("guard v0 nosuch")), 2, &["nosuch: no such interface; choose from ", "v0"]);
     fails(&ns.run(|| weir("guard v0 v0")), 2, &["v0: named twice; name it once"]);
     fails(&ns.run(|| weir("guard b0")), 2, &["b0: this bridge has no device below it"]);

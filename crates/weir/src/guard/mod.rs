@@ -8,7 +8,7 @@
 //! The watch thread hears of overload and orders takeovers as `policy` decides. The hands change settings, mark handles and
 //! put everything back; pollers only poll. The pulse renews what BPF holds back and tells the keeper that the guard lives. The
 //! control loop looks after links and consumers, writes the status and answers `weir status`; it needs neither the guarded
-//! CPU nor the guarded interface. The first thread waits, for the keeper's sake. docs/guard.md has a table of all threads.
+//! CPU nor the guarded interface. The first thread waits, for the keeper's sake. docs/safety.md has a table of all threads.
 
 #[cfg(not(no_bpf))]
 mod arrived;

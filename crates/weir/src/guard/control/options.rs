@@ -36,18 +36,13 @@ impl Control {
     pub(super) fn announce(&mut self) {
         let sources: usize = self.interfaces.iter().map(|i| i.sources.len()).sum();
         let cpus: Vec<String> = self.cpus.iter().map(ToString::to_string).collect();
+        let thread = self.interfaces.iter().all(|i| i.fallback.is_some());
         crate::out::talk(&format!(
             "weir: guarding {}: {sources} source{} on CPU {}, {}, reserve {} %, quota {}",
             self.opts.interfaces.join(" "),
             if sources == 1 { "" } else { "s" },
             cpus.join(","),
-            match self.opts.mode {
-                Mode::None => "watching only",
-                Mode::Thread => "thread",
-                Mode::Shed => "shed",
-                _ if self.interfaces.iter().all(|i| i.fallback.is_some()) => "thread",
-                _ => "poll",
-            },
+            intent(self.opts.mode, thread),
             self.opts.reserve,
             self.opts.quota,
         ));
@@ -128,5 +123,32 @@ impl Control {
     /// Datagrams that were steered to handles of the interface whose first source this is.
     pub fn steered(&self, first_slot: usize) -> u64 {
         self.steering.as_ref().map_or(0, |s| s.taken(first_slot))
+    }
+}
+
+/// What a guard that has just started does and will do; `thread`: it can poll none of its interfaces.
+fn intent(mode: Mode, thread: bool) -> &'static str {
+    match mode {
+        Mode::None => "only watching",
+        Mode::Thread => "receives in kernel threads",
+        Mode::Shed => "sheds at the gate, never polls",
+        Mode::Auto | Mode::Poll if thread => "receives in kernel threads",
+        Mode::Auto | Mode::Poll => "watching, will poll under overload",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_guard_that_has_just_started_does_not_say_that_it_polls() {
+        for mode in [Mode::Auto, Mode::Poll] {
+            assert_eq!(intent(mode, false), "watching, will poll under overload");
+            assert_eq!(intent(mode, true), "receives in kernel threads");
+        }
+        for mode in [Mode::Thread, Mode::Shed, Mode::None] {
+            assert!(!intent(mode, false).contains("will poll"), "{mode:?}");
+        }
     }
 }
