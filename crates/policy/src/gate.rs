@@ -19,6 +19,10 @@ pub const TICK_SHIFT: u32 = 24;
 pub const UNTIL_BOUND: u32 = 60;
 /// The same where nothing tells of a bind: 50 ms, as long as a lease.
 pub const BRIEFLY: u32 = 3;
+/// A list of sockets counts for so many ticks, 10 s.
+pub const LISTED_MOST: u32 = 600;
+/// One of so many frames of a source passes whatever is known of it.
+pub const TRICKLE: u64 = 256;
 /// Time between the beginnings of two lists of sockets.
 pub const LIST_EVERY: Nanos = 1000 * MILLISECOND;
 /// Part of the time that lists may take: on a host with very many sockets they come less often.
@@ -109,6 +113,7 @@ unsafe extern "C" {
     fn weir_host_refuse(refusal: *mut Refusal, flow: u32, now: u32, most: u32) -> u32;
     fn weir_host_refused(refusal: *const Refusal, flow: u32, left: u32, now: u32, most: u32) -> u32;
     fn weir_host_room(size: u32, held: u32, truesize: u32, slices: u32, admit: u32) -> u32;
+    fn weir_host_fragments(admit: u32) -> u32;
 }
 
 impl Port {
@@ -171,12 +176,16 @@ pub fn room(size: u32, held: u32, truesize: u32, slices: u32, admit: Permille) -
     unsafe { weir_host_room(size, held, truesize, slices, admit.into()) }
 }
 
+/// Fragments that one poll may hand up while consumers are given `admit` of their room.
+pub fn fragments(admit: Permille) -> u32 {
+    // SAFETY: a pure function of its argument.
+    unsafe { weir_host_fragments(admit.into()) }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use proptest::prelude::*;
-
-    const LISTED_MOST: u32 = 600;
 
     #[test]
     fn the_programs_come_back_only_to_what_has_run_out() {

@@ -17,6 +17,26 @@ fn polling(config: Config, sources: usize) -> Poller {
     p
 }
 
+/// A flood alone whose consumer the gate keeps below high water is not left to the kernel: what it has no room for is shed all the same.
+#[test]
+fn a_flood_alone_that_is_shed_stays_with_the_poller() {
+    let mut p = polling(Config { shed: true, ..usual() }, 1);
+    let turn = Turned {
+        frames: 32,
+        to_full: 20,
+        shed: 20,
+        known: 12,
+        packets: 12,
+        spent: 10_000,
+        drained: true,
+        ..Turned::default()
+    };
+    for n in 1..10_000u64 {
+        p.turned(n * 100_000, 0, turn);
+        assert_ne!(p.next(n * 100_000), Action::Release { source: 0, why: Release::Sheds }, "{n}");
+    }
+}
+
 /// When a source with a turn of `spent` ns each 100 us is left to the gate, if one of its frames is somebody else's.
 fn left_to_the_gate(config: Config, spent: Nanos, sources: usize) -> Option<Nanos> {
     let mut p = polling(config, sources);

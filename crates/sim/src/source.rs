@@ -26,6 +26,17 @@ settings! {
     }
 }
 
+impl Pattern {
+    /// Packets that are sent back to back at this rate.
+    pub fn burst_at(&self, rate: u64) -> u32 {
+        if self.gather.0 == 0 {
+            return self.burst;
+        }
+        let due = u128::from(rate) * u128::from(self.gather.0) / u128::from(SEC);
+        due.clamp(1, GATHERED_MAX) as u32
+    }
+}
+
 /// A stream of arrivals.
 #[derive(Clone, Debug)]
 pub struct Source {
@@ -44,10 +55,7 @@ pub struct Source {
 impl Source {
     /// A source of `rate` packets/s on average, at least 1.
     pub fn new(mut pattern: Pattern, rate: u64, rng: Rng) -> Self {
-        if pattern.gather.0 > 0 {
-            let due = u128::from(rate) * u128::from(pattern.gather.0) / u128::from(SEC);
-            pattern.burst = due.clamp(1, GATHERED_MAX) as u32;
-        }
+        pattern.burst = pattern.burst_at(rate);
         // While it is on, an on/off source sends faster, so that the mean is as asked.
         let (on, off) = (u128::from(pattern.on.0), u128::from(pattern.off.0));
         let one = u128::from(SEC) << FRACTION;

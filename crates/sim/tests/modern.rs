@@ -43,6 +43,8 @@ const KNOWN_UDP: &[Known] = &[
     ("threaded-idle", 4, "class"),
     ("threaded-idle", 4, "declines at"),
     ("threaded-idle", 4, "plateau"),
+    ("weir", 0, "peak"),
+    ("weir", 0, "plateau"),
 ];
 const KNOWN_ROUTER: &[Known] =
     &[("stock-timer", 0, "declines at"), ("threaded", 1, "declines at"), ("weir", 1, "declines at")];
@@ -221,10 +223,13 @@ fn one_full_consumer_of_four() {
         |title: &str| document.panels.iter().find(|panel| panel.title.starts_with(title)).expect("a panel");
     let others = |arm: &str, rate: f64| panel("of what is for the others").at(arm, rate).expect("point");
     let first = |arm: &str, rate: f64| panel("read by the flooded one").at(arm, rate).expect("point");
-    assert!(first("weir", 1_520_000.0) > 0.45 * first("weir", 760_000.0), "{}", first("weir", 1_520_000.0));
-    assert!(first("weir", 1_520_000.0) > 3.5 * first("stock-timer", 1_520_000.0));
-    assert!(others("weir", 760_000.0) > 99.0, "{}", others("weir", 760_000.0));
-    assert!(others("weir", 1_520_000.0) > 98.0, "{}", others("weir", 1_520_000.0));
+    let poll = first("weir-poll", 1_520_000.0);
+    assert!(poll > 0.45 * first("weir-poll", 760_000.0) && poll > 3.5 * first("stock-timer", 1_520_000.0));
+    // What mode shed costs here: docs/measurements/sim-gate-2026-11-25.md.
+    assert!(first("weir", 1_520_000.0) > 1.5 * first("stock-timer", 1_520_000.0));
+    assert!(others("weir-poll", 760_000.0) > 99.0, "{}", others("weir-poll", 760_000.0));
+    assert!(others("weir-poll", 1_520_000.0) > 98.0, "{}", others("weir-poll", 1_520_000.0));
+    assert!(others("weir", 1_520_000.0) > 96.0, "{}", others("weir", 1_520_000.0));
     assert!(others("weir-no-feedback", 1_520_000.0) > 99.0);
 }
 

@@ -31,3 +31,8 @@ weir_u32 weir_host_room(weir_u32 size, weir_u32 held, weir_u32 truesize, weir_u3
 {
 	return weir_room(size, held, truesize, slices, admit);
 }
+
+weir_u32 weir_host_fragments(weir_u32 admit)
+{
+	return weir_fragments(admit);
+}

@@ -39,6 +39,7 @@ const SCENARIOS: &[(&str, &str)] = &[
     ("modern-quota", include_str!("../../scenarios/modern-quota.toml")),
     ("modern-cycle-limit", include_str!("../../scenarios/modern-cycle-limit.toml")),
     ("modern-clocked", include_str!("../../scenarios/modern-clocked.toml")),
+    ("innocents", include_str!("../../scenarios/innocents.toml")),
     ("full-consumer", include_str!("../../scenarios/full-consumer.toml")),
     ("protected-flow", include_str!("../../scenarios/protected-flow.toml")),
     ("refused-takeover", include_str!("../../scenarios/refused-takeover.toml")),

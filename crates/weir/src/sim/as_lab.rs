@@ -64,7 +64,7 @@ const LAB: [(&str, Answer); 23] = [
     ("fairness", Answer::Nearest("a host of today with several inputs", "fairness")),
     ("no-harm", Answer::Nearest("TCP on a host of today", "modern-burst")),
     ("control-traffic", Answer::Nearest("classes of traffic", "hung-consumer")),
-    ("innocents", Answer::Nearest("an innocent beside a flood", "hung-consumer")),
+    ("innocents", Answer::Nearest("every kind of flood in one run", "innocents")),
     ("syn-flood", Answer::Nearest("a flood over TCP", "hung-consumer")),
     ("fair-sources", Answer::Nearest("several senders to one socket", "fairness")),
     ("many-consumers", Answer::Nearest("a host with many programs", "hung-consumer")),

@@ -16,13 +16,14 @@
 //! weir is `policy`, driven as the guard drives it: [`policy::dispatch`] takes the source over or falls back to a NAPI kthread,
 //! [`policy::poller`] polls it, [`policy::lending`], [`policy::contention`] and [`policy::settling`] as in the guard.
 
+mod gate;
 mod poller;
 mod report;
 mod settings;
 mod softirq;
 mod state;
 
-pub use settings::{Receive, Settings as Modern, Workload};
+pub use settings::{Flood, Receive, Settings as Modern, Workload};
 
 use super::{Design, Input, Kind, Outcome, Sourced};
 
@@ -48,6 +49,19 @@ impl Design for Modern {
         }
         if self.protected > 0 && self.workload == Workload::Router {
             return Err("a router has no program for protected packets; set protected = 0".into());
+        }
+        if self.flood != Flood::Reader
+            && (self.workload == Workload::Router || self.consumers != self.flood.programs())
+        {
+            return Err("a flood for nobody, or for programs of its kind; set workload = udp, and consumers = 1 (mixed: 3)".into());
+        }
+        if self.asked > 0 && (self.workload == Workload::Router || self.protected > 0) {
+            return Err(
+                "servers are asked beside a flood of programs; set workload = udp, protected = 0".into()
+            );
+        }
+        if self.senders > 1 && self.workload == Workload::Router {
+            return Err("a router tells no senders apart; set senders = 1".into());
         }
         if self.first.0 > 0 && self.consumers == 1 {
             return Err("one program gets all packets; set first = 0, or more consumers".into());

@@ -1,19 +1,22 @@
 //! weir on this machine: the poller thread, driven as the guard drives it.
 
-use super::settings::{Receive, Settings, Workload};
+use super::gate::Judged;
+use super::settings::{Receive, Settings};
 use super::state::Event;
-use super::state::{State, UNSET, bucket, place};
+use super::state::{State, UNSET, bucket};
 use crate::check::Packet;
 use crate::cpu::{Class, Cpu, Scheduler, Thread};
 use crate::engine::Nanos;
-use policy::causes::{Cause, Fallback, Refusal};
+use policy::causes::{Cause, Fallback, Refusal, Release};
 use policy::contention::{Contention, Pauses};
 use policy::dispatch::{Dispatch, Order, Traffic};
 use policy::host::{Host, THOROUGH, TICK};
 use policy::lending::{self, Lending, Pause};
+use policy::near::{Limits, Near};
 use policy::poller::{Action, Config, Poller, Turned, WakeOn};
 use policy::settling::Settling;
-use policy::switch::Timing;
+use policy::switch::{Mode, Timing};
+use policy::turns::Turns;
 
 /// The one source.
 const SOURCE: usize = 0;
@@ -74,14 +77,31 @@ pub struct Weir {
     turn_cpu: (Nanos, Nanos),
     /// The turn was begun behind the programs.
     held: bool,
-    packet: Option<Packet>,
-    shedding: bool,
+    packet: Option<(Packet, Judged)>,
     inhibited: Vec<bool>,
-    /// Consumers that have refused a packet: the guard knows them from then on.
-    tracked: Vec<bool>,
-    /// Packets that the turn under way may still hand up to each of them.
-    rooms: Vec<u32>,
+    /// Softirq against the budget.
+    near: Near,
+    limits: Limits,
+    window: Meter,
+    /// It went to mode shed so often.
+    pub shed_times: u64,
+    /// And left it because the gate was needed no more.
+    pub calmed: u64,
 }
+
+/// The window in which softirq is held against the budget, as BPF keeps it.
+#[derive(Clone, Copy, Debug, Default)]
+struct Meter {
+    begin: Nanos,
+    used: Nanos,
+    /// The last window was over the budget.
+    watched: bool,
+    /// The CPU was idle since.
+    idled: bool,
+}
+
+/// Length of that window, ns.
+const WINDOW: Nanos = 10 * policy::MILLISECOND;
 
 fn config(s: &Settings) -> Config {
     Config::for_host(&Host {
@@ -90,8 +110,7 @@ fn config(s: &Settings) -> Config {
         quota: s.quota,
         feedback: s.feedback,
         budget: s.budget,
-        // Its softirq has no gate.
-        shed: false,
+        shed: s.sheds,
         ..Host::default()
     })
 }
@@ -103,7 +122,7 @@ fn timing(s: &Settings) -> Timing {
 
 impl Weir {
     /// Not polling.
-    pub fn new<S: Scheduler>(cpu: &mut Cpu<S>, s: &Settings) -> Self {
+    pub fn new<S: Scheduler>(cpu: &mut Cpu<S>, s: &Settings, consumers: usize) -> Self {
         let mut dispatch = Dispatch::new(1);
         if s.receive == Receive::Weir {
             dispatch.add_poller(CPU);
@@ -133,10 +152,12 @@ impl Weir {
             turn_cpu: (0, 0),
             held: false,
             packet: None,
-            shedding: false,
-            inhibited: vec![false; s.consumers as usize + usize::from(s.protected > 0)],
-            tracked: vec![false; s.consumers as usize + usize::from(s.protected > 0)],
-            rooms: Vec::new(),
+            inhibited: vec![false; consumers],
+            near: Near::new(1),
+            limits: Limits::default(),
+            window: Meter::default(),
+            shed_times: 0,
+            calmed: 0,
         }
     }
 
@@ -150,9 +171,14 @@ impl Weir {
         self.packet.is_some()
     }
 
-    /// A socket has refused a packet.
-    pub fn refused(&mut self, consumer: usize) {
-        self.tracked[consumer] = true;
+    /// True while input for the consumer is held back.
+    pub fn is_inhibited(&self, consumer: usize) -> bool {
+        self.inhibited.get(consumer).is_some_and(|inhibited| *inhibited)
+    }
+
+    /// The CPU has nothing to run.
+    pub fn idles(&mut self) {
+        self.window.idled |= self.window.watched;
     }
 
     /// True if an idle CPU is to wake the poller.
@@ -166,10 +192,14 @@ impl State {
     pub(super) fn overloaded(&mut self, now: Nanos, cause: Cause) {
         let traffic = Traffic { cpu: CPU as u32, packets: u64::from(self.touched) };
         let (dispatch, mut order) = (&mut self.weir.dispatch, None);
-        if cause == Cause::FullPolls {
-            order = dispatch.full(now, now, SOURCE, CPU);
-        } else {
-            dispatch.overflows(now, now, CPU as u32, |_| traffic, |given| order = Some(given));
+        match cause {
+            Cause::FullPolls => order = dispatch.full(now, now, SOURCE, CPU),
+            Cause::Budget => {
+                dispatch.over_budget(now, now, CPU as u32, |_| traffic, |given| order = Some(given));
+            }
+            _ => {
+                dispatch.overflows(now, now, CPU as u32, |_| traffic, |given| order = Some(given));
+            }
         }
         if let Some(order) = order {
             self.weir.order = Some(order);
@@ -184,10 +214,55 @@ impl State {
             self.weir.tick_at = now + TICK;
             let traffic = Traffic { cpu: CPU as u32, packets: u64::from(self.touched) };
             self.weir.dispatch.tick(|_| traffic);
+            self.look_at_softirq(now);
+            if self.gate.mode == Mode::Shed && self.weir.dispatch.gate_is_over(now, SOURCE, self.gate.shed) {
+                self.weir.dispatch.calmed(now, SOURCE);
+                self.gate.mode = Mode::Interrupt;
+                self.weir.calmed += 1;
+            }
         }
+        self.gate.look(now);
         if now >= self.weir.thorough_at {
             self.weir.thorough_at = now + THOROUGH;
             self.weir.watched &= self.s.watched || !self.weir.contention.tries_without(now);
+        }
+    }
+
+    /// The control loop compares softirq with the budget.
+    fn look_at_softirq(&mut self, now: Nanos) {
+        let used = self.spent(now).1;
+        let (guarded, polled) = (self.guarded() && !self.weir.threads, self.weir.polling);
+        let budget = self.weir.poller.config().budget;
+        let watch = self.weir.near.look(now, std::iter::once(used), guarded, polled, budget);
+        self.weir.limits = watch.limits(watch.idle);
+    }
+
+    /// A softirq has ended: one that takes more than the budget from programs that want the CPU is overload.
+    pub(super) fn meter(&mut self, now: Nanos) {
+        if !self.guarded() || now - self.weir.window.begin < WINDOW {
+            return;
+        }
+        let used = self.spent(now).1;
+        let Limits { held, near } = self.weir.limits;
+        let Meter { begin, used: before, watched, idled } = self.weir.window;
+        let over = |share: policy::Permille| {
+            share > 0 && begin > 0 && (used - before) * 1000 > (now - begin) * u64::from(share)
+        };
+        let evident = over(held) && watched && !idled;
+        self.weir.window = Meter { begin: now, used, watched: over(held), idled: false };
+        if over(near) {
+            self.weir.near.told(now);
+            self.look_at_softirq(now);
+        }
+        if evident && !self.weir.polling {
+            self.overloaded(now, Cause::Budget);
+        }
+    }
+
+    /// A server has answered in mode shed; with a rule about it, a late answer ends the mode.
+    pub(super) fn answered(&mut self, now: Nanos, waited: Nanos) {
+        if self.s.patience.0 > 0 && waited > self.s.patience.0 && self.gate.mode == Mode::Shed {
+            self.overloaded(now, Cause::Budget);
         }
     }
 
@@ -206,6 +281,8 @@ impl State {
         self.agenda.cancel(self.interrupt);
         self.weir.polling = true;
         self.weir.took_over = true;
+        self.gate.mode = Mode::Poll;
+        self.gate.look(now);
         self.weir.settling.taken_over(SOURCE);
         self.weir.poller.taken_over(now, SOURCE, order.switch);
         self.weir.doing = Doing::Waking;
@@ -267,7 +344,8 @@ impl State {
         }
         self.agenda.set_or_cancel(self.sleep, UNSET);
         self.weir.doing = Doing::Waking;
-        self.cpu.burst(now, self.weir.thread, self.s.wake.0.max(1), bucket::WEIR);
+        let nap = if idle { 0 } else { self.s.nap.0 };
+        self.cpu.burst(now, self.weir.thread, (self.s.wake.0 + nap).max(1), bucket::WEIR);
         self.weir.turn_from = now;
     }
 
@@ -324,7 +402,11 @@ impl State {
                 self.weir.turn = Turned::default();
                 self.weir.turn_from = now;
                 self.weir.turn_cpu = self.spent(now);
-                self.weir.rooms = self.rooms(now);
+                self.gate.polls();
+                self.gate.admit = self.weir.poller.admits();
+                self.gate.feeds = self.weir.poller.feeds(now, SOURCE);
+                let quota = Turns::default().share(self.weir.poller.config().quota);
+                self.gate.quota = if self.gate.feeds { quota } else { 0 };
                 self.weir.held = self.weir.lending.is_lent();
                 if self.weir.held {
                     // A turn runs with softirqs disabled, and so without preemption.
@@ -349,11 +431,17 @@ impl State {
                 self.agenda.set(self.sleep, until.max(now + 1));
                 self.cpu.block(now, self.weir.thread);
             }
-            Action::Release { .. } => {
-                if let Some(switch) = self.weir.poller.released(now, SOURCE) {
+            Action::Release { why, .. } => {
+                let sheds = why == Release::Sheds;
+                let poller = &mut self.weir.poller;
+                let switch = if sheds { poller.sheds(now, SOURCE) } else { poller.released(now, SOURCE) };
+                if let Some(switch) = switch {
                     self.weir.dispatch.released(SOURCE, switch);
                 }
                 self.weir.polling = false;
+                self.gate.mode = if sheds { Mode::Shed } else { Mode::Interrupt };
+                self.gate.unpolled();
+                self.weir.shed_times += u64::from(sheds);
                 self.weir.contention.ends();
                 self.weir.watched = self.s.watched;
                 for consumer in 0..self.consumers.len() {
@@ -373,26 +461,14 @@ impl State {
         }
     }
 
-    /// What each consumer has room for.
-    fn rooms(&self, now: Nanos) -> Vec<u32> {
-        let (admits, feeds) = (self.weir.poller.admits(), self.weir.poller.feeds(now, SOURCE));
-        let all = self.consumers.iter().zip(&self.weir.tracked).zip(&self.weir.inhibited);
-        all.map(|((consumer, tracked), inhibited)| {
-            match (*tracked && self.s.feedback, *inhibited && !feeds) {
-                (true, true) => 0,
-                (true, false) => policy::gate::room(self.s.socket, consumer.queue.len() as u32, 1, 1, admits),
-                (false, _) => u32::MAX,
-            }
-        })
-        .collect()
-    }
-
     /// A piece of the poller's thread is done.
     pub(super) fn poller_piece(&mut self, now: Nanos) {
         match self.weir.doing {
             Doing::Parked | Doing::Asleep(_) => self.cpu.block(now, self.weir.thread),
             Doing::Waking => {
-                self.weir.poller.charge(now, now.saturating_sub(self.weir.turn_from).min(self.s.wake.0));
+                self.weir
+                    .poller
+                    .charge(now, now.saturating_sub(self.weir.turn_from).min(self.s.wake.0 + self.s.nap.0));
                 self.decide(now);
             }
             Doing::Yielding => {
@@ -403,24 +479,9 @@ impl State {
             Doing::Turned => self.decide(now),
             Doing::Turn => self.next_packet(now),
             Doing::Packet => {
-                if let Some(packet) = self.weir.packet.take() {
-                    let protected = self.is_protected(&packet);
-                    let consumer = packet.flow as usize;
-                    let inhibited = self.weir.inhibited.get(consumer).is_some_and(|i| *i);
-                    let full = self.weir.shedding || inhibited;
-                    self.weir.turn.to_full += u32::from(full && !protected);
-                    if self.weir.shedding {
-                        self.ledger.drop(&packet, place::SHED);
-                        self.weir.turn.shed += 1;
-                    } else {
-                        let tracked = self.weir.tracked.get(consumer).is_some_and(|t| *t);
-                        self.weir.turn.known += u32::from(tracked && !protected);
-                        // What a socket refuses says its level too.
-                        self.hand_up(now, packet);
-                        self.weir.turn.packets += 1;
-                    }
-                    self.weir.turn.frames += 1;
-                    self.weir.turn.protected += u32::from(protected);
+                if let Some((packet, judged)) = self.weir.packet.take() {
+                    judged.count(&mut self.weir.turn);
+                    self.pass(now, packet, judged);
                 }
                 self.next_packet(now);
             }
@@ -431,16 +492,14 @@ impl State {
         if self.weir.turn.frames < self.weir.limit
             && let Some(packet) = self.ring.pop_front()
         {
-            let free = self.s.workload != Workload::Udp || self.is_protected(&packet);
-            let room = self.weir.rooms.get_mut(packet.flow as usize).filter(|_| !free);
-            let full = room.as_ref().is_some_and(|room| **room == 0);
-            if let Some(room) = room.filter(|room| **room > 0) {
-                *room -= 1;
+            // Up to Linux 6.19 a turn calls the driver twice.
+            if self.weir.turn.frames > 0 && self.weir.turn.frames == self.weir.limit / 2 {
+                self.gate.polls();
             }
-            self.weir.shedding = full;
-            self.weir.packet = Some(packet);
+            let judged = self.judge(now, &packet);
+            self.weir.packet = Some((packet, judged));
             self.weir.doing = Doing::Packet;
-            let cost = if full { self.s.shed.0.max(1) + self.contention() } else { self.packet_cost() };
+            let cost = self.judged_cost(&packet, judged);
             self.cpu.burst(now, self.weir.thread, cost, bucket::WEIR);
             return;
         }

@@ -26,6 +26,17 @@ pub struct Window {
     offered: Vec<u64>,
     delivered: u64,
     latency: Option<Histogram<u64>>,
+    /// Length of the window, and of its last part, whose questions do not count.
+    until: Nanos,
+    tail: Nanos,
+    first_server: u64,
+    sockets: u64,
+    /// Questions that count, and those answered in time, by server.
+    asked: Vec<u64>,
+    in_time: Vec<u64>,
+    waits: Option<Histogram<u64>>,
+    /// What others than the first sender sent to the first program, and what of it was read.
+    quiet: (u64, u64),
     /// Of those that begin a burst.
     first: Option<Histogram<u64>>,
 }
@@ -36,7 +47,45 @@ fn quantiles(of: &Histogram<u64>) -> LatencyUs {
     LatencyUs { p50: quantile(0.5), p99: quantile(0.99), p999: quantile(0.999) }
 }
 
+/// An answer later than this is none, ns.
+const IN_TIME: Nanos = 1_000_000_000;
+
 impl Window {
+    /// Not begun; it lasts `load` ns.
+    pub fn new(s: &Settings, load: Nanos) -> Self {
+        let sockets = super::state::State::sockets(s);
+        let servers = if s.asked > 0 { s.servers } else { 0 };
+        Self {
+            until: load,
+            tail: s.tail.0,
+            sockets: sockets.into(),
+            first_server: (sockets - servers).into(),
+            asked: vec![0; servers as usize],
+            in_time: vec![0; servers as usize],
+            ..Self::default()
+        }
+    }
+
+    /// True if the question counts.
+    fn counts(&self, born: Nanos) -> bool {
+        born >= self.from && born < self.from + self.until.saturating_sub(self.tail)
+    }
+
+    /// A server has answered.
+    pub fn answered(&mut self, now: Nanos, packet: &Packet, server: usize) {
+        let waited = now - packet.born;
+        if !self.open || !self.counts(packet.born) || waited > IN_TIME {
+            return;
+        }
+        self.in_time[server] += 1;
+        if self.waits.is_none() {
+            self.waits = Histogram::new_with_max(LATENCY_MAX, 3).ok();
+        }
+        if let Some(waits) = &mut self.waits {
+            waits.saturating_record(waited);
+        }
+    }
+
     /// The warm-up is over.
     pub fn begins(&mut self, now: Nanos, accounts: [Nanos; BUCKETS], consumers: &[Consumer]) {
         self.open = true;
@@ -55,9 +104,13 @@ impl Window {
     }
 
     /// A packet arrived.
-    pub fn offered(&mut self, flow: u64) {
+    pub fn offered(&mut self, socket: u64, flow: u32, now: Nanos) {
         if self.open {
-            let flow = flow as usize;
+            if socket >= self.first_server && self.counts(now) {
+                self.asked[(socket - self.first_server) as usize] += 1;
+            }
+            self.quiet.0 += u64::from(socket == 0 && u64::from(flow) >= self.sockets);
+            let flow = socket as usize;
             self.offered.resize(self.offered.len().max(flow + 1), 0);
             self.offered[flow] += 1;
         }
@@ -69,6 +122,8 @@ impl Window {
             return;
         }
         self.delivered += 1;
+        let flow = u64::from(packet.flow);
+        self.quiet.1 += u64::from(flow % self.sockets == 0 && flow >= self.sockets);
         let first = (packet.tag & FIRST != 0).then_some(&mut self.first);
         for histogram in std::iter::once(&mut self.latency).chain(first) {
             if histogram.is_none() {
@@ -155,6 +210,25 @@ impl Window {
         if settings.first.0 > 0 {
             values.insert("first_pps", read(0, 1) as f64 / seconds);
             values.insert("others_percent", percent(1, programs));
+        }
+        if settings.senders > 1 {
+            values.insert("quiet_percent", 100.0 * self.quiet.1 as f64 / self.quiet.0.max(1) as f64);
+        }
+        if settings.asked > 0 {
+            let share = |(asked, got): (&u64, &u64)| 100.0 * *got as f64 / (*asked).max(1) as f64;
+            let each = self.asked.iter().zip(&self.in_time);
+            values.insert("worst_percent", each.map(share).fold(100.0, f64::min));
+            let (asked, got) = (self.asked.iter().sum(), self.in_time.iter().sum());
+            values.insert("answered_percent", share((&asked, &got)));
+            values.insert("idle_percent", 100.0 * self.share(IDLE));
+            values.insert("flooded_kpps", read(0, 1) as f64 / seconds / 1000.0);
+            if settings.flood.programs() > 2 {
+                values.insert("slow_kpps", read(2, 3) as f64 / seconds / 1000.0);
+            }
+            if let Some(waits) = self.waits.as_ref().map(quantiles) {
+                values.insert("answer_p50_us", waits.p50);
+                values.insert("answer_p99_us", waits.p99);
+            }
         }
         if settings.protected > 0 {
             values.insert("protected_percent", percent(programs, programs + 1));

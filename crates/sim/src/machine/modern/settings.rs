@@ -31,6 +31,40 @@ choice! {
     }
 }
 
+choice! {
+    /// What the packets of a flood are for.
+    pub enum Flood {
+        /// Programs that read.
+        Reader = "reader",
+        /// A program that is stopped.
+        Hung = "hung",
+        /// A UDP port that nobody has.
+        ClosedPort = "closed-port",
+        /// A TCP port that nobody has.
+        SynClosed = "syn-closed",
+        /// An address that is not the host's.
+        OtherHost = "other-host",
+        /// Datagrams whose other fragments never come.
+        Fragments = "fragments",
+        /// A port that a firewall refuses.
+        Firewall = "firewall",
+        /// Three programs: of 20 packets one is for one that is stopped, and one for one that is slow.
+        Mixed = "mixed",
+    }
+}
+
+impl Flood {
+    /// Programs that it is for.
+    pub fn programs(self) -> u32 {
+        if self == Self::Mixed { 3 } else { 1 }
+    }
+
+    /// True if no program and no address takes it.
+    pub fn is_nobodys(self) -> bool {
+        matches!(self, Self::ClosedPort | Self::SynClosed | Self::OtherHost | Self::Firewall)
+    }
+}
+
 const ANY_TIME: std::ops::RangeInclusive<Time> = Time(0)..=Time(SEC);
 const MORE: std::ops::RangeInclusive<Time> = Time(1)..=Time(SEC);
 
@@ -43,8 +77,24 @@ settings! {
         workload: Workload = Workload::Udp, any;
         /// compute-bound programs
         hogs: u32 = 0, (0..=64);
+        /// what the flood is for
+        flood: Flood = Flood::Reader, any;
         /// programs that read, each from a socket of its own
         consumers: u32 = 1, (1..=16);
+        /// packets/s among those offered that are for servers beside the flood; 0: there are none
+        asked: u32 = 0, (0..=1_000_000);
+        /// servers that are asked in turn
+        servers: u32 = 1, (1..=60);
+        /// what a server needs for a question, and its answer
+        answer: Time = Time(1_450), ANY_TIME;
+        /// questions of the last part of the window do not count: they may be answered after the flood
+        tail: Time = Time(0), ANY_TIME;
+        /// what the slow program of a mixed flood needs for a packet
+        slow: Time = Time(200_000), ANY_TIME;
+        /// addresses that send the flood
+        senders: u32 = 1, (1..=1000);
+        /// share of the flood that the first of them sends beside its turn
+        loud: Share = Share(0), (Share(0)..=Share(1000));
         /// the first of them stops reading for good after the warm-up
         hang: bool = false, any;
         /// share of the packets that go to the first of them; 0: each gets the same
@@ -81,6 +131,8 @@ settings! {
         poll: Time = Time(300), ANY_TIME;
         /// a packet from the ring to a socket
         deliver: Time = Time(260), ANY_TIME;
+        /// a packet that nobody takes, until the kernel has dropped it
+        refuse: Time = Time(600), ANY_TIME;
         /// the hop's own work on a packet
         hop: Time = Time(0), ANY_TIME;
         /// waking the hop on a CPU that runs something, until it works
@@ -113,6 +165,10 @@ settings! {
         turn: Time = Time(1_500), ANY_TIME;
         /// a frame that weir or the filter sheds before a buffer is allocated for it
         shed: Time = Time(80), ANY_TIME;
+        /// weir: a sleep of the poller: its timer is armed, and interrupts
+        nap: Time = Time(0), ANY_TIME;
+        /// weir: the gate's work on a frame that passes
+        judge: Time = Time(0), ANY_TIME;
         /// weir: from the evidence of overload to the first turn
         takeover: Time = Time(10_000_000), ANY_TIME;
         /// weir: takeovers that fail at first, because the handle learns no id
@@ -129,6 +185,10 @@ settings! {
         reserve: Share = Share(200), (Share(10)..=Share(950));
         /// weir: full sockets hold input back
         feedback: bool = true, any;
+        /// weir: sources are left to the kernel and the gate where that will do
+        sheds: bool = true, any;
+        /// weir: an answer that took longer in mode shed ends it; 0s: no such rule
+        patience: Time = Time(0), ANY_TIME;
         /// weir: the budget is kept
         budget: bool = true, any;
     }

@@ -1,5 +1,6 @@
 //! NAPI in softirq, in ksoftirqd, or in a kthread of its own, by the kernel's rules.
 
+use super::gate::Judged;
 use super::settings::{Receive, Settings};
 use super::state::{SOFT, State, bucket, place};
 use crate::check::Packet;
@@ -7,9 +8,12 @@ use crate::cpu::{Class, Cpu, Scheduler, Thread};
 use crate::engine::{MS, Nanos, SEC};
 use policy::causes::Cause;
 use policy::dispatch::FULL_POLLS;
+use policy::switch::Mode;
 
 /// Packets that the filter lets through at once after a pause.
 const LIMIT_BURST: u64 = 64;
+/// In mode shed polls are filled by what is shed too: it takes so many times as many of them in a row.
+const SHED_POLLS: u32 = 4;
 /// MAX_SOFTIRQ_TIME, ns.
 const RESTART_TIME: Nanos = 2 * MS;
 
@@ -38,7 +42,7 @@ pub struct Softirq {
     /// Raised and not run.
     pending: bool,
     context: Context,
-    packet: Option<Packet>,
+    packet: Option<(Packet, Judged)>,
     /// The filter drops it.
     limited: bool,
     /// The time up to which the filter's tokens are spent.
@@ -154,6 +158,7 @@ impl State {
             _ => {}
         }
         self.soft.polled = None;
+        self.gate.polls();
         let woken = std::mem::take(&mut self.soft.preempts) && self.s.receive == Receive::Hop;
         let wake = if woken { self.s.preempt.0 } else { 0 };
         self.soft_work(now, self.s.poll.0.max(1) + wake);
@@ -194,11 +199,11 @@ impl State {
         let mut count = match self.soft.polled {
             None => 0,
             Some(count) => {
-                if let Some(packet) = self.soft.packet.take() {
+                if let Some((packet, judged)) = self.soft.packet.take() {
                     if std::mem::take(&mut self.soft.limited) {
                         self.ledger.drop(&packet, place::LIMIT);
                     } else {
-                        let refused = self.hand_up(now, packet);
+                        let refused = self.pass(now, packet, judged);
                         self.soft.overflows |= refused && self.soft.overflow.refused(now);
                     }
                 }
@@ -209,11 +214,16 @@ impl State {
             && !self.weir.polls()
             && let Some(packet) = self.ring.pop_front()
         {
-            self.soft.packet = Some(packet);
+            let sheds = self.gate.mode == Mode::Shed;
+            let judged = if sheds { self.judge(now, &packet) } else { Judged::default() };
+            self.soft.packet = Some((packet, judged));
             self.soft.polled = Some(count);
             self.soft.limited = self.is_over_limit(now);
-            let cost =
-                if self.soft.limited { self.s.shed.0.max(1) + self.contention() } else { self.packet_cost() };
+            let cost = if self.soft.limited {
+                self.s.shed.0.max(1) + self.contention()
+            } else {
+                self.judged_cost(&packet, judged)
+            };
             let hop = if self.s.receive == Receive::Hop { self.s.hop.0 } else { 0 };
             self.soft_work(now, cost + hop);
             return;
@@ -296,6 +306,7 @@ impl State {
     }
 
     fn leave(&mut self, now: Nanos) {
+        self.meter(now);
         let context = std::mem::replace(&mut self.soft.context, Context::None);
         if matches!(context, Context::Ksoftirqd | Context::Kthread) {
             self.cpu.release(now);
@@ -311,12 +322,16 @@ impl State {
         }
     }
 
+    fn most_full_polls(&self) -> u32 {
+        if self.gate.mode == Mode::Shed { FULL_POLLS * SHED_POLLS } else { FULL_POLLS }
+    }
+
     /// What the guard takes for overload: polls that are full in a row, or sockets that go on overflowing.
     fn evidence(&mut self, now: Nanos) {
         let overflows = std::mem::take(&mut self.soft.overflows);
         if self.guarded() && overflows {
             self.overloaded(now, Cause::Overflow);
-        } else if self.guarded() && self.soft.full_polls >= FULL_POLLS {
+        } else if self.guarded() && self.soft.full_polls >= self.most_full_polls() {
             self.overloaded(now, Cause::FullPolls);
         }
     }

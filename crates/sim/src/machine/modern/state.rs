@@ -1,7 +1,9 @@
 //! The machine while it runs: arrivals, the ring, sockets and programs.
 
+use super::gate::{Gate, Judged};
 use super::poller::Weir;
 use super::report::Window;
+use super::settings::Flood;
 use super::softirq::Softirq;
 use super::{Host, Modern, Receive, Workload};
 use crate::check::{Inhibits, Ledger, Packet};
@@ -18,7 +20,7 @@ pub mod place {
     use crate::check::Place;
 
     /// Names, in the order of the constants.
-    pub const NAMES: &[&str] = &["ring", "shed", "socket", "hung", "limit"];
+    pub const NAMES: &[&str] = &["ring", "shed", "socket", "hung", "limit", "nobody"];
     /// No receive descriptor.
     pub const RING: Place = Place(0);
     /// On purpose, before a buffer was allocated.
@@ -29,6 +31,8 @@ pub mod place {
     pub const HUNG: Place = Place(3);
     /// Refused by the static limit, before a buffer was allocated.
     pub const LIMIT: Place = Place(4);
+    /// In the stack: nobody takes it.
+    pub const NOBODY: Place = Place(5);
 }
 
 /// Where time goes.
@@ -110,11 +114,31 @@ pub(super) struct State {
     hogs: Vec<Thread>,
     pub soft: Softirq,
     pub weir: Weir,
+    pub gate: Gate,
     pub inhibits: Inhibits,
     pub window: Window,
     load_end: Nanos,
     pub loading: bool,
     tick_due: bool,
+    /// Every so many packets one is a question; 0: none.
+    every: u64,
+    /// Packets, those of the flood, and questions so far.
+    arrived: u64,
+    floods: u64,
+    questions: u64,
+}
+
+/// Questions every so many packets at a rate: a number without a common factor with the burst, as in the lab, so that they
+/// stand at every place of a burst in turn.
+fn every(rate: u64, asked: u32, burst: u64) -> u64 {
+    fn divisor(a: u64, b: u64) -> u64 {
+        if b == 0 { a } else { divisor(b, a % b) }
+    }
+    if asked == 0 {
+        return 0;
+    }
+    let most = (rate / u64::from(asked)).max(2);
+    (2..=most).rev().find(|n| divisor(*n, burst) == 1).unwrap_or(most)
 }
 
 impl State {
@@ -124,9 +148,12 @@ impl State {
         let mut cpu =
             Cpu::new(Eevdf::new(s.slice.0).charging_interrupts(), s.switch.0, bucket::SWITCH).ticked();
         let soft = Softirq::new(&mut cpu, &s);
-        let weir = Weir::new(&mut cpu, &s);
-        let extra = u32::from(s.protected > 0);
-        let count = if s.workload == Workload::Udp { s.consumers + extra } else { 0 };
+        let sockets = Self::sockets(&s);
+        let weir = Weir::new(&mut cpu, &s, sockets as usize);
+        let gate = Gate::new(sockets as usize);
+        let count = if s.workload == Workload::Udp { sockets } else { 0 };
+        let burst = u64::from(host.pattern.burst_at(input.offered));
+        let every = every(input.offered, s.asked, burst);
         let consumers: Vec<Consumer> = (0..count)
             .map(|_| Consumer {
                 queue: VecDeque::new(),
@@ -149,7 +176,7 @@ impl State {
             sleep: agenda.timer(Event::Sleep),
             agenda,
             cpu,
-            ledger: Ledger::new(place::NAMES, input.strict, Some((s.consumers + extra) as usize)),
+            ledger: Ledger::new(place::NAMES, input.strict, Some((sockets * s.senders) as usize)),
             source: host.source(input.offered, rng),
             flows: Rng::stream(input.seed, "flows", 0),
             ring: VecDeque::with_capacity(s.ring as usize),
@@ -161,17 +188,30 @@ impl State {
             hogs,
             soft,
             weir,
+            gate,
             // A level is read at the latest in the turn after the timeout, which a spent budget can hold up for a period.
             inhibits: Inhibits::new(count as usize, 35 * MS),
-            window: Window::default(),
+            window: Window::new(&s, input.load),
             load_end: s.warm_up.0 + input.load,
             loading: true,
             tick_due: false,
+            every,
+            arrived: 0,
+            floods: 0,
+            questions: 0,
             s,
         }
     }
 
     pub(super) fn run(mut self, input: &Input) -> Outcome {
+        let stopped = match self.s.flood {
+            Flood::Hung => Some(0),
+            Flood::Mixed => Some(1),
+            _ => None,
+        };
+        if let Some(consumer) = stopped.and_then(|index: usize| self.consumers.get_mut(index)) {
+            consumer.hung = true;
+        }
         for hog in self.hogs.clone() {
             self.cpu.burst(0, hog, HOG_PIECE, bucket::HOG);
         }
@@ -260,14 +300,44 @@ impl State {
     /// After every event: what became possible by it, and when the CPU is to be looked at.
     fn settle(&mut self, now: Nanos) {
         self.cpu.settle(now);
-        if self.cpu.is_idle() && self.weir.waits_for_idle() {
-            self.poller_wakes(now, true);
+        if self.cpu.is_idle() {
+            self.weir.idles();
+            if self.weir.waits_for_idle() {
+                self.poller_wakes(now, true);
+            }
         }
         self.agenda.set_or_cancel(self.cpu_timer, self.cpu.next());
     }
 
-    /// Whom the next packet of the flood is for.
+    /// Whom the next packet is for, and who has sent it.
     fn flow(&mut self) -> u64 {
+        self.arrived += 1;
+        if self.every > 0 && self.arrived.is_multiple_of(self.every) {
+            self.questions += 1;
+            return u64::from(self.first_server()) + self.questions % u64::from(self.s.servers);
+        }
+        self.floods += 1;
+        let senders = u64::from(self.s.senders);
+        let sender = match senders {
+            1 => 0,
+            _ if self.flows.below(1000) < u64::from(self.s.loud.0) => 0,
+            _ => self.flows.below(senders),
+        };
+        self.flooded() + sender * u64::from(Self::sockets(&self.s))
+    }
+
+    /// The first of the servers.
+    pub(super) fn first_server(&self) -> u32 {
+        Self::sockets(&self.s) - self.s.servers
+    }
+
+    /// Whom the next packet of the flood is for.
+    fn flooded(&mut self) -> u64 {
+        match self.s.flood {
+            Flood::Reader => {}
+            Flood::Mixed => return Some(self.floods % 20).filter(|n| *n < 2).map_or(0, |n| n + 1),
+            _ => return 0,
+        }
         let programs = if self.s.workload == Workload::Udp { u64::from(self.s.consumers) } else { 1 };
         match (programs, self.s.first.0) {
             (1, _) => 0,
@@ -279,12 +349,12 @@ impl State {
 
     /// True if a class protects this packet: it is for the program behind the others.
     pub(super) fn is_protected(&self, packet: &Packet) -> bool {
-        self.s.protected > 0 && packet.flow == self.s.consumers
+        self.s.protected > 0 && self.consumer(packet) == self.s.consumers as usize
     }
 
     fn protected_arrives(&mut self, now: Nanos) {
         let packet = self.ledger.offer(now, self.s.consumers, 0);
-        self.window.offered(u64::from(self.s.consumers));
+        self.window.offered(u64::from(self.s.consumers), packet.flow, now);
         if self.ring.len() >= self.s.ring as usize {
             self.looked = true;
             self.ledger.drop(&packet, place::RING);
@@ -302,7 +372,7 @@ impl State {
         let flow = self.flow();
         let is_first = self.source.is_first();
         let packet = self.ledger.offer(now, flow as u32, if is_first { FIRST } else { 0 });
-        self.window.offered(flow);
+        self.window.offered(flow % u64::from(Self::sockets(&self.s)), packet.flow, now);
         if is_first || self.bulk == self.s.bulk {
             (self.bulk, self.refused) = (0, false);
         }
@@ -371,6 +441,30 @@ impl State {
         if std::mem::take(&mut self.looked) { self.s.bounce.0 } else { 0 }
     }
 
+    /// The same after the gate's judgement.
+    pub(super) fn judged_cost(&mut self, packet: &Packet, judged: Judged) -> Nanos {
+        if judged.shed {
+            return self.s.shed.0.max(1) + self.contention();
+        }
+        let cost = if self.is_nobodys(packet) {
+            self.s.refuse.0.max(1) + self.contention()
+        } else {
+            self.packet_cost()
+        };
+        let judge = if self.gate.mode == policy::switch::Mode::Interrupt { 0 } else { self.s.judge.0 };
+        cost + judge
+    }
+
+    /// The gate has judged a packet: true if a full socket refused it.
+    pub(super) fn pass(&mut self, now: Nanos, packet: Packet, judged: Judged) -> bool {
+        if judged.shed {
+            self.gate.shed += 1;
+            self.ledger.drop(&packet, place::SHED);
+            return false;
+        }
+        self.hand_up(now, packet)
+    }
+
     /// A packet has come up from the ring; true if a full socket refused it.
     pub(super) fn hand_up(&mut self, now: Nanos, mut packet: Packet) -> bool {
         self.touched = self.touched.wrapping_add(1);
@@ -379,17 +473,23 @@ impl State {
             self.window.delivered(now, &packet, self.loading);
             return false;
         }
+        if self.is_nobodys(&packet) {
+            self.ledger.drop(&packet, place::NOBODY);
+            self.gate.dropped(now, self.s.flood, &packet);
+            return false;
+        }
         packet.tag = packet.tag & FIRST | self.touched & !FIRST;
-        let consumer = &mut self.consumers[packet.flow as usize];
+        let index = self.consumer(&packet);
+        let consumer = &mut self.consumers[index];
         if consumer.queue.len() >= self.s.socket as usize {
             self.ledger.drop(&packet, place::SOCKET);
-            self.weir.refused(packet.flow as usize);
+            self.gate.refused(index);
             return true;
         }
         consumer.queue.push_back(packet);
         let (thread, hung) = (consumer.thread, consumer.hung);
         if !hung && self.cpu.is_blocked(thread) {
-            let cost = self.s.wake.0 + self.read_cost(packet.flow as usize);
+            let cost = self.s.wake.0 + self.read_cost(index);
             self.cpu.burst(now, thread, cost, bucket::PROGRAM);
         }
         false
@@ -400,7 +500,12 @@ impl State {
             .queue
             .front()
             .is_some_and(|packet| self.touched.wrapping_sub(packet.tag) & !FIRST > self.s.cold_after);
-        self.s.read.0 + if cold { self.s.cold.0 } else { 0 }
+        let work = match self.s.flood {
+            _ if self.s.asked > 0 && index >= self.first_server() as usize => self.s.answer.0,
+            Flood::Mixed if index == 2 => self.s.slow.0,
+            _ => self.s.read.0,
+        };
+        work + if cold { self.s.cold.0 } else { 0 }
     }
 
     fn read_done(&mut self, now: Nanos, index: usize) {
@@ -408,6 +513,10 @@ impl State {
             self.consumers[index].read += 1;
             self.ledger.deliver(now, &packet);
             self.window.delivered(now, &packet, self.loading);
+            if self.s.asked > 0 && index >= self.first_server() as usize {
+                self.window.answered(now, &packet, index - self.first_server() as usize);
+                self.answered(now, now - packet.born);
+            }
         }
         let (thread, hung) = (self.consumers[index].thread, self.consumers[index].hung);
         if self.consumers[index].queue.is_empty() || hung {
@@ -439,7 +548,10 @@ impl State {
             (_, true) => Some(results::Mode::Poll),
             _ => None,
         };
-        self.window.outcome(&self.ledger, self.agenda.fired(), faults, &self.s, mode)
+        let mut outcome = self.window.outcome(&self.ledger, self.agenda.fired(), faults, &self.s, mode);
+        outcome.values.insert("shed_times", self.weir.shed_times as f64);
+        outcome.values.insert("calmed", self.weir.calmed as f64);
+        outcome
     }
 
     /// True if weir guards this host.
