@@ -222,7 +222,9 @@ impl Client<'_> {
             self.visits.push(None);
         }
         // Between machines that are one, the connection is there when connect() returns.
-        let sent = ask(&fd) == Ok(true);
+        // An error is told once only.
+        let asked = ask(&fd);
+        let sent = asked == Ok(true);
         let wants = if sent { EpollFlags::EPOLLIN } else { EpollFlags::EPOLLOUT };
         let watched = self.epoll.add(&fd, EpollEvent::new(wants, slot as u64));
         if let Some(place) = self.visits.get_mut(slot) {
@@ -230,10 +232,11 @@ impl Client<'_> {
         }
         self.waiting += 1;
         self.order.push_back((slot, due));
-        if watched.is_err() {
-            self.end(slot, Fate::LeftOut);
+        let fate = asked.err().map(lost).or(watched.is_err().then_some(Fate::LeftOut));
+        if let Some(fate) = fate {
+            self.end(slot, fate);
         }
-        watched.is_ok()
+        fate.is_none()
     }
 
     fn end(&mut self, slot: usize, fate: Fate) {
