@@ -7,6 +7,7 @@
 pub mod connects;
 pub mod histogram;
 pub mod keepalive;
+pub mod visits;
 mod window;
 
 pub use window::{Moment, Window};

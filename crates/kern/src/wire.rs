@@ -5,6 +5,7 @@ pub mod counters;
 pub mod ethtool;
 pub mod link;
 pub mod netns;
+pub mod share;
 #[cfg_attr(no_bpf, allow(dead_code, reason = "limits of a source that this build does not have"))]
 pub mod source;
 pub mod tasks;

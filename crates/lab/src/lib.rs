@@ -4,6 +4,8 @@
 //! receive work, the programs and the guard run on the host CPU. Everything is deleted when the trial ends, also by
 //! an error, a panic or an interrupt.
 
+mod accept;
+mod accept_rig;
 mod arm;
 mod bursts;
 mod capture;
@@ -166,6 +168,16 @@ const EXPERIMENTS: &[ExperimentInfo] = &[
         takes: "about 35 minutes, --quick 3",
     },
     ExperimentInfo {
+        name: "accept",
+        about: "a server with a listener per worker, evenly loaded: requests/s, CPU, affine connections, latency",
+        takes: "about 2 minutes, --quick under 1",
+    },
+    ExperimentInfo {
+        name: "accept-skew",
+        about: "one of two workers stands for 50 ms of each 100 ms or second: latency of those that come meanwhile",
+        takes: "about 6 minutes, --quick under 1",
+    },
+    ExperimentInfo {
         name: "mlfrr",
         about: "the largest loss-free rate of hosts that are drawn: packets, work, sockets, queues, rivals, forward, guarded",
         takes: "about 15 minutes, --quick 3",
@@ -206,6 +218,7 @@ pub fn arms(experiment: &str, options: &Options) -> Vec<String> {
         "capture" => names(capture::arms(options.reserve)),
         "containers" => names(containers::arms(options.reserve)),
         "real-programs" => names(real_programs::arms(options.reserve)),
+        "accept" | "accept-skew" => names(accept::arms()),
         "mlfrr" => mlfrr::hosts(options).into_iter().map(|host| host.name).collect(),
         _ => sweep(experiment).unwrap_or(&livelock::UDP).names(options),
     }
@@ -261,6 +274,8 @@ pub fn run(name: &str, options: &Options, progress: &mut dyn FnMut(Progress)) ->
         "capture" => capture::run(options, progress),
         "containers" => containers::run(options, progress),
         "real-programs" => real_programs::run(options, progress),
+        "accept" => accept::even(options, progress),
+        "accept-skew" => accept::skew(options, progress),
         "mlfrr" => mlfrr::run(options, progress),
         "shed-cost" => shed::run(options, progress),
         "burst-latency" => bursts::run(options, progress),

@@ -68,6 +68,7 @@ impl<'a> Runner<'a> {
                     .into(),
             ));
         }
+        kern::wire::share::remove_stale();
         for name in netns::remove_stale() {
             // Files of guards and servers in those namespaces; most had none.
             let _ = std::fs::remove_file(format!("/run/{name}.status"));

@@ -98,6 +98,8 @@ const TAKES: &[(&str, &[Choice])] = &[
     ("capture", &[Duration, Repeat, Arms, Guard, Kinds, Rates, Seed]),
     ("containers", &[Duration, Repeat, Arms, Guard, Kinds, Rates, Seed]),
     ("real-programs", &[Duration, Repeat, Arms, Guard, Kinds, Rates, Seed]),
+    ("accept", &[Duration, Repeat, Arms, Seed]),
+    ("accept-skew", &[Duration, Repeat, Arms, Kinds, Seed]),
     ("mlfrr", &[Arms, Seed]),
     ("shed-cost", &[Duration, Repeat, Guard, Seed]),
     ("burst-latency", &[Duration, Repeat, Rcvbuf, Work, Seed]),

@@ -24,7 +24,7 @@ struct Simulated {
 }
 
 /// Every experiment of the lab.
-const LAB: [(&str, Answer); 23] = [
+const LAB: [(&str, Answer); 25] = [
     (
         "livelock-udp",
         Answer::Runs(Simulated {
@@ -72,6 +72,8 @@ const LAB: [(&str, Answer); 23] = [
     ("capture", Answer::Nearest("a capture", "hung-consumer")),
     ("containers", Answer::Nearest("a container", "hung-consumer")),
     ("real-programs", Answer::Nearest("a program of a distribution", "livelock-udp")),
+    ("accept", Answer::Nearest("a live server's listeners", "accept")),
+    ("accept-skew", Answer::Nearest("a live server's listeners", "accept-skew")),
     ("mlfrr", Answer::Nearest("a host that is drawn", "livelock-udp")),
     ("shed-cost", Answer::Nearest("the cost of a shed packet, which is a setting here,", "livelock-udp")),
     (

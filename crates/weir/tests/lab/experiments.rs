@@ -208,3 +208,23 @@ fn containers_and_buffers_are_measured_root() {
     let reached = shares(&document, "reached the other program", 2);
     assert!(reached.iter().any(|m| m.y > 1.0), "{reached:?}");
 }
+
+/// How large the figures are is the experiments' claims; that each is there shows that every part of the rig did its work.
+#[test]
+fn connections_of_a_server_with_workers_are_measured_root() {
+    if !possible("connections_of_a_server_with_workers_are_measured_root") {
+        return;
+    }
+    let _alone = alone();
+    let document = run("accept", "--repeat 1 --duration 300ms --arms hash,weir");
+    for panel in &document.panels {
+        assert_eq!(panel.lines.iter().filter(|l| l.marks.len() == 1).count(), 2, "{panel:?}");
+    }
+    assert_eq!((document.panels.len(), document.verdict.len()), (7, 3));
+    assert!(shares(&document, "received and served on the same CPU", 2).iter().any(|m| m.y > 0.0));
+    let document = run("accept-skew", "--repeat 1 --kind sleep-100ms --arms hash,weir");
+    // A stall need not catch anybody.
+    let others = document.panels.iter().filter(|p| !p.title.contains("caught"));
+    let full = others.filter(|p| p.lines.len() == 2 && p.lines.iter().all(|l| l.marks.len() == 1));
+    assert_eq!((full.count(), document.verdict.len()), (6, 2), "{:?}", document.panels);
+}

@@ -1,0 +1,292 @@
+//! A server of pages with a process per CPU, each with an epoll of its own, as nginx is built. One master makes the listeners and forks;
+//! workers inherit them. `--listeners one`: all accept from the same; `reuseport`: one each; `incoming-cpu`: one each, with the CPU of its
+//! worker set. `--stall sleep` or `compute`: the first worker does nothing else for `--stall-us` at each multiple of `--period-us` of
+//! CLOCK_MONOTONIC, as in a blocked read or a long request. Ends when standard input closes.
+
+use std::net::{IpAddr, SocketAddr, SocketAddrV4};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::time::Duration;
+
+use consumers::{argument, is_pause, loops, monotonic_ns, number, pin, serve, unknown, work};
+use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
+use nix::sys::socket::{
+    AddressFamily, Backlog, SockFlag, SockType, SockaddrStorage, accept4, bind, listen, setsockopt, socket,
+    sockopt,
+};
+use nix::sys::timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFlags};
+use serde_json::json;
+
+const USAGE: &str = "web-workers --bind ADDR --port N [--cpus 0,1] [--listeners one|reuseport|incoming-cpu] [--bytes N] \
+                     [--work-loops N | --work-ns N] [--stall sleep|compute --stall-us N --period-us N]";
+/// Most workers, bytes of an answer, connections of one worker.
+const WORKERS: usize = 512;
+const BYTES: usize = 8192;
+const CONNECTIONS: usize = 65_536;
+/// Connections that wait for one worker at most, as nginx asks for.
+const BACKLOG: i32 = 511;
+/// Names of descriptors in epoll that are no connection.
+const LISTENER: u64 = u64::MAX;
+const TIMER: u64 = u64::MAX - 1;
+
+#[derive(Clone, Copy, PartialEq)]
+enum Listeners {
+    One,
+    Reuseport,
+    IncomingCpu,
+}
+
+/// What keeps the first worker from its queue.
+#[derive(Clone, Copy)]
+struct Stall {
+    computes: bool,
+    length: Duration,
+    period: Duration,
+}
+
+/// What every worker does.
+struct Job {
+    answer: Vec<u8>,
+    loops: u64,
+    stall: Option<Stall>,
+}
+
+fn main() {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    if let Err(message) = run(&args) {
+        eprintln!("web-workers: {message}");
+        std::process::exit(2);
+    }
+}
+
+fn run(args: &[String]) -> Result<(), String> {
+    let address: IpAddr =
+        argument(args, "--bind").ok_or(USAGE)?.parse().map_err(|_| "--bind: not an address".to_string())?;
+    let SocketAddr::V4(to) = SocketAddr::new(address, number(args, "--port")?.ok_or(USAGE)?) else {
+        return Err("--bind: IPv4 only".into());
+    };
+    let cpus = cpus(args)?;
+    let listeners = match argument(args, "--listeners").as_deref() {
+        None | Some("reuseport") => Listeners::Reuseport,
+        Some("one") => Listeners::One,
+        Some("incoming-cpu") => Listeners::IncomingCpu,
+        Some(other) => return Err(format!("--listeners {other}; {USAGE}")),
+    };
+    let (bytes, loops) = (number(args, "--bytes")?.unwrap_or(1024usize).min(BYTES), loops(args)?);
+    let stall = stall(args)?;
+    let mut open = Vec::new();
+    for cpu in if listeners == Listeners::One { cpus.get(..1).unwrap_or_default() } else { &cpus } {
+        open.push(listener(to, listeners, *cpu).map_err(|e| format!("{to}: {e}"))?);
+    }
+    let mut pids = Vec::new();
+    for (n, cpu) in cpus.iter().enumerate() {
+        // SAFETY: this process has one thread, so that the child may do whatever the parent could.
+        match unsafe { libc::fork() } {
+            -1 => return Err(format!("fork: {}", std::io::Error::last_os_error())),
+            0 => {
+                // One that is kept by a worker which does not accept from it would outlive its own.
+                let mine = open.swap_remove(if listeners == Listeners::One { 0 } else { n });
+                open.clear();
+                let head =
+                    format!("HTTP/1.1 200 OK\r\nX-Worker: {}\r\nConnection: close\r\n", std::process::id());
+                let head = format!("{head}Content-Length: {bytes}\r\n\r\n");
+                let answer = head.into_bytes().into_iter().chain(std::iter::repeat_n(b'w', bytes)).collect();
+                let job = Job { answer, loops, stall: stall.filter(|_| n == 0) };
+                let end = worker(*cpu, &mine, &job, listeners == Listeners::One);
+                eprintln!("web-workers: worker {n}: {end}");
+                std::process::exit(2);
+            }
+            pid => pids.push(pid),
+        }
+    }
+    drop(open);
+    println!("{}", json!({ "ready": true, "pid": std::process::id(), "workers": pids }));
+    serve(|line| Some(if line == "workers" { json!({ "workers": pids }) } else { unknown(line) }))
+}
+
+fn cpus(args: &[String]) -> Result<Vec<usize>, String> {
+    let list = argument(args, "--cpus").unwrap_or_else(|| "0,1".into());
+    let all: Result<Vec<usize>, String> =
+        list.split(',').map(|n| n.parse().map_err(|_| format!("--cpus: not a CPU: {n}"))).collect();
+    all.and_then(|all| match all.len() {
+        1..=WORKERS => Ok(all),
+        n => Err(format!("--cpus: {n}, 1 to {WORKERS}")),
+    })
+}
+
+fn stall(args: &[String]) -> Result<Option<Stall>, String> {
+    let computes = match argument(args, "--stall").as_deref() {
+        None => return Ok(None),
+        Some("sleep") => false,
+        Some("compute") => true,
+        Some(other) => return Err(format!("--stall {other}; {USAGE}")),
+    };
+    let us = |name| Ok::<_, String>(Duration::from_micros(number(args, name)?.ok_or(USAGE)?));
+    let stall = Stall { computes, length: us("--stall-us")?, period: us("--period-us")? };
+    if stall.length >= stall.period {
+        return Err("--stall-us: below --period-us".into());
+    }
+    Ok(Some(stall))
+}
+
+fn listener(to: SocketAddrV4, kind: Listeners, cpu: usize) -> nix::Result<OwnedFd> {
+    let flags = SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC;
+    let fd = socket(AddressFamily::Inet, SockType::Stream, flags, None)?;
+    setsockopt(&fd, sockopt::ReuseAddr, &true)?;
+    if kind != Listeners::One {
+        setsockopt(&fd, sockopt::ReusePort, &true)?;
+    }
+    if kind == Listeners::IncomingCpu {
+        let cpu = cpu as libc::c_int;
+        // SAFETY: the value lives for the call and has the length that is told.
+        let done = unsafe {
+            let length = size_of::<libc::c_int>() as libc::socklen_t;
+            libc::setsockopt(
+                fd.as_raw_fd(),
+                libc::SOL_SOCKET,
+                libc::SO_INCOMING_CPU,
+                (&raw const cpu).cast(),
+                length,
+            )
+        };
+        nix::errno::Errno::result(done)?;
+    }
+    bind(fd.as_raw_fd(), &SockaddrStorage::from(to))?;
+    listen(&fd, Backlog::new(BACKLOG)?)?;
+    Ok(fd)
+}
+
+/// Serves until something fails; what.
+fn worker(cpu: usize, listener: &OwnedFd, job: &Job, shared: bool) -> String {
+    // SAFETY: plain system call. The worker ends with its master, however that ends.
+    unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
+    match pin(cpu).and_then(|()| Ok(turns(listener, job, shared)?)) {
+        Ok(()) => "ended".into(),
+        Err(e) => e.to_string(),
+    }
+}
+
+fn turns(listener: &OwnedFd, job: &Job, shared: bool) -> nix::Result<()> {
+    let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
+    let once = if shared { EpollFlags::EPOLLEXCLUSIVE } else { EpollFlags::empty() };
+    epoll.add(listener, EpollEvent::new(EpollFlags::EPOLLIN | once, LISTENER))?;
+    let timer = TimerFd::new(ClockId::CLOCK_MONOTONIC, TimerFlags::TFD_NONBLOCK | TimerFlags::TFD_CLOEXEC)?;
+    let mut next = job.stall.map(|stall| begin_after(monotonic_ns(), stall.period));
+    if let Some(at) = next {
+        set(&timer, at)?;
+        epoll.add(&timer, EpollEvent::new(EpollFlags::EPOLLIN, TIMER))?;
+    }
+    let mut open: Vec<Option<OwnedFd>> = Vec::new();
+    let mut free: Vec<usize> = Vec::new();
+    let mut events = [EpollEvent::empty(); 512];
+    loop {
+        let count = match epoll.wait(&mut events, EpollTimeout::NONE) {
+            Ok(count) => count,
+            Err(nix::errno::Errno::EINTR) => continue,
+            Err(e) => return Err(e),
+        };
+        for event in events.iter().take(count) {
+            match event.data() {
+                TIMER => {
+                    if let (Some(stall), Some(at)) = (job.stall, next) {
+                        stand(stall, at);
+                        let again = begin_after(monotonic_ns(), stall.period);
+                        set(&timer, again)?;
+                        next = Some(again);
+                    }
+                }
+                LISTENER => {
+                    let flags = SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC;
+                    let Ok(fd) = accept4(listener.as_raw_fd(), flags) else { continue };
+                    // SAFETY: a new descriptor that nobody else has.
+                    let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+                    let slot = free.pop().unwrap_or(open.len());
+                    if slot >= CONNECTIONS || answered(fd.as_raw_fd(), job) {
+                        free.push(slot);
+                    } else if epoll.add(&fd, EpollEvent::new(EpollFlags::EPOLLIN, slot as u64)).is_ok() {
+                        if slot == open.len() {
+                            open.push(None);
+                        }
+                        if let Some(place) = open.get_mut(slot) {
+                            *place = Some(fd);
+                        }
+                        continue;
+                    }
+                    // A slot that was never used has no place yet.
+                    free.retain(|slot| *slot < open.len());
+                }
+                slot => {
+                    let slot = slot as usize;
+                    let Some(place) = open.get_mut(slot) else { continue };
+                    if place.as_ref().is_some_and(|fd| answered(fd.as_raw_fd(), job)) {
+                        *place = None;
+                        free.push(slot);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Reads a question and answers it; false if there is none yet.
+fn answered(fd: RawFd, job: &Job) -> bool {
+    let mut question = [0u8; 2048];
+    // SAFETY: the pointer and the length describe the buffer.
+    let got = unsafe { libc::recv(fd, question.as_mut_ptr().cast(), question.len(), 0) };
+    if got < 0 && is_pause(&std::io::Error::last_os_error()) {
+        return false;
+    }
+    if got > 0 {
+        work(job.loops);
+        // An answer fits into the buffer of a new connection; one that does not is cut short, which its client sees.
+        // SAFETY: the pointer and the length describe the answer.
+        unsafe { libc::send(fd, job.answer.as_ptr().cast(), job.answer.len(), libc::MSG_NOSIGNAL) };
+    }
+    true
+}
+
+/// The first multiple of the period after `now`.
+fn begin_after(now: u64, period: Duration) -> u64 {
+    let period = period.as_nanos().max(1) as u64;
+    (now / period + 1) * period
+}
+
+fn set(timer: &TimerFd, at: u64) -> nix::Result<()> {
+    let at = nix::sys::time::TimeSpec::from_duration(Duration::from_nanos(at));
+    timer.set(Expiration::OneShot(at), TimerSetTimeFlags::TFD_TIMER_ABSTIME)
+}
+
+/// Does nothing else until the stall that began at `at` is over.
+fn stand(stall: Stall, at: u64) {
+    let end = at + stall.length.as_nanos() as u64;
+    while monotonic_ns() < end {
+        if stall.computes {
+            work(1000);
+        } else {
+            std::thread::sleep(Duration::from_nanos(end.saturating_sub(monotonic_ns())));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stalls_begin_at_multiples_of_their_period() {
+        let period = Duration::from_millis(100);
+        assert_eq!(begin_after(0, period), 100_000_000);
+        assert_eq!(begin_after(99_999_999, period), 100_000_000);
+        assert_eq!(begin_after(100_000_000, period), 200_000_000);
+    }
+
+    #[test]
+    fn arguments_that_cannot_be_are_refused() {
+        let args = |text: &str| text.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
+        assert!(stall(&args("--stall sleep --stall-us 100 --period-us 100")).is_err());
+        assert!(stall(&args("--stall nap --stall-us 1 --period-us 100")).is_err());
+        assert!(stall(&args("--stall sleep --stall-us 1 --period-us 100")).unwrap().is_some());
+        assert!(stall(&[]).unwrap().is_none());
+        assert_eq!(cpus(&args("--cpus 0,3")), Ok(vec![0, 3]));
+        assert!(cpus(&args("--cpus x")).is_err());
+    }
+}

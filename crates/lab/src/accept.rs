@@ -1,0 +1,299 @@
+//! The experiments `accept` and `accept-skew`: who gets the connections of a server that has a worker on each CPU (BH-14 to BH-20).
+
+use std::time::Duration;
+
+use results::{Document, Role, Verdict};
+use serde_json::json;
+
+use crate::accept_rig::{BYTES, How, Run, Stage, Stall};
+use crate::arm::{Arm, Host};
+use crate::grid::{self, Figure, Grid, Sample};
+use crate::innocents::at_least;
+use crate::options::Options;
+use crate::plan::{Progress, Runner, claim};
+use crate::rig::Wiring;
+use crate::trial::Bench;
+use crate::{Error, Result};
+
+const QUICK: [&str; 2] = ["hash", "weir"];
+const EVEN: [Figure; 7] = [
+    ("requests, closed loop", "k/s"),
+    ("CPU of the workers per request", "us"),
+    ("received and served on the same CPU", "%"),
+    ("median wait, open loop", "ms"),
+    ("p99 of the wait, open loop", "ms"),
+    ("refused, reset or not opened", "count"),
+    ("without an answer in time", "count"),
+];
+const SKEW: [Figure; 7] = [
+    ("p99 of those that came during a stall", "ms"),
+    ("p90 of those that came during a stall", "ms"),
+    ("median of those that came during a stall", "ms"),
+    ("p99 of those that a stall caught", "ms"),
+    ("p99 of all", "ms"),
+    ("refused, reset or not opened", "count"),
+    ("without an answer in time", "count"),
+];
+const KINDS: [&str; 4] = ["stop-100ms", "stop-1s", "sleep-100ms", "compute-100ms"];
+const KINDS_QUICK: [&str; 1] = ["stop-100ms"];
+const STALL: Duration = Duration::from_millis(50);
+/// Load of the open loop as a share of what the hash serves in a closed one.
+const LOAD: f64 = 0.4;
+const FEW: f64 = 1000.0;
+/// A client that was later than this, ms, or a stop, ns, was not alone on the machine.
+const LATE_MS: f64 = 2.0;
+const STOP_LATE: u64 = 5_000_000;
+
+fn arm(name: &str, role: Role, note: &str) -> Arm {
+    Arm {
+        name: name.into(),
+        role,
+        note: Some(note.into()),
+        wiring: Wiring::Plain,
+        host: Host::Plain,
+        slow_output: false,
+        rcvbuf: None,
+    }
+}
+
+/// All their arms.
+pub(crate) fn arms() -> Vec<Arm> {
+    vec![
+        arm("one-listener", Role::Alternative, "all workers accept from one queue (EPOLLEXCLUSIVE)"),
+        arm("hash", Role::Stock, "SO_REUSEPORT, a listener per worker: the kernel's hash chooses"),
+        arm("hash-again", Role::Shown, "the same once more: what the machine alone makes differ"),
+        arm("incoming-cpu", Role::Alternative, "the server sets SO_INCOMING_CPU on each listener"),
+        arm("weir", Role::Weir, "hash under weir accept"),
+        arm("weir-no-stall", Role::Ablation, "hash under weir accept --no-stall"),
+    ]
+}
+
+fn listeners(arm: &Arm) -> &'static str {
+    match arm.name.as_str() {
+        "one-listener" => "one",
+        "incoming-cpu" => "incoming-cpu",
+        _ => "reuseport",
+    }
+}
+
+fn stage<'a>(bench: &'a Bench, arm: &Arm, stall: Option<Stall>, closed: bool) -> Result<Stage<'a>> {
+    let options: Option<Vec<String>> = match arm.role {
+        Role::Weir => Some(Vec::new()),
+        Role::Ablation => Some(vec!["--no-stall".into()]),
+        _ => None,
+    };
+    Stage::new(bench, listeners(arm), options.as_deref(), stall, closed)
+}
+
+fn needs(runner: &Runner<'_>, arms: &[Arm]) -> Result<()> {
+    if runner.bench.weir.is_none() && arms.iter().any(|a| matches!(a.role, Role::Weir | Role::Ablation)) {
+        return Err(Error::Missing("arm weir needs the program weir beside this one; build it".into()));
+    }
+    Ok(())
+}
+
+/// What the kernel's hash serves in a closed loop, requests/s.
+fn capacity(bench: &Bench, options: &Options) -> Result<f64> {
+    let hash = arm("hash", Role::Stock, "");
+    Ok(stage(bench, &hash, None, true)?.run(None, options.warm_up(), options.window())?.per_s())
+}
+
+/// To a hundred, so that panels are read easily.
+fn rate(capacity: f64) -> f64 {
+    (capacity * LOAD / 100.0).round().max(1.0) * 100.0
+}
+
+/// Runs `accept`.
+///
+/// # Errors
+/// If nothing could be measured.
+pub(crate) fn even(options: &Options, progress: &mut dyn FnMut(Progress)) -> Result<Document> {
+    let arms = grid::chosen(options, arms(), &QUICK)?;
+    let mut runner = Runner::new(options, progress)?;
+    needs(&runner, &arms)?;
+    runner.say("what the kernel's hash serves");
+    let capacity = capacity(&runner.bench, options)?;
+    let rate = rate(capacity);
+    let (kinds, xs) = (vec!["even".into()], vec![rate]);
+    let mut grid =
+        Grid { name: "accept", figures: &EVEN, x: "connections/s", kinds, xs, arms, taken: Vec::new() };
+    grid.measure(&mut runner, |bench, arm, _, per_s| evenly(bench, arm, per_s, options))?;
+    let verdict = even_verdict(&grid);
+    grid.document(&runner, vec![("bytes", BYTES.into()), ("capacity_per_s", json!(capacity))], verdict)
+}
+
+fn evenly(bench: &Bench, arm: &Arm, per_s: f64, options: &Options) -> Result<Sample> {
+    let closed = stage(bench, arm, None, true)?.run(None, options.warm_up(), options.window())?;
+    let mut stage = stage(bench, arm, None, false)?;
+    let open = stage.run(Some(per_s), options.warm_up(), options.window())?;
+    let answered = closed.count("answered").max(1.0);
+    Ok(Sample {
+        figures: vec![
+            Some(closed.per_s() / 1000.0),
+            Some(closed.workers_ns as f64 / 1000.0 / answered),
+            open.affine,
+            open.wait("wait_us", "p50"),
+            open.wait("wait_us", "p99"),
+            Some(closed.failed() + open.failed()),
+            Some(closed.count("timed_out") + open.count("timed_out")),
+        ],
+        void: void(&open),
+    })
+}
+
+/// Why a run shows something else than the server.
+fn void(run: &Run) -> Option<String> {
+    let late = run.wait("late_us", "p99").unwrap_or(0.0);
+    if late > LATE_MS {
+        return Some(format!("the clients were {late:.1} ms late (p99)"));
+    }
+    (run.stop_late > STOP_LATE).then(|| format!("a stop began {:.1} ms late", run.stop_late as f64 / 1e6))
+}
+
+/// Medians of a figure of the arm `name` and of weir.
+fn against(grid: &Grid, name: &str, at: (usize, usize, usize)) -> Option<(f64, f64)> {
+    let (k, x, figure) = at;
+    let other = grid.arms.iter().position(|arm| arm.name == name)?;
+    Some((grid.median(grid.ours()?, k, x, figure)?, grid.median(other, k, x, figure)?))
+}
+
+/// How far the hash is from itself.
+fn again(grid: &Grid, at: (usize, usize, usize)) -> Option<String> {
+    let (k, x, figure) = at;
+    let median = |name: &str| {
+        let a = grid.arms.iter().position(|arm| arm.name == name)?;
+        grid.median(a, k, x, figure)
+    };
+    let ratio = median("hash-again")? / median("hash").filter(|m| *m > 0.0)?;
+    Some(format!("the hash against itself: {ratio:.3}"))
+}
+
+fn even_verdict(grid: &Grid) -> Vec<Verdict> {
+    let ratio = |figure| against(grid, "hash", (0, 0, figure)).map(|(weir, hash)| weir / hash.max(1e-9));
+    let note = |figure, claim: Verdict| Verdict { note: again(grid, (0, 0, figure)), digits: 3, ..claim };
+    let affine = grid.ours().and_then(|ours| grid.median(ours, 0, 0, 2));
+    vec![
+        note(0, at_least("BH-19", "weir: requests/s against the hash", ratio(0), 0.98)),
+        note(1, claim("BH-19", "weir: CPU per request against the hash", ratio(1), 1.0)),
+        Verdict {
+            digits: 1,
+            ..at_least("BH-14", "weir: received and served on the same CPU, %", affine, 95.0)
+        },
+    ]
+}
+
+/// Runs `accept-skew`.
+///
+/// # Errors
+/// If nothing could be measured.
+pub(crate) fn skew(options: &Options, progress: &mut dyn FnMut(Progress)) -> Result<Document> {
+    let arms = grid::chosen(options, arms(), &QUICK)?;
+    let all: &[&str] = if options.quick && options.kinds.is_none() { &KINDS_QUICK } else { &KINDS };
+    let kinds = grid::kinds(options, all)?;
+    let mut runner = Runner::new(options, progress)?;
+    needs(&runner, &arms)?;
+    let mut xs = vec![FEW];
+    if !options.quick {
+        runner.say("what the kernel's hash serves");
+        xs.push(rate(capacity(&runner.bench, options)?));
+    }
+    let stalls: Vec<Stall> = kinds.iter().map(|kind| stall(kind)).collect();
+    let mut grid =
+        Grid { name: "accept-skew", figures: &SKEW, x: "connections/s", kinds, xs, arms, taken: Vec::new() };
+    grid.measure(&mut runner, |bench, arm, k, per_s| skewed(bench, arm, stalls[k], per_s, options))?;
+    let verdict = skew_verdict(&grid);
+    grid.document(&runner, vec![("stall_ms", json!(STALL.as_millis() as u64))], verdict)
+}
+
+fn stall(kind: &str) -> Stall {
+    let how = match kind.split('-').next() {
+        Some("sleep") => How::Sleeps,
+        Some("compute") => How::Computes,
+        _ => How::Stopped,
+    };
+    let period = if kind.ends_with("-1s") { 1000 } else { 100 };
+    Stall { how, length: STALL, period: Duration::from_millis(period) }
+}
+
+fn skewed(bench: &Bench, arm: &Arm, stall: Stall, per_s: f64, options: &Options) -> Result<Sample> {
+    // Three stalls at least, and whole periods, so that each trial has as many.
+    let periods = options.window().as_nanos().div_ceil(stall.period.as_nanos()).max(3) as u32;
+    let mut stage = stage(bench, arm, Some(stall), false)?;
+    let run = stage.run(Some(per_s), options.warm_up(), stall.period * periods)?;
+    Ok(Sample {
+        figures: vec![
+            run.wait("during_us", "p99"),
+            run.wait("during_us", "p90"),
+            run.wait("during_us", "p50"),
+            run.wait("caught_us", "p99"),
+            run.wait("wait_us", "p99"),
+            Some(run.failed()),
+            Some(run.count("timed_out")),
+        ],
+        void: void(&run),
+    })
+}
+
+fn skew_verdict(grid: &Grid) -> Vec<Verdict> {
+    let mut claims = Vec::new();
+    for (k, kind) in grid.kinds.iter().enumerate() {
+        for (x, per_s) in grid.xs.iter().enumerate() {
+            let at = (k, x, 0);
+            let ratio = against(grid, "hash", at).map(|(weir, hash)| weir / hash.max(1e-9));
+            let text =
+                format!("weir: p99 of those that came during a stall against the hash, {kind}, {per_s}/s");
+            let claim = claim("BH-20", &text, ratio, 0.5);
+            claims.push(Verdict { note: again(grid, at), ..claim });
+        }
+    }
+    let points = (0..grid.kinds.len()).flat_map(|k| (0..grid.xs.len()).map(move |x| (k, x)));
+    let more = points.filter_map(|(k, x)| against(grid, "hash", (k, x, 5)).map(|(weir, hash)| weir - hash));
+    let more = more.max_by(f64::total_cmp);
+    claims.push(claim("BH-20", "weir: refused or reset beyond the hash", more, 0.0));
+    claims
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn grid(weir: f64) -> Grid {
+        let arms = arms();
+        let one = |arm: &Arm| {
+            let value = if arm.role == Role::Weir { weir } else { 50.0 };
+            Sample { figures: vec![Some(value); SKEW.len()], void: None }
+        };
+        let taken = arms.iter().map(|arm| vec![vec![vec![one(arm)]]]).collect();
+        let (kinds, xs) = (vec!["stop-100ms".into()], vec![FEW]);
+        Grid { name: "accept-skew", figures: &SKEW, x: "connections/s", kinds, xs, arms, taken }
+    }
+
+    #[test]
+    fn weir_is_judged_against_the_hash_and_beside_the_hash_again() {
+        let claims = skew_verdict(&grid(10.0));
+        assert!(claims.iter().all(|claim| claim.holds), "{claims:?}");
+        assert_eq!(claims[0].note.as_deref(), Some("the hash against itself: 1.000"));
+        assert!(!skew_verdict(&grid(26.0))[0].holds);
+        // As fast, as much CPU, but on other CPUs than received.
+        let even = even_verdict(&grid(50.0));
+        assert_eq!(even.iter().map(|claim| claim.holds).collect::<Vec<_>>(), [true, true, false]);
+    }
+
+    #[test]
+    fn kinds_are_what_they_are_called() {
+        for kind in KINDS {
+            let stall = stall(kind);
+            assert!(stall.length < stall.period);
+            assert_eq!(kind.ends_with("-1s"), stall.period == Duration::from_secs(1));
+            assert_eq!(kind.starts_with("stop"), stall.how == How::Stopped);
+        }
+        assert_eq!(rate(31_460.0), 12_600.0);
+    }
+
+    #[test]
+    fn a_late_client_or_stop_makes_a_trial_void() {
+        let late = |us: u64| Run { report: json!({ "late_us": { "p99": us } }), ..Run::default() };
+        assert!(void(&late(2500)).is_some() && void(&late(100)).is_none());
+        assert!(void(&Run { stop_late: 6_000_000, ..late(1) }).is_some());
+    }
+}

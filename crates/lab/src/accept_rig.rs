@@ -1,0 +1,300 @@
+//! The rig of `accept` and `accept-skew`. Both CPUs are the host's. The server has a worker on each; the clients, in a namespace of their
+//! own, a thread on each, so that a connection is received on the CPU of the client that opens it.
+//!
+//! In a closed loop the clients are in a control group with a quarter of the workers' weight: what the workers want they get. In an open
+//! loop the clients go before everything, so that what is measured is the server's wait and not theirs; the load is bounded by its rate.
+
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::channel;
+use std::time::Duration;
+
+use kern::wire::share::Share;
+use kern::wire::tasks::{self, Policy};
+use nix::sched::{CpuSet, sched_setaffinity};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::Value;
+
+use crate::harm::words;
+use crate::program::{Leashed, Program, locate};
+use crate::rig::{Rig, Wiring};
+use crate::sinks::now_ns;
+use crate::trial::Bench;
+use crate::{Error, Result};
+
+const PORT: u16 = 8080;
+/// Work for one request, and bytes of its answer.
+const WORK_US: u64 = 20;
+pub(crate) const BYTES: usize = 1024;
+/// A visit without an answer for so long has failed.
+const PATIENCE_MS: u64 = 1000;
+/// Weight of the clients in percent of the workers'.
+const CLIENTS_WEIGHT: u32 = 25;
+/// Connections at once of each client in a closed loop.
+const AT_ONCE: usize = 50;
+/// A weir that does not say in this time that it runs does not.
+const ATTACHED: Duration = Duration::from_secs(5);
+
+/// How the first worker is kept from its queue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum How {
+    /// SIGSTOP and SIGCONT.
+    Stopped,
+    /// It sleeps in a system call.
+    Sleeps,
+    /// It computes.
+    Computes,
+}
+
+/// Stalls begin at each multiple of `period` of CLOCK_MONOTONIC.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Stall {
+    pub(crate) how: How,
+    pub(crate) length: Duration,
+    pub(crate) period: Duration,
+}
+
+/// What one run saw.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Run {
+    /// The clients' report.
+    pub(crate) report: Value,
+    /// CPU time of the workers, ns.
+    pub(crate) workers_ns: u64,
+    /// Connections answered by the worker of the CPU that received them, in percent.
+    pub(crate) affine: Option<f64>,
+    /// How late a stop by signal began at most, ns.
+    pub(crate) stop_late: u64,
+}
+
+impl Run {
+    pub(crate) fn count(&self, name: &str) -> f64 {
+        self.report[name].as_u64().unwrap_or(0) as f64
+    }
+
+    pub(crate) fn per_s(&self) -> f64 {
+        self.count("answered") / (self.count("window_ns") / 1e9).max(1e-9)
+    }
+
+    /// Refused, reset and not opened; and without an answer in time.
+    pub(crate) fn failed(&self) -> f64 {
+        self.count("refused") + self.count("reset") + self.count("left_out")
+    }
+
+    /// ms.
+    pub(crate) fn wait(&self, which: &str, quantile: &str) -> Option<f64> {
+        self.report[which][quantile].as_f64().map(|us| us / 1000.0)
+    }
+}
+
+/// A server, its clients, and what chooses between its listeners; all end when it is dropped.
+pub(crate) struct Stage<'a> {
+    bench: &'a Bench,
+    clients: Program,
+    workers: Vec<u32>,
+    cpus: [usize; 2],
+    stopper: Option<Stopper>,
+    _weir: Option<Leashed>,
+    _server: Program,
+    _share: Option<Share>,
+    _rig: Rig<'a>,
+}
+
+impl<'a> Stage<'a> {
+    /// Starts all; `options` are those of `weir accept`, `None` without it.
+    ///
+    /// # Errors
+    /// If a part does not start.
+    pub(crate) fn new(
+        bench: &'a Bench,
+        listeners: &str,
+        options: Option<&[String]>,
+        stall: Option<Stall>,
+        closed: bool,
+    ) -> Result<Stage<'a>> {
+        bench.interrupt.check()?;
+        let rig = Rig::new(&bench.wire, bench.cpus, Wiring::Plain, 1)?;
+        rig.reach(false)?;
+        let (directory, address) = (bench.hog.parent(), rig.inputs[0].address);
+        let cpus = [bench.cpus.wire, bench.cpus.host];
+        let list = format!("{},{}", cpus[0], cpus[1]);
+        let times = stall.map(|s| (s.length.as_micros(), s.period.as_micros()));
+        let mut args = format!(
+            "--bind {address} --port {PORT} --cpus {list} --listeners {listeners} --bytes {BYTES} \
+             --work-ns {}",
+            WORK_US * 1000
+        );
+        let by_itself = match stall.map(|s| s.how) {
+            Some(How::Sleeps) => Some("sleep"),
+            Some(How::Computes) => Some("compute"),
+            _ => None,
+        };
+        if let (Some(how), Some((length, period))) = (by_itself, times) {
+            args.push_str(&format!(" --stall {how} --stall-us {length} --period-us {period}"));
+        }
+        let mut server = Program::start(&locate("web-workers", directory)?, &rig.host, &words(&args))?;
+        let answer = server.ask("workers")?;
+        let workers: Vec<u32> = answer["workers"]
+            .as_array()
+            .map(|list| list.iter().filter_map(|pid| Some(pid.as_u64()? as u32)).collect())
+            .unwrap_or_default();
+        let weir = match (options, &bench.weir) {
+            (Some(options), Some(weir)) => Some(accept(weir, &rig, &workers, &cpus, options)?),
+            _ => None,
+        };
+        let mut args = format!("--to {address}:{PORT} --cpus {list} --patience-ms {PATIENCE_MS}");
+        if let Some((length, period)) = times {
+            args.push_str(&format!(" --stall-us {length} --period-us {period}"));
+        }
+        let clients = Program::start(&locate("web-clients", directory)?, &rig.wire_side, &words(&args))?;
+        let share = if closed {
+            let share = Share::create("clients", CLIENTS_WEIGHT)?;
+            share.add(clients.id())?;
+            Some(share)
+        } else {
+            None
+        };
+        let stopped = stall.filter(|s| s.how == How::Stopped);
+        let first = workers.first().copied();
+        let stopper = stopped.zip(first).map(|(stall, pid)| Stopper::start(pid, stall, cpus[1]));
+        Ok(Stage {
+            bench,
+            clients,
+            workers,
+            cpus,
+            stopper,
+            _weir: weir,
+            _server: server,
+            _share: share,
+            _rig: rig,
+        })
+    }
+
+    /// One run: `rate` per second, or without it as many as there can be.
+    ///
+    /// # Errors
+    /// If a program has ended.
+    pub(crate) fn run(&mut self, rate: Option<f64>, warm_up: Duration, window: Duration) -> Result<Run> {
+        let (ms, load) = (Duration::as_millis, rate.unwrap_or(AT_ONCE as f64));
+        let name = if rate.is_some() { "open" } else { "closed" };
+        self.clients.ask(&format!("{name} {load} {} {}", ms(&warm_up), ms(&window)))?;
+        self.bench.interrupt.sleep(warm_up)?;
+        let before = self.workers_ns()?;
+        self.bench.interrupt.sleep(window)?;
+        let workers_ns = self.workers_ns()?.saturating_sub(before);
+        let report = self.clients.ask("report")?;
+        if let Some(error) = report["error"].as_str() {
+            return Err(Error::program("web-clients", error));
+        }
+        let stop_late = self.stopper.as_ref().map_or(0, |s| s.late.load(Ordering::Relaxed));
+        Ok(Run { workers_ns, affine: self.affine(&report), report, stop_late })
+    }
+
+    fn workers_ns(&self) -> Result<u64> {
+        let each = self.workers.iter().map(|pid| tasks::process_cpu_ns(*pid as i32));
+        Ok(each.sum::<kern::wire::Result<u64>>()?)
+    }
+
+    fn affine(&self, report: &Value) -> Option<f64> {
+        let (mut own, mut all) = (0, 0);
+        for row in report["by_cpu"].as_array()? {
+            let cpu = row["cpu"].as_u64()?;
+            for (worker, count) in row["workers"].as_object()? {
+                let count = count.as_u64()?;
+                let at = self.workers.iter().position(|pid| *pid.to_string() == **worker);
+                let mine = at.and_then(|at| self.cpus.get(at)).is_some_and(|worker| *worker as u64 == cpu);
+                all += count;
+                own += if mine { count } else { 0 };
+            }
+        }
+        (all > 0).then(|| 100.0 * own as f64 / all as f64)
+    }
+}
+
+/// `weir accept` beside the server, on any CPU.
+fn accept(
+    path: &Path,
+    rig: &Rig<'_>,
+    workers: &[u32],
+    cpus: &[usize],
+    options: &[String],
+) -> Result<Leashed> {
+    let pid = workers.first().copied().unwrap_or(0);
+    let mut command = Command::new(path);
+    command.args(["accept", &pid.to_string(), "--json", "--interval", "100ms"]).args(options);
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
+    let mut leashed = Leashed::start("weir", command, &rig.host, cpus[1])?;
+    let mut set = CpuSet::new();
+    for cpu in cpus {
+        set.set(*cpu).map_err(|e| Error::program("weir", e))?;
+    }
+    sched_setaffinity(Pid::from_raw(leashed.child.id() as i32), &set)
+        .map_err(|e| Error::program("weir", e))?;
+    let out = leashed.child.stdout.take().ok_or_else(|| Error::program("weir", "no pipe"))?;
+    let (send, first) = channel();
+    std::thread::spawn(move || {
+        // Read to its end, so that weir never waits for a reader; it ends with weir.
+        let mut lines = BufReader::new(out).lines().map_while(std::result::Result::ok);
+        let _ = lines.next().map(|line| send.send(line));
+        lines.for_each(drop);
+    });
+    // Its first line comes an interval after it has attached.
+    match first.recv_timeout(ATTACHED) {
+        Ok(_) => Ok(leashed),
+        Err(_) => Err(Error::program("weir", "weir accept does not attach to the server")),
+    }
+}
+
+/// Stops a process again and again, before whatever else runs.
+struct Stopper {
+    stop: Arc<AtomicBool>,
+    late: Arc<AtomicU64>,
+    thread: Option<std::thread::JoinHandle<()>>,
+}
+
+impl Stopper {
+    fn start(pid: u32, stall: Stall, cpu: usize) -> Stopper {
+        let (stop, late) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+        let (ends, latest) = (Arc::clone(&stop), Arc::clone(&late));
+        let pid = Pid::from_raw(pid as i32);
+        let thread = std::thread::spawn(move || {
+            // A refusal shows in how late it is.
+            let _ = tasks::pin(0, cpu).and_then(|()| tasks::schedule(0, Policy::Fifo(20)));
+            let wait = |at: u64| {
+                std::thread::sleep(Duration::from_nanos(at.saturating_sub(now_ns())));
+            };
+            let (period, length) = (stall.period.as_nanos() as u64, stall.length.as_nanos() as u64);
+            while !ends.load(Ordering::Relaxed) {
+                let at = (now_ns() / period + 1) * period;
+                // In steps, so that the end of a trial does not wait for a period.
+                while now_ns() + 20_000_000 < at && !ends.load(Ordering::Relaxed) {
+                    std::thread::sleep(Duration::from_millis(10));
+                }
+                if ends.load(Ordering::Relaxed) {
+                    return;
+                }
+                wait(at);
+                latest.fetch_max(now_ns().saturating_sub(at), Ordering::Relaxed);
+                // The worker lives as long as its master, which outlives this thread.
+                let _ = kill(pid, Signal::SIGSTOP);
+                wait(at + length);
+                let _ = kill(pid, Signal::SIGCONT);
+            }
+        });
+        Stopper { stop, late, thread: Some(thread) }
+    }
+}
+
+impl Drop for Stopper {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            // It does nothing that could panic.
+            let _ = thread.join();
+        }
+    }
+}
