@@ -26,6 +26,7 @@ impl Control {
             budget: !off(Ablate::Budget),
             // Who asks for mode poll, or for no release, gets that.
             shed: self.opts.mode == Mode::Auto && !off(Ablate::Release),
+            net: self.opts.mode == Mode::Net,
             ..usual
         }
     }
@@ -46,6 +47,7 @@ impl Control {
                 Mode::Thread => "thread",
                 Mode::Shed => "shed",
                 _ if self.interfaces.iter().all(|i| i.fallback.is_some()) => "thread",
+                Mode::Net => "net",
                 _ => "poll",
             },
             self.opts.reserve,
