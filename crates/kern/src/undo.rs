@@ -112,7 +112,10 @@ pub fn undo_with<K: Kernel>(kernel: &mut K, dir: &Path, only: &[String], write: 
     // A keeper may be at it: then it is done when the lock is free.
     let _lock = if write { kernel.lock(dir)? } else { None };
     let here = kernel.here()?;
-    for path in kernel.journals(dir)? {
+    let mut journals = kernel.journals(dir)?;
+    // A guard begins after the host was placed, so what it has changed lies over that.
+    journals.sort_by_key(|path| path.to_str().is_some_and(|path| path.ends_with("-0.json")));
+    for path in journals {
         let journal = match Journal::load_from(kernel, &path) {
             Ok(j) => j,
             Err(e) if e.errno() == Some(libc::ENOENT) => continue,

@@ -16,20 +16,22 @@ pub enum Cause {
     Bypassed,
     /// Softirqs take more of its CPU than the budget while programs want it.
     Budget,
+    /// Packets arrive, and net CPUs poll.
+    Arrives,
 }
 
 impl Cause {
     /// What it says to the mode switch: bulk TCP fills polls too, so these alone are no harm.
     pub fn evidence(self) -> Evidence {
         match self {
-            Self::FullPolls | Self::Companion => Evidence::FullPolls,
+            Self::FullPolls | Self::Companion | Self::Arrives => Evidence::FullPolls,
             Self::Overflow | Self::Bypassed | Self::Budget => Evidence::Harm,
         }
     }
 
     /// True if bulk TCP would explain it, so that the source is watched for that.
     pub fn may_be_bulk(self) -> bool {
-        self == Self::FullPolls
+        matches!(self, Self::FullPolls | Self::Arrives)
     }
 }
 
@@ -41,6 +43,7 @@ impl fmt::Display for Cause {
             Self::Overflow => "a consumer overflows",
             Self::Bypassed => "a consumer overflows, past the NAPI",
             Self::Budget => "its softirq takes more than the budget from programs",
+            Self::Arrives => "its packets are a net CPU's",
         })
     }
 }
@@ -70,6 +73,8 @@ pub enum Fallback {
 pub enum Release {
     /// Its ring was found empty for long enough.
     Calm,
+    /// Few packets arrive: its net CPU sleeps.
+    Rests,
     /// Shedding alone keeps its CPU free: the kernel polls it, and the gate stays.
     Sheds,
     /// Nothing was shed for long enough: the gate is not needed any more.
@@ -94,6 +99,7 @@ impl fmt::Display for Release {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Calm => "the ring stays empty",
+            Self::Rests => "few packets arrive: the net CPU sleeps",
             Self::Sheds => "shedding alone will do: the kernel polls, and the gate stays",
             Self::Spared => "nothing is shed any more",
             Self::Stops => "weir stops",
@@ -119,6 +125,7 @@ mod tests {
             (Cause::Overflow, Evidence::Harm, false),
             (Cause::Bypassed, Evidence::Harm, false),
             (Cause::Budget, Evidence::Harm, false),
+            (Cause::Arrives, Evidence::FullPolls, true),
         ] {
             assert_eq!((cause.evidence(), cause.may_be_bulk()), (harm, bulk), "{cause}");
         }

@@ -1,7 +1,7 @@
 //! Which source is taken over, when, for what, and by which poller (MR-10, MR-16, MR-19).
 //!
 //! ```text
-//! evidence -> full(..) | overflow(..) | over_budget(..) | bypassed(..) | companion(..)
+//! evidence -> full(..) | overflow(..) | over_budget(..) | bypassed(..) | companion(..) | arrives(..)
 //!             each gives an Order: take this source over, on that poller, for this cause
 //! result   -> succeeded(..) | refused(..) | released(..) | was_bulk(..)
 //! ```
@@ -17,6 +17,7 @@
 
 use crate::blame::{self, Carried};
 use crate::causes::{Cause, Fallback, Refusal};
+use crate::netcpu;
 use crate::overflow::Overflow;
 use crate::poller::SOURCES_MAX;
 use crate::refusals::{Pause, Refusals};
@@ -81,6 +82,8 @@ struct Slot {
     bulk: Option<Pause>,
     seen: Seen,
     companion: Option<u64>,
+    /// On net CPUs: packets at the last look, and when that was.
+    arrived: Option<(Nanos, u64)>,
 }
 
 /// See the module. About 10 KiB.
@@ -264,6 +267,19 @@ impl Dispatch {
         let before = self.slots.get_mut(slot)?.companion.replace(traffic.packets)?;
         let carries = traffic.packets.wrapping_sub(before) >= COMPANION_PACKETS;
         carries.then(|| self.order(now, now, slot, traffic.cpu as usize, Cause::Companion)).flatten()
+    }
+
+    /// A look at a source of net CPUs: it is taken over if packets arrive, and at the first look, so that one that cannot be polled
+    /// is known from the start. Bulk TCP stays with interrupts.
+    pub fn arrives(&mut self, now: Nanos, slot: usize, traffic: Traffic) -> Option<Order> {
+        let state = self.slots.get_mut(slot).filter(|s| s.known)?;
+        let before = state.arrived.replace((now, traffic.packets));
+        let calls =
+            |(at, packets)| netcpu::calls(now.saturating_sub(at), traffic.packets.wrapping_sub(packets));
+        if !before.is_none_or(calls) || state.bulk.is_some_and(|pause| pause.lasts(now)) {
+            return None;
+        }
+        self.order(now, now, slot, traffic.cpu as usize, Cause::Arrives)
     }
 
     /// `cpu` is overloaded: orders for those of its sources that are flooded most, although their rings are not full. False if none

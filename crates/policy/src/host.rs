@@ -59,6 +59,8 @@ pub struct Host {
     pub budget: bool,
     /// Sources are left to the kernel and the gate where that will do.
     pub shed: bool,
+    /// The pollers' CPUs do networking only: sources are polled from the first packets on, see [`crate::netcpu`].
+    pub net: bool,
 }
 
 /// A host of which nothing is known, and a user who has set nothing.
@@ -78,6 +80,7 @@ pub const DEFAULTS: Host = Host {
     feedback: true,
     budget: true,
     shed: true,
+    net: false,
 };
 
 impl Default for Host {
@@ -96,7 +99,7 @@ impl Host {
 
     /// When sources of this host are taken over and released.
     pub fn timing(&self) -> Timing {
-        Timing::scaled(self.flush)
+        if self.net { crate::netcpu::timing() } else { Timing::scaled(self.flush) }
     }
 }
 
@@ -114,7 +117,8 @@ impl Config {
             look: host.look.min(budget),
             period: host.period(),
             ring: host.ring,
-            shed: host.shed && host.feedback,
+            shed: host.shed && host.feedback && !host.net,
+            net: host.net,
             timing: Timing::default(),
         }
     }

@@ -40,6 +40,7 @@ use crate::admission::Admission;
 use crate::budget::Budget;
 use crate::causes::Release;
 use crate::look::{Bound, LOOK_PACKETS, Look, Nap};
+use crate::netcpu::{self, Arrivals};
 use crate::rotation::Rotation;
 use crate::shedding::Stretch;
 use crate::switch::{Mode, ModeSwitch, Timing};
@@ -76,7 +77,7 @@ const LOOK_FRAMES_MIN: u32 = 8;
 pub struct Config {
     /// Most packets of one turn; even, at least 2.
     pub quota: u32,
-    /// The same of the only source while programs run before the poller, [`Poller::lend`]; less than `quota` counts as
+    /// The same of the only source while programs run before the poller, [`Poller::lend`], or on a net CPU; less than `quota` counts as
     /// `quota`. Several sources share the CPU by turns: large ones let the one gain whose turns fit better.
     pub lent_quota: u32,
     /// Sleep after a turn that drained its ring, ns; up to eight times as long while the CPU is never idle and no
@@ -96,6 +97,8 @@ pub struct Config {
     pub look: Permille,
     /// Sources are left to the kernel and the gate where that will do.
     pub shed: bool,
+    /// The CPU does networking only, see [`crate::netcpu`]: sources are polled until they rest, and an idle CPU ends no nap.
+    pub net: bool,
     /// When to take over and release.
     pub timing: Timing,
 }
@@ -132,7 +135,7 @@ pub enum Action {
     Release {
         /// Index of the source.
         source: usize,
-        /// [`Release::Calm`], or [`Release::Sheds`]: then the gate stays.
+        /// [`Release::Calm`], [`Release::Rests`], or [`Release::Sheds`]: then the gate stays.
         why: Release,
     },
     /// Nothing is taken over.
@@ -186,6 +189,7 @@ struct Source {
     fed: u32,
     reading: u64,
     stretch: Stretch,
+    arrivals: Arrivals,
     release: Option<Release>,
 }
 
@@ -322,6 +326,7 @@ impl Poller {
                 fed: 0,
                 reading: 0,
                 stretch: Stretch::default(),
+                arrivals: Arrivals::default(),
                 release: None,
             });
             self.look.forget(source);
@@ -411,16 +416,26 @@ impl Poller {
         }
         // One that programs run before takes no time from them, and what overflows a ring has no class. After a look the source is
         // polled as soon as its consumer has room.
-        let most = if self.lent || self.look.finds(now, source) { nap } else { nap * BUSY_NAPS };
+        let most = match self.config.net {
+            _ if self.look.finds(now, source) => nap,
+            true => nap * netcpu::NAPS,
+            false if self.lent => nap,
+            false => nap * BUSY_NAPS,
+        };
         let long = state.nap.after(now, turn.frames, turn.spent, turn.drained, most, self.config.ring);
         if let (Some(long), false) = (long, look) {
-            (state.nap_idle, state.nap_until) = (now + nap, now + long.max(nap));
+            let until = now + long.max(nap);
+            (state.nap_idle, state.nap_until) = (if self.config.net { until } else { now + nap }, until);
         }
         state.switch.found(now, turn.frames.max(turn.packets));
+        let calm = if self.config.net { Release::Rests } else { Release::Calm };
+        if self.config.net && state.arrivals.turned(now, turn.frames.max(turn.packets)) {
+            state.switch.overfed(now);
+        }
         // A ring that is empty because its frames were shed is no sign of calm; the few for nobody that every host gets are none
         // of overload, nor are those for a listener that hangs.
         if turn.drained && turn.to_full == 0 && turn.nobody + turn.syns < LOOK_FRAMES_MIN {
-            state.release = state.release.or(state.switch.drained(now).then_some(Release::Calm));
+            state.release = state.release.or(state.switch.drained(now).then_some(calm));
         }
         // Where no consumer is full, and none that has no room loses anything, there is no pause that would cost less. Sources of one CPU share it by turns: one that the kernel
         // polls would take what it wants.
@@ -633,7 +648,7 @@ impl Poller {
         if let Some(source) = picked {
             let sheds = self.sources[source].as_ref().is_some_and(|s| s.sheds);
             let quota = self.config.quota;
-            let packets = match (sheds, self.lent && polled == 1) {
+            let packets = match (sheds, (self.lent || self.config.net) && polled == 1) {
                 (true, _) => LOOK_PACKETS.max(quota),
                 (_, true) => self.config.lent_quota.max(quota),
                 _ => quota,

@@ -375,7 +375,9 @@ pub struct GuardArgs {
     #[arg(allow_hyphen_values = true)]
     pub cpu: Option<CpuSet>,
 
-    /// auto, poll, thread or shed [auto]
+    /// auto, poll, thread, shed or net [auto]
+    ///
+    /// net: the CPUs of --cpu only do networking, and poll from the first packets on.
     ///
     /// weir guard eth0 --mode poll
     #[arg(long, value_name = "MODE", help_heading = "Budget")]

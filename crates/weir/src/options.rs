@@ -174,6 +174,10 @@ impl GuardOptions {
         let mode = pick(args.mode.as_ref(), file.mode.as_ref(), Mode::Auto);
         let (high, low) = water_marks(&args, file)?;
         let cpu = cpus(&args, file, host)?;
+        if mode.value == Mode::Net && cpu.is_none() {
+            let why = "needs the CPUs that are to do networking only; name them, as --cpu 0";
+            return Err(at_fault(file, &mode, "mode", "net", why).into());
+        }
         let status = status(&args, file)?;
         Ok(GuardOptions {
             interfaces: interfaces(&args, file, host, known)?,

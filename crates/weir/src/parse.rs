@@ -232,6 +232,8 @@ pub enum Mode {
     Thread,
     /// Interrupts as always; an XDP program drops what is for full sockets.
     Shed,
+    /// Pollers on net CPUs take every source over, as soon as packets arrive.
+    Net,
     /// A guard that changes nothing: the control arm of the lab.
     #[value(hide = true)]
     None,
@@ -241,7 +243,7 @@ impl Mode {
     /// Sources may be taken over by a poller.
     #[cfg_attr(no_bpf, allow(dead_code, reason = "only a guard asks"))]
     pub fn takes_over(self) -> bool {
-        matches!(self, Mode::Auto | Mode::Poll)
+        matches!(self, Mode::Auto | Mode::Poll | Mode::Net)
     }
 }
 

@@ -145,7 +145,7 @@ pub fn run(opts: GuardOptions) -> anyhow::Result<ExitCode> {
     let (gauges, blind) = load(&opts, possible, inode)?;
     let host = kern::tier::host(&mut access);
     let no_poll = blind.or_else(|| kern::tier::no_poll(&host));
-    if let (Mode::Poll, Some(why)) = (opts.mode, &no_poll) {
+    if let (Mode::Poll | Mode::Net, Some(why)) = (opts.mode, &no_poll) {
         return Err(missing(format!("guard: no source can be polled: {why}; use --mode auto")));
     }
     gauges.set_rules(&opts.classes)?;
@@ -212,6 +212,7 @@ pub fn run(opts: GuardOptions) -> anyhow::Result<ExitCode> {
         }
     }
     control.look_for_filters();
+    (0..control.interfaces.len()).for_each(|index| control.call_net(index));
     let server = Server::bind(&control.opts.control_dir)?;
     let mut status = StatusWriter::open(control.opts.status.as_ref())?;
     sched::lock_memory();
@@ -358,6 +359,7 @@ impl Control {
                 self.learn(index);
             }
             self.share_device(index);
+            self.call_net(index);
         }
         self.look_at_keeper();
     }

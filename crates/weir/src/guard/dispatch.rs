@@ -171,6 +171,12 @@ impl Dispatch {
         self.send(order);
     }
 
+    /// The source is a net CPU's: it is taken over if packets arrive.
+    pub fn arrives(&mut self, slot: usize, views: &Views) {
+        let order = self.policy.arrives(clock::now(), slot, traffic(views, slot));
+        self.send(order);
+    }
+
     /// Has orders carried out.
     fn send(&self, orders: impl IntoIterator<Item = Order>) {
         for order in orders {

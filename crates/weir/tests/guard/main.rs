@@ -22,6 +22,7 @@ mod life;
 mod links;
 mod local;
 mod many;
+mod net;
 mod offered;
 mod output;
 mod poison;

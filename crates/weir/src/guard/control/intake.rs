@@ -101,7 +101,8 @@ impl Control {
                 let found = self.interfaces.iter().position(|i| i.sources.iter().any(mine));
                 // What works for another source of the interface is not given up for this one.
                 let polled = |i: &Interface| i.sources.iter().any(|s| s.now.changed.load(Relaxed) > 0);
-                if let (Some(Fallback::Thread), Some(index), Mode::Auto) = (fallback, found, self.opts.mode)
+                if let (Some(Fallback::Thread), Some(index), Mode::Auto | Mode::Net) =
+                    (fallback, found, self.opts.mode)
                     && !polled(&self.interfaces[index])
                 {
                     self.go_thread(index, why);

@@ -20,7 +20,7 @@ impl Control {
         let own = self.interfaces[index].thread_because.clone();
         let threads = match self.opts.mode {
             Mode::Thread => Threads::All,
-            Mode::Auto => Threads::Fallback(own.or_else(|| self.no_poll.clone())),
+            Mode::Auto | Mode::Net => Threads::Fallback(own.or_else(|| self.no_poll.clone())),
             _ => Threads::Never,
         };
         let full_polls = if self.opts.mode.takes_over() { FULL_POLLS } else { 0 };
@@ -34,7 +34,7 @@ impl Control {
             cpus: self.opts.cpu.clone(),
             sheds: self.opts.mode == Mode::Shed,
             threads,
-            watch_irqs: self.opts.mode == Mode::Auto,
+            watch_irqs: matches!(self.opts.mode, Mode::Auto | Mode::Net),
             steers: self.steering.is_some(),
             keeper: &self.keeper,
         };
@@ -134,7 +134,7 @@ impl Control {
             if !interface.is_learning() {
                 self.gauges.unlearn(interface.ifindex);
             }
-        } else if self.opts.mode == Mode::Auto && interface.is_mute(&mut self.access) {
+        } else if matches!(self.opts.mode, Mode::Auto | Mode::Net) && interface.is_mute(&mut self.access) {
             let lro = kern::ethtool::lro(&interface.name).unwrap_or(false);
             let name = interface.name.clone();
             let why = match lro {
@@ -176,6 +176,17 @@ impl Control {
         let Ok(mut dispatch) = self.dispatch.lock() else { return };
         for source in sources.iter().filter(|s| !polled(s)) {
             dispatch.companion(source.slot, &views);
+        }
+    }
+    /// Net CPUs poll what carries packets.
+    pub(super) fn call_net(&mut self, index: usize) {
+        if self.opts.mode != Mode::Net {
+            return;
+        }
+        let views = Arc::clone(&self.gauges.views);
+        let Ok(mut dispatch) = self.dispatch.lock() else { return };
+        for source in &self.interfaces[index].sources {
+            dispatch.arrives(source.slot, &views);
         }
     }
     pub(super) fn is_up(&self, name: &str) -> bool {

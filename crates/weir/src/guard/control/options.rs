@@ -26,6 +26,7 @@ impl Control {
             budget: !off(Ablate::Budget),
             // Who asks for mode poll, or for no release, gets that.
             shed: self.opts.mode == Mode::Auto && !off(Ablate::Release),
+            net: self.opts.mode == Mode::Net,
             ..usual
         }
     }
@@ -132,8 +133,9 @@ fn intent(mode: Mode, thread: bool) -> &'static str {
         Mode::None => "only watching",
         Mode::Thread => "receives in kernel threads",
         Mode::Shed => "sheds at the gate, never polls",
-        Mode::Auto | Mode::Poll if thread => "receives in kernel threads",
+        Mode::Auto | Mode::Poll | Mode::Net if thread => "receives in kernel threads",
         Mode::Auto | Mode::Poll => "watching, will poll under overload",
+        Mode::Net => "polls from a thousand packets a second on",
     }
 }
 

@@ -251,9 +251,10 @@ impl Loop {
             self.lift_enabled();
         }
     }
-    /// False if other programs compete, so that a lent poller would not run, or if this thread has no priority to lend.
+    /// False if other programs compete, so that a lent poller would not run, or if this thread has no priority to lend: programs do
+    /// not run on a net CPU.
     fn alone(&self) -> bool {
-        !self.p.yielding && !self.p.level_wakes.load(Relaxed)
+        !self.p.yielding && !self.p.level_wakes.load(Relaxed) && !self.policy.config().net
     }
     fn any_at_low(&self) -> bool {
         (0..self.consumers_known).any(|c| {
