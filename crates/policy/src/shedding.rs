@@ -14,8 +14,10 @@
 
 use crate::{MILLISECOND, Nanos, Permille};
 
-/// What is judged at once, ns.
-pub const STRETCH: Nanos = 100 * MILLISECOND;
+/// What is judged at once, ns. Longer than a consumer that has just come to be flooded looks like somebody else's
+/// ([`crate::look::SEEN`]): else a flood alone would be given away before it is known as one.
+pub const STRETCH: Nanos = 250 * MILLISECOND;
+const _: () = assert!(STRETCH > crate::look::SEEN);
 /// Share of the budget that its turns may take: the kernel's polls of the same packets cost about as much, and its
 /// bursts are longer.
 pub const CHEAP: Permille = 750;
@@ -93,7 +95,7 @@ mod tests {
     /// others' packets are missing from `alone` ms on.
     fn will_do(spent: Nanos, shed: u32, empty: u64, alone: Nanos) -> bool {
         let mut stretch = Stretch::default();
-        (1..=1100u64).any(|n| {
+        (1..=2600u64).any(|n| {
             let now = n * MS / 10;
             let drained = n % empty == 0;
             stretch.turned(now, spent * 1000, shed, drained, now < alone * MS, 800)
@@ -107,7 +109,7 @@ mod tests {
         assert!(!will_do(10, 0, 1, 1000), "nothing is shed");
         assert!(will_do(10, 1, 9, 1000));
         assert!(!will_do(10, 1, 11, 1000), "the ring is not emptied");
-        assert!(!will_do(10, 1, 1, 99), "the flood is alone");
+        assert!(!will_do(10, 1, 1, 249), "the flood is alone");
     }
 
     #[test]

@@ -43,8 +43,6 @@ const KNOWN_UDP: &[Known] = &[
     ("threaded-idle", 4, "class"),
     ("threaded-idle", 4, "declines at"),
     ("threaded-idle", 4, "plateau"),
-    ("weir", 0, "peak"),
-    ("weir", 0, "plateau"),
 ];
 const KNOWN_ROUTER: &[Known] =
     &[("stock-timer", 0, "declines at"), ("threaded", 1, "declines at"), ("weir", 1, "declines at")];

@@ -321,7 +321,7 @@ mod tests {
         let rows: Vec<&str> = short.lines().skip_while(|line| !line.starts_with("missing")).collect();
         assert!(rows[0].ends_with("what you miss"), "{short}");
         assert_eq!(rows[1], "b                              no    6.2      feedback");
-        assert_eq!(rows[2], "  Seen");
+        assert_eq!(rows[2], "  seen");
         assert!(!short.contains("used for") && !short.contains("drops of"), "{short}");
         let long = shown(&reports, features, true);
         let place = |what: &str| long.find(what).unwrap_or_else(|| panic!("no {what}: {long}"));

@@ -437,6 +437,6 @@ mod tests {
         assert_eq!(word::<Mode>("poll"), Ok(Mode::Poll));
         assert_eq!(word::<Mode>("pol").unwrap_err(), "no such choice; did you mean poll?");
         let err = word::<Mode>("turbo").unwrap_err();
-        assert_eq!(err, "no such choice; choose from auto, poll, thread, shed");
+        assert_eq!(err, "no such choice; choose from auto, poll, thread, shed, net");
     }
 }

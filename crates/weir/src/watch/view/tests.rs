@@ -498,15 +498,15 @@ fn help_fits_the_smallest_terminal() {
     }
 }
 
-/// The picture in the README is what is drawn.
+/// The picture in docs/my-host-drops-packets.md is what is drawn.
 #[test]
-fn the_picture_in_the_readme_is_drawn() {
-    let readme = include_str!("../../../../../README.md");
+fn the_picture_in_the_documents_is_drawn() {
+    let page = include_str!("../../../../../docs/my-host-drops-packets.md");
     let mut view = view(COLOUR, 80, 24);
     recording().into_iter().for_each(|s| view.arrived(Arc::new(s)));
     let drawn = rows(&buffer(&view));
-    let missing: Vec<&String> = drawn.iter().filter(|row| !readme.contains(row.trim_end())).collect();
-    assert!(missing.is_empty(), "not in README.md: {missing:#?}");
+    let missing: Vec<&String> = drawn.iter().filter(|row| !page.contains(row.trim_end())).collect();
+    assert!(missing.is_empty(), "not in the page: {missing:#?}");
 }
 
 #[test]
