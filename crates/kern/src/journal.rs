@@ -684,6 +684,12 @@ fn file_name(netns_inode: u64, ifindex: u32) -> String {
     format!("{netns_inode}-{ifindex}.json")
 }
 
+/// True if the journal at `path` is the host's, by its name.
+pub fn is_host(path: &Path) -> bool {
+    let index = path.file_stem().and_then(|stem| stem.to_str()?.rsplit_once('-'));
+    index.is_some_and(|(_, ifindex)| ifindex == "0")
+}
+
 /// Parses and checks the bytes of a journal.
 fn parse(bytes: &[u8]) -> std::result::Result<Document, String> {
     if bytes.len() > MAX_BYTES {

@@ -420,3 +420,11 @@ fn the_lock_excludes() {
     drop(held);
     Lock::take(dir.path()).unwrap();
 }
+
+#[test]
+fn the_hosts_journal_is_known_by_its_name() {
+    assert!(is_host(Path::new(&file_name(4_026_531_840, 0))));
+    for ifindex in [1, 10, 100] {
+        assert!(!is_host(Path::new(&file_name(4_026_531_840, ifindex))), "{ifindex}");
+    }
+}

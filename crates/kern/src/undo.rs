@@ -2,7 +2,7 @@
 
 use crate::{
     error::Result,
-    journal::{Fate, Journal, Outcome, paths},
+    journal::{Fate, Journal, Outcome, is_host, paths},
     kernel::Kernel,
     settings::{Access, Setting},
 };
@@ -114,7 +114,7 @@ pub fn undo_with<K: Kernel>(kernel: &mut K, dir: &Path, only: &[String], write: 
     let here = kernel.here()?;
     let mut journals = kernel.journals(dir)?;
     // A guard begins after the host was placed, so what it has changed lies over that.
-    journals.sort_by_key(|path| path.to_str().is_some_and(|path| path.ends_with("-0.json")));
+    journals.sort_by_key(|path| is_host(path));
     for path in journals {
         let journal = match Journal::load_from(kernel, &path) {
             Ok(j) => j,

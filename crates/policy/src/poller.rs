@@ -437,8 +437,8 @@ impl Poller {
         if turn.drained && turn.to_full == 0 && turn.nobody + turn.syns < LOOK_FRAMES_MIN {
             state.release = state.release.or(state.switch.drained(now).then_some(calm));
         }
-        // Where no consumer is full, and none that has no room loses anything, there is no pause that would cost less. Sources of one CPU share it by turns: one that the kernel
-        // polls would take what it wants.
+        // Where no consumer is full, and none without room loses anything, there is no pause that would cost less. Sources of
+        // one CPU share it by turns: one that the kernel polls would take what it wants.
         let pauses = self.inhibited > 0 || turn.to_full > 0;
         let others = polled == 1 && (self.look.is_on(now, source) || !pauses);
         let budget = self.config.budget;

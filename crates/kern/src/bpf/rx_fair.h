@@ -2,8 +2,8 @@
 /*
  * Which packets of a poll get the room of their consumer, see fair.h.
  *
- * Cost: one look-up per frame of a tracked consumer. While its room is short one more, a hash and four loads of the sketch; four
- * stores if it passes. Per poll and consumer three reads of its socket and the clock.
+ * Cost: one look-up per frame of a tracked consumer. While its room is short one more, a hash, four loads of the sketch and the
+ * vote's one store; four stores more if it passes. Per poll and consumer three reads of its socket and the clock.
  */
 #ifndef WEIR_RX_FAIR_H
 #define WEIR_RX_FAIR_H
