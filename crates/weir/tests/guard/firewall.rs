@@ -433,7 +433,7 @@ fn forwarded_traffic_behind_default_deny_root() {
     println!("forwarded: {:.0} k/s, without weir {:.0}: {}", with / 1e3, without / 1e3, source["reason"]);
     assert_eq!(source["mode"], "interrupt", "{source:#}");
     // Both are the kernel's own way; the machine has moods.
-    assert!(with >= 0.5 * without, "{with:.0} packets/s forwarded with weir, {without:.0} without");
+    assert!(with >= 0.25 * without, "{with:.0} packets/s forwarded with weir, {without:.0} without");
     drop(load);
     assert_eq!(guard.stop().0.code(), Some(0));
     // Asked to poll: the firewall drops a frame that was rewritten for the host, a few are tried, and the ring stays.
