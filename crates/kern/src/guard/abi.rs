@@ -296,14 +296,14 @@ shared!(
         budget: AtomicU32,
         /// Permille of a CPU from which on softirq is to be held against the budget: [`Event::NearBudget`]; 0: never.
         near: AtomicU32,
-        /// Tick at which the last list of sockets was begun; 0: there is none.
-        listed: AtomicU32,
+        /// Tick at which the last list of sockets was begun, of UDP and of TCP; 0: there is none.
+        listed: [AtomicU32; 2],
         /// What no socket took within so many ticks is somebody's; 0: nothing is nobody's.
         nobody_ticks: AtomicU32,
         /// Not 0: only the very flow that was refused is nobody's.
-        by_flow: AtomicU32,
+        by_flow: AtomicU16,
         /// Sources that may feed one consumer at once; 0 counts as 1.
-        slices: AtomicU32,
+        slices: AtomicU16,
         /// Consumers behind the host by which frames are judged.
         behind: AtomicU32,
     }
