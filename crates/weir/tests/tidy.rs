@@ -217,13 +217,13 @@ fn pages() -> Vec<(String, String)> {
 
 #[test]
 fn the_index_names_every_page() {
-    let index = read("docs/README.md");
+    let index = read("docs/index.md");
     let missing: Vec<String> = pages()
         .into_iter()
         .map(|(name, _)| name)
-        .filter(|name| name != "README.md" && !index.contains(&format!("]({name}")))
+        .filter(|name| name != "index.md" && !index.contains(&format!("]({name}")))
         .collect();
-    assert!(missing.is_empty(), "docs/README.md does not name {}", missing.join(", "));
+    assert!(missing.is_empty(), "docs/index.md does not name {}", missing.join(", "));
 }
 
 /// Whether a line has a date that is a word of its own, and no part of a file's name.
