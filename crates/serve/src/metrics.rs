@@ -295,8 +295,9 @@ pub fn document() -> String {
 const DOCUMENT: &str = "\
 # Metrics
 
-`weir watch --metrics` serves these at `/metrics` as OpenMetrics 1.0 text. How to switch it on, and who
-can read it: [watch-web.md](watch-web.md). `packaging/grafana/weir.json` is a dashboard over them.
+`weir watch --metrics` serves these at `/metrics` as OpenMetrics 1.0 text. How to switch it on, and
+who can read it: [watch-web.md](watch-web.md). `packaging/grafana/weir.json` is a dashboard over
+them.
 
 - **Counters** begin at 0 when weir starts and count what happened in its intervals. A counter that
   has all the series it may have forgets the one that was not seen for longest.
