@@ -161,7 +161,7 @@ proptest! {
                 Step::Budget(cpu) => d.over_budget(now, now, cpu, |s| traffic[s], |o| orders.push(o)),
                 Step::Companion(slot) => orders.extend(d.companion(now, slot, traffic[slot])),
                 Step::Bulk(slot) => d.was_bulk(now, slot),
-                Step::Tick => d.tick(|s| traffic[s]),
+                Step::Tick => d.tick(now, |s| traffic[s], None),
                 Step::Remove(slot) => {
                     d.remove(slot);
                     (known[slot], under_way[slot]) = (false, None);
@@ -211,16 +211,31 @@ fn a_poller_that_is_away_gets_nothing_and_all_away_take_nothing() {
         dispatch.add(slot, Timing::default(), None);
     }
     let now = 1000 * MILLISECOND;
-    assert_eq!(dispatch.full(now, now, 0, 2).map(|o| (o.poller, o.cpu)), Some((1, 2)));
+    assert_eq!(dispatch.full(now, now, 0, 2, false).map(|o| (o.poller, o.cpu)), Some((1, 2)));
     dispatch.set_away(1, true);
     let mut got: Vec<usize> =
-        (1..5).filter_map(|slot| dispatch.full(now, now, slot, 2)).map(|o| o.cpu).collect();
+        (1..5).filter_map(|slot| dispatch.full(now, now, slot, 2, false)).map(|o| o.cpu).collect();
     got.sort_unstable();
     assert_eq!(got, [1, 1, 3, 3], "the others share what is its");
     dispatch.set_away(0, true);
     dispatch.set_away(2, true);
-    assert!(dispatch.full(now, now, 5, 2).is_none());
+    assert!(dispatch.full(now, now, 5, 2, false).is_none());
     assert!(dispatch.waits(5), "it waits for a poller, and its switch is not lost");
     dispatch.set_away(1, false);
-    assert_eq!(dispatch.full(now, now, 5, 7).map(|o| (o.poller, o.cpu)), Some((1, 2)));
+    assert_eq!(dispatch.full(now, now, 5, 7, false).map(|o| (o.poller, o.cpu)), Some((1, 2)));
+}
+
+#[test]
+fn full_polls_of_what_is_passed_on_take_nothing_over() {
+    let mut d = host(1);
+    let counts = |packets| move |_| on(0, packets);
+    d.tick(0, counts(0), Some(0));
+    d.tick(200 * MS, counts(100_000), Some(100));
+    assert!(d.full(200 * MS, 200 * MS, 0, 0, false).is_none());
+    assert!(d.clone().full(200 * MS, 200 * MS, 0, 0, true).is_some(), "a packet filter's queue is full");
+    let mut order = None;
+    d.clone().over_budget(200 * MS, 200 * MS, 0, counts(200_000), |o| order = Some(o.cause));
+    assert_eq!(order, Some(Cause::Budget), "programs lack CPU");
+    d.tick(400 * MS, counts(200_000), Some(50_000));
+    assert!(d.full(400 * MS, 400 * MS, 0, 0, false).is_some());
 }

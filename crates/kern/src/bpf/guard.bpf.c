@@ -668,7 +668,7 @@ int BPF_PROG(weir_find_filter, struct sock *sk, int ret, int flags)
 struct window {
 	__u64 begin_ns;
 	__u64 used; /* `net_rx_ns` at that time */
-	__u64 starved; /* the window before was over the budget, and a program wanted the CPU at its end */
+	__u64 starved; /* windows in a row that were over the budget, while a program wanted the CPU at their ends */
 };
 
 struct {
@@ -738,18 +738,23 @@ static __always_inline _Bool programs_want(void)
 }
 
 /* The end of a window: softirq that takes more than the budget from programs that want the CPU is overload (MR-27), also
- * while no poll is full. A program that was just woken looks as if it wanted: two windows in a row tell. */
+ * while no poll is full. A program that was just woken looks as if it wanted, and any host has some that run now and then: so many
+ * windows in a row tell. */
+#define STARVED_WINDOWS 7
+
 static __always_inline void judge(struct weir_cpu_stat *stat, struct window *window, __u32 cpu, __u64 now)
 {
 	struct weir_event event = { .kind = WEIR_EVENT_BUDGET, .cpu = cpu, .time_ns = now };
-	__u64 used = stat->net_rx_ns - window->used, starved = 0;
+	__u64 used = stat->net_rx_ns - window->used;
 	struct weir_guard_ctl *guard = the_guard();
 
-	if (guard && guard->budget && window->begin_ns && used * 1000 > (now - window->begin_ns) * guard->budget)
-		starved = programs_want();
-	if (starved && window->starved)
+	if (guard && guard->budget && window->begin_ns && used * 1000 > (now - window->begin_ns) * guard->budget &&
+	    programs_want())
+		window->starved++;
+	else
+		window->starved = 0;
+	if (window->starved >= STARVED_WINDOWS)
 		bpf_ringbuf_output(&events, &event, sizeof(event), BPF_RB_FORCE_WAKEUP);
-	window->starved = starved;
 	window->begin_ns = now;
 	window->used = stat->net_rx_ns;
 }

@@ -66,11 +66,7 @@ fn traffic(views: &Views, slot: usize) -> Traffic {
 impl Dispatch {
     /// For CPUs below `cpus`, without sources and pollers; orders are carried out by the hands.
     pub fn new(cpus: usize, hands: Sender<HandsOrder>) -> Self {
-        Self {
-            policy: dispatch::Dispatch::new(cpus),
-            sources: std::array::from_fn(|_| None),
-            hands,
-        }
+        Self { policy: dispatch::Dispatch::new(cpus), sources: std::array::from_fn(|_| None), hands }
     }
 
     /// A poller on `cpu` takes sources.

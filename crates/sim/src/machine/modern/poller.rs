@@ -90,10 +90,12 @@ pub struct Weir {
 struct Meter {
     begin: Nanos,
     used: Nanos,
-    /// The last window was over the budget, and a program wanted the CPU at its end.
-    starved: bool,
+    /// Windows in a row that were over the budget, while a program wanted the CPU at their ends.
+    starved: u32,
 }
 
+/// So many tell that programs starve.
+const STARVED_WINDOWS: u32 = 7;
 /// Length of that window, ns.
 const WINDOW: Nanos = 10 * policy::MILLISECOND;
 
@@ -230,11 +232,11 @@ impl State {
         let used = self.spent(now).1;
         let budget = self.weir.poller.config().budget;
         let held = budget < 1000 && !self.weir.threads;
-        let Meter { begin, used: before, starved: before_too } = self.weir.window;
+        let Meter { begin, used: before, starved } = self.weir.window;
         let over = held && begin > 0 && (used - before) * 1000 > (now - begin) * u64::from(budget);
-        let starved = over && self.programs_want();
+        let starved = if over && self.programs_want() { starved + 1 } else { 0 };
         self.weir.window = Meter { begin: now, used, starved };
-        if starved && before_too && !self.weir.polling {
+        if starved >= STARVED_WINDOWS && !self.weir.polling {
             self.overloaded(now, Cause::Budget);
         }
     }
