@@ -234,6 +234,11 @@ impl Dispatch {
         self.order(now, evidence, slot, cpu, Cause::FullPolls)
     }
 
+    /// Full polls say nothing at `now`: what arrives is only passed on.
+    pub fn passes_on(&self, now: Nanos) -> bool {
+        !self.transit.full_polls_count(now)
+    }
+
     /// Sockets on `cpu` have lost [`crate::overflow::STEP`] more packets at `evidence`. True if that is evidence and no source in
     /// interrupt mode carries any packet.
     pub fn overflow(

@@ -187,7 +187,16 @@ impl Dispatch {
         match event {
             Event::Saturated { source, time_ns, cpu } => {
                 let queued = views.guard[0].transit.load(Relaxed) != 0;
-                orders.extend(self.policy.full(now, time_ns, source, cpu as usize, queued));
+                let order = self.policy.full(now, time_ns, source, cpu as usize, queued);
+                if order.is_none()
+                    && !queued
+                    && self.policy.passes_on(now)
+                    && self.policy.waits(source)
+                    && let Some(source) = &self.sources[source]
+                {
+                    source.because("its polls were full of what is only passed on: left to the kernel");
+                }
+                orders.extend(order);
             }
             Event::NewConsumer { sk, cookie, inode, port, uid, lost, behind, .. } => {
                 new(NewConsumer { sk, cookie, inode, port, netlink: 0, uid, lost, behind });

@@ -99,7 +99,8 @@ fn assert_degrades(world: &World, case: &Case) {
     println!("{what}: {}", guard.said(why).unwrap());
     let load = world.send(&[(0, PORT)], &[], &[(ms(60_000), FLOOD)]);
     let mut seen = String::new();
-    within(&format!("{what}: mode {mode}"), ms(500), || {
+    // One that starved is refused, and tried again after 1 s, then 2.
+    within(&format!("{what}: mode {mode}"), ms(1000), || {
         let source = sources(&guard.ask(world))[0].clone();
         let now = format!("{}: {}", source["mode"].as_str().unwrap(), source["reason"].as_str().unwrap());
         if now != seen {

@@ -431,7 +431,9 @@ fn forwarded_traffic_behind_default_deny_root() {
     let with = forwarded(ms(1000));
     let source = sources(&guard.ask(&world)).remove(0);
     println!("forwarded: {:.0} k/s, without weir {:.0}: {}", with / 1e3, without / 1e3, source["reason"]);
-    assert_eq!(source["mode"], "interrupt", "{source:#}");
+    // Full polls take nothing over; programs of others on this CPU, which then starve, may.
+    let starve = source["reason"].as_str().unwrap().contains("more than the budget from programs");
+    assert!(source["mode"] == "interrupt" || starve, "{source:#}");
     // Both are the kernel's own way; the machine has moods.
     assert!(with >= 0.25 * without, "{with:.0} packets/s forwarded with weir, {without:.0} without");
     drop(load);
