@@ -64,7 +64,7 @@ fn both(experiment: &str, name: &str) -> (Document, Document) {
 /// Exactly the known quantities differ.
 fn agrees(experiment: &str, name: &str, known: &[Known]) {
     let (lab, simulated) = both(experiment, name);
-    let compared = results::compare(&lab, &simulated, &results::Tolerances::default());
+    let compared = results::compare(&lab, &simulated, &results::Tolerances::default(), None);
     let differ = compared.rows.iter().filter(|row| !row.agrees);
     let differ: BTreeSet<(&str, u32, &str)> =
         differ.map(|row| (row.arm.as_str(), row.hogs, row.what)).collect();
