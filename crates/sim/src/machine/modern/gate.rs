@@ -144,6 +144,13 @@ impl Gate {
         packet.id as usize % self.flows()
     }
 
+    /// Whether the connection table has a place for the packet's flow: `places` flows, spread among all, have one.
+    fn has_place(&self, packet: &Packet, places: u32) -> bool {
+        // A prime larger than any number of flows: each keeps a number of its own.
+        const SPREAD: u64 = 2_654_435_761;
+        self.flow(packet) as u64 * SPREAD % (self.flows() as u64) < u64::from(places)
+    }
+
     /// The kernel has dropped a packet that nobody takes.
     pub fn dropped(&mut self, now: Nanos, flood: Flood, packet: &Packet) {
         if !self.attached {
@@ -253,9 +260,7 @@ impl State {
             _ if self.is_transit(packet) => Aim::Transit,
             flood if consumer == 0 && flood.is_nobodys() => Aim::Nobody,
             Flood::Fragments if consumer == 0 => Aim::Fragment,
-            Flood::Connections if consumer == 0 && self.gate.flow(packet) >= self.s.places as usize => {
-                Aim::Nobody
-            }
+            Flood::Connections if consumer == 0 && !self.gate.has_place(packet, self.s.places) => Aim::Nobody,
             _ => Aim::Consumer(consumer),
         }
     }
