@@ -71,7 +71,9 @@ impl Bed {
         }
         let begun = tick(coarse());
         let views = &self.gauges.views;
-        assert!(self.host.run(|| list_ports(views, begun, || true)).unwrap());
+        for tcp in [false, true] {
+            assert!(self.host.run(|| list_ports(views, tcp, begun, || true)).unwrap());
+        }
     }
 
     /// The peer sends a datagram to a port, and a later tick has come when it returns: what the kernel says of it is known.
@@ -215,7 +217,7 @@ fn a_connected_sockets_port_is_never_learnt_root() {
 #[test]
 fn nothing_is_learnt_without_a_list_root() {
     let bed = bed!("nothing_is_learnt_without_a_list_root");
-    bed.gauges.views.guard[0].listed.store(0, Relaxed);
+    bed.gauges.views.guard[0].listed[0].store(0, Relaxed);
     bed.attack_in_vain((PEER, 4000), 9300);
     bed.list();
     let raw = bed.host.run(|| {

@@ -113,7 +113,7 @@ int BPF_PROG(weir_nobody, struct sk_buff *skb, void *location, enum skb_drop_rea
 	if (!port)
 		return 0;
 	if (GATE_IS(reason, NO_SOCKET) && !guard->by_flow) {
-		if (!weir_learns(port, gate_used(key), guard->listed, now, WEIR_LISTED_TICKS)) {
+		if (!weir_learns(port, gate_used(key), guard->listed[flow.tcp & 1], now, WEIR_LISTED_TICKS)) {
 			stat->spoken_for++;
 			return 0;
 		}

@@ -36,8 +36,8 @@ static __always_inline int own_socket(const struct weir_guard_ctl *guard, __u32 
 {
 	struct weir_port *port = bpf_map_lookup_elem(&ports, &key);
 
-	return !port || gate_used(key) || !weir_recent(guard->listed, now, WEIR_LISTED_TICKS) ||
-	       !weir_after(guard->listed, port->bound);
+	return !port || gate_used(key) || !weir_recent(guard->listed[0], now, WEIR_LISTED_TICKS) ||
+	       !weir_after(guard->listed[0], port->bound);
 }
 
 /* The consumer whose room decides on this datagram; WEIR_CONSUMERS: it is for nobody behind the host, as far as is known. */

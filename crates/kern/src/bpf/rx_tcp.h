@@ -152,7 +152,7 @@ static __always_inline __u32 rx_tcp(struct xdp_md *ctx, const struct weir_view *
 	}
 	now = bpf_ktime_get_coarse_ns() >> WEIR_TICK_SHIFT;
 	/* A raw socket may want segments that no connection has: then the list has every port, 0 too, which no other socket has. */
-	exact = ctl->tcp_exact && weir_recent(guard->listed, now, WEIR_LISTED_TICKS) && !gate_used(WEIR_TCP_PORTS);
+	exact = ctl->tcp_exact && weir_recent(guard->listed[1], now, WEIR_LISTED_TICKS) && !gate_used(WEIR_TCP_PORTS);
 	if (!(view->key[2] & WEIR_F_ESTABLISHED))
 		return weir_rx_syn(ctx, view, slot, admit, exact) ? RX_TCP_SYN : RX_TCP_PASSES;
 	all = bpf_map_lookup_elem(&syns, &slot);

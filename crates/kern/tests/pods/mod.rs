@@ -113,12 +113,14 @@ impl Bed {
         bed
     }
 
-    /// A list of the host's own sockets; one that is older than ten seconds counts no more.
+    /// A list of the host's own sockets; one that is older than two minutes counts no more.
     pub fn list(&self) {
         let now = nix::time::clock_gettime(nix::time::ClockId::CLOCK_MONOTONIC_COARSE).unwrap();
         let begun = tick(Duration::from(now).as_nanos() as u64);
         let views = &self.gauges.views;
-        assert!(self.host.run(|| list_ports(views, begun, || true)).unwrap());
+        for tcp in [false, true] {
+            assert!(self.host.run(|| list_ports(views, tcp, begun, || true)).unwrap());
+        }
     }
 
     /// What arrives for [`OUTER`] goes to these pods in turn, flow by flow.

@@ -83,7 +83,7 @@ impl Gate {
             Some(Watch::Detach) => {
                 guard.nobody_ticks.store(0, Relaxed);
                 self.shared.attached.store(0, Relaxed);
-                guard.listed.store(0, Relaxed);
+                guard.listed.iter().for_each(|l| l.store(0, Relaxed));
                 gauges.watch_nobody(false, None);
             }
             Some(Watch::Attach) => {
@@ -95,7 +95,7 @@ impl Gate {
                     Nobody::UntilBound => UNTIL_BOUND,
                 };
                 self.times += 1;
-                guard.listed.store(0, Relaxed);
+                guard.listed.iter().for_each(|l| l.store(0, Relaxed));
                 self.shared.attached.store(self.times, Relaxed);
                 guard.nobody_ticks.store(ticks, Relaxed);
                 self.wake();
@@ -136,18 +136,27 @@ impl Shared {
     fn run(&self) {
         // Where programs starve it would starve with them.
         sched::strong();
+        // When each list is due, of UDP and of TCP.
+        let (mut due, mut listed) = ([0; 2], 0);
         while !self.stop.load(Relaxed) {
             let times = self.attached.load(Relaxed);
             if times == 0 {
                 std::thread::park();
                 continue;
             }
-            let begun = clock::coarse();
-            // It counts only if the programs have been attached all the while; one that cannot be read is tried again.
-            let _ =
-                kern::guard::list_ports(&self.views, tick(begun), || self.attached.load(Relaxed) == times);
-            let next = next_list(begun, clock::now());
-            // A wake ends it early, which costs one list.
+            if std::mem::replace(&mut listed, times) != times {
+                due = [0; 2];
+            }
+            for (tcp, due) in [false, true].into_iter().zip(&mut due) {
+                let begun = clock::coarse();
+                if begun >= *due {
+                    let holds = || self.attached.load(Relaxed) == times;
+                    // It counts only if the programs have been attached all the while; one that cannot be read is tried again.
+                    let _ = kern::guard::list_ports(&self.views, tcp, tick(begun), holds);
+                    *due = next_list(begun, clock::now());
+                }
+            }
+            let next = due.into_iter().min().unwrap_or_default();
             std::thread::park_timeout(Duration::from_nanos(next.saturating_sub(clock::now())));
         }
     }

@@ -124,6 +124,8 @@ pub(super) struct State {
     every: u64,
     /// Every so many packets one is forwarded; 0: none.
     transit_every: u64,
+    /// Packets that went up and were not forwarded.
+    pub here: u64,
     /// Packets, those of the flood, and questions so far.
     arrived: u64,
     floods: u64,
@@ -199,6 +201,7 @@ impl State {
             tick_due: false,
             every,
             transit_every,
+            here: 0,
             arrived: 0,
             floods: 0,
             questions: 0,
@@ -304,7 +307,6 @@ impl State {
     fn settle(&mut self, now: Nanos) {
         self.cpu.settle(now);
         if self.cpu.is_idle() {
-            self.weir.idles();
             if self.weir.waits_for_idle() {
                 self.poller_wakes(now, true);
             }
@@ -487,6 +489,7 @@ impl State {
             }
             return false;
         }
+        self.here += 1;
         if self.is_nobodys(&packet) {
             self.ledger.drop(&packet, place::NOBODY);
             self.gate.dropped(now, self.s.flood, &packet);
