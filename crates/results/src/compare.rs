@@ -15,10 +15,16 @@
 //!   to a tenth in the lab, so that where a flat curve is 5 % below its peak is chance.
 //! - **declines at**, **livelock at**: a curve that has not come so far at the last common rate does so beyond it. The
 //!   difference is then reckoned from that rate: the least that it can be.
+//!
+//! Panels are compared value by value, at the rates that both have ([`panels`]).
+
+mod panels;
+
+pub use panels::{Compared, May, Values};
 
 use crate::document::{Arm, Class, Document};
 use crate::measure::Point;
-use crate::{format, stats};
+use crate::{format, stats, table};
 
 /// Share of the peak below which a curve has left it, for the rate at which it declines.
 pub const LEFT: f64 = 0.95;
@@ -39,13 +45,29 @@ pub struct Tolerances {
     pub plateau: f64,
     /// Of the livelock point.
     pub livelock: f64,
+    /// Of a percentage in a panel, such as the share answered: points.
+    pub answered: f64,
+    /// Of the CPU's idle share in a panel: points.
+    pub idle: f64,
+    /// Of a time in a panel: how many times the smaller the larger may be.
+    pub time: f64,
 }
 
 impl Default for Tolerances {
     /// What repeated runs of one machine keep within: a tenth for goodput, a quarter for points found on a
-    /// falling curve.
+    /// falling curve. In panels five points for a share answered, which is the margin of P11 beyond the look, ten for
+    /// idle time, twice for a time, and the plateau's share for the rest.
     fn default() -> Self {
-        Tolerances { base: None, peak: 0.10, decline: 0.25, plateau: 0.15, livelock: 0.25 }
+        Tolerances {
+            base: None,
+            peak: 0.10,
+            decline: 0.25,
+            plateau: 0.15,
+            livelock: 0.25,
+            answered: 5.0,
+            idle: 10.0,
+            time: 2.0,
+        }
     }
 }
 
@@ -81,10 +103,17 @@ pub struct Comparison {
     pub only_a: Vec<String>,
     /// Arms that only the second result has.
     pub only_b: Vec<String>,
+    /// Panels that both have, in the order of the first result.
+    pub panels: Vec<Compared>,
+    /// Titles of the panels that only the first result has, or that cannot be compared.
+    pub panels_only_a: Vec<String>,
+    /// The same of the second result.
+    pub panels_only_b: Vec<String>,
 }
 
-/// Compares the arms that both results have.
-pub fn compare(a: &Document, b: &Document, tolerances: &Tolerances) -> Comparison {
+/// Compares the arms and the panels that both results have; with `arms`, these alone.
+pub fn compare(a: &Document, b: &Document, tolerances: &Tolerances, arms: Option<&[String]>) -> Comparison {
+    let wanted = |name: &str| arms.is_none_or(|arms| arms.iter().any(|arm| arm == name));
     let base = |document: &Document| {
         stats::base(document).map(|base| base.mlfrr_pps).filter(|rate| rate.is_finite() && *rate > 0.0)
     };
@@ -97,7 +126,7 @@ pub fn compare(a: &Document, b: &Document, tolerances: &Tolerances) -> Compariso
         let kilo = |rate: Option<f64>| rate.map(|rate| rate / 1000.0);
         rows.push(number(("", 0, "1x, k/s"), kilo(base_a), kilo(base_b), tolerances.base));
     }
-    for arm in &a.arms {
+    for arm in a.arms.iter().filter(|arm| wanted(&arm.name)) {
         let Some(other) = b.arm(&arm.name) else { continue };
         let hogs_b = stats::hog_counts(other);
         for hogs in stats::hog_counts(arm).into_iter().filter(|hogs| hogs_b.contains(hogs)) {
@@ -106,10 +135,12 @@ pub fn compare(a: &Document, b: &Document, tolerances: &Tolerances) -> Compariso
         }
     }
     let missing = |from: &Document, to: &Document| {
-        let gone = from.arms.iter().filter(|arm| to.arm(&arm.name).is_none());
+        let gone = from.arms.iter().filter(|arm| wanted(&arm.name) && to.arm(&arm.name).is_none());
         gone.map(|arm| arm.name.clone()).collect()
     };
-    Comparison { rows, unit, only_a: missing(a, b), only_b: missing(b, a) }
+    let (panels, [panels_only_a, panels_only_b]) = panels::compare(a, b, tolerances, &wanted);
+    let (only_a, only_b) = (missing(a, b), missing(b, a));
+    Comparison { rows, unit, only_a, only_b, panels, panels_only_a, panels_only_b }
 }
 
 /// A curve as (rate, goodput), scaled.
@@ -237,14 +268,44 @@ fn number(head: (&str, u32, &'static str), a: Option<f64>, b: Option<f64>, toler
 }
 
 impl Comparison {
-    /// Whether all that is judged agrees; false if the two have no arm in common.
+    /// Whether all that is judged agrees; false if the two have no curve and no panel in common.
     pub fn agrees(&self) -> bool {
-        self.rows.iter().any(|row| !row.arm.is_empty()) && self.rows.iter().all(|row| row.agrees)
+        (self.has_curves() || !self.panels.is_empty())
+            && self.rows.iter().all(|row| row.agrees)
+            && self.panels.iter().all(Compared::agrees)
     }
 
-    /// The comparison as a table of 80 columns, with its sum in the last line.
+    fn has_curves(&self) -> bool {
+        self.rows.iter().any(|row| !row.arm.is_empty())
+    }
+
+    /// The comparison as a table of 80 columns, with its sum in the last lines.
     pub fn table(&self) -> String {
-        let mut out = format!(
+        let mut out = String::new();
+        if self.has_curves() || self.panels.is_empty() {
+            self.curves(&mut out);
+        }
+        self.panels.iter().for_each(|panel| panel.text(&mut out));
+        if !self.panels.is_empty() {
+            out.push('\n');
+        }
+        for (what, names) in [
+            ("only in A", &self.only_a),
+            ("only in B", &self.only_b),
+            ("panels only in A", &self.panels_only_a),
+            ("panels only in B", &self.panels_only_b),
+        ] {
+            if !names.is_empty() {
+                table::wrap(&mut out, "", &format!("{what}: {}", names.join(", ")));
+            }
+        }
+        self.sum(&mut out);
+        out
+    }
+
+    /// The rows.
+    fn curves(&self, out: &mut String) {
+        *out += &format!(
             "{:<18}{:>4} {:<12}{:>12}{:>12}{:>7}{:>7}\n",
             format!("rates in {}", if self.unit == "x" { "x MLFRR" } else { "k/s" }),
             "hogs",
@@ -272,22 +333,34 @@ impl Comparison {
                 percent(row.tolerance),
                 if row.agrees { "" } else { " DIFFER" }
             );
-            out += line.trim_end();
+            *out += line.trim_end();
             out.push('\n');
         }
-        for (who, names) in [("A", &self.only_a), ("B", &self.only_b)] {
-            if !names.is_empty() {
-                out += &format!("only in {who}: {}\n", names.join(", "));
-            }
+    }
+
+    /// How many of what was judged agree.
+    fn sum(&self, out: &mut String) {
+        if !self.has_curves() && self.panels.is_empty() {
+            *out += "the two have no arm in common: nothing was compared\n";
+            return;
         }
         let judged = self.rows.iter().filter(|row| row.tolerance.is_some() || row.what == "class").count();
         let differ = self.rows.iter().filter(|row| !row.agrees).count();
-        out += &match (self.agrees(), differ) {
-            (true, _) => format!("all {judged} quantities agree\n"),
-            (false, 0) => "the two have no arm in common: nothing was compared\n".to_string(),
-            (false, n) => format!("{n} of {judged} quantities differ by more than they may\n"),
-        };
-        out
+        if self.has_curves() {
+            *out += &match differ {
+                0 => format!("all {judged} quantities agree\n"),
+                n => format!("{n} of {judged} quantities differ by more than they may\n"),
+            };
+        }
+        let panels = self.panels.len();
+        let apart = self.panels.iter().filter(|panel| !panel.agrees()).count();
+        let counts = self.panels.iter().map(Compared::counts);
+        let (all, values) = counts.fold((0, 0), |sum, (all, differ)| (sum.0 + all, sum.1 + differ));
+        match (panels, apart) {
+            (0, _) => {}
+            (_, 0) => *out += &format!("all {panels} panels agree\n"),
+            _ => *out += &format!("{apart} of {panels} panels differ: {values} of {all} values\n"),
+        }
     }
 }
 
@@ -313,16 +386,16 @@ mod tests {
 
     #[test]
     fn a_faster_machine_of_the_same_shape_agrees() {
-        let comparison = compare(&document(1.0, 0.5), &document(3.0, 0.5), &Tolerances::default());
+        let comparison = compare(&document(1.0, 0.5), &document(3.0, 0.5), &Tolerances::default(), None);
         assert!(comparison.agrees(), "{}", comparison.table());
         assert_eq!(comparison.rows[0].difference.map(|share| (share * 3.0).round()), Some(2.0));
         let strict = Tolerances { base: Some(0.1), ..Tolerances::default() };
-        assert!(!compare(&document(1.0, 0.5), &document(3.0, 0.5), &strict).agrees());
+        assert!(!compare(&document(1.0, 0.5), &document(3.0, 0.5), &strict, None).agrees());
     }
 
     #[test]
     fn another_shape_differs_and_says_where() {
-        let comparison = compare(&document(1.0, 0.9), &document(1.0, 0.3), &Tolerances::default());
+        let comparison = compare(&document(1.0, 0.9), &document(1.0, 0.3), &Tolerances::default(), None);
         assert!(!comparison.agrees());
         let differ: Vec<&str> =
             comparison.rows.iter().filter(|row| !row.agrees).map(|row| row.what).collect();
@@ -335,8 +408,8 @@ mod tests {
     fn a_tolerance_is_a_bound_that_can_be_widened() {
         let (a, b) = (document(1.0, 0.9), document(1.0, 0.87));
         let tight = Tolerances { plateau: 0.01, ..Tolerances::default() };
-        assert!(!compare(&a, &b, &tight).agrees());
-        assert!(compare(&a, &b, &Tolerances::default()).agrees());
+        assert!(!compare(&a, &b, &tight, None).agrees());
+        assert!(compare(&a, &b, &Tolerances::default(), None).agrees());
     }
 
     #[test]
@@ -345,8 +418,8 @@ mod tests {
         // A point between two others, higher than both, where the other result has none.
         let between = Point { offered_pps: 2800.0, goodput_pps: 2000.0, ..Point::default() };
         fine.arms[0].points.push(between);
-        assert!(compare(&coarse, &fine, &Tolerances::default()).agrees());
-        assert!(!compare(&fine, &coarse, &Tolerances::default()).agrees());
+        assert!(compare(&coarse, &fine, &Tolerances::default(), None).agrees());
+        assert!(!compare(&fine, &coarse, &Tolerances::default(), None).agrees());
     }
 
     #[test]
@@ -361,7 +434,7 @@ mod tests {
     fn nothing_in_common_is_no_agreement() {
         let mut other = document(1.0, 0.5);
         other.arms[0].name = "else".into();
-        let comparison = compare(&document(1.0, 0.5), &other, &Tolerances::default());
+        let comparison = compare(&document(1.0, 0.5), &other, &Tolerances::default(), None);
         assert!(!comparison.agrees());
         assert_eq!(
             (comparison.only_a.as_slice(), comparison.only_b.as_slice()),
@@ -372,7 +445,7 @@ mod tests {
 
     #[test]
     fn the_table_has_80_columns() {
-        let table = compare(&document(1.0, 0.9), &document(1.0, 0.3), &Tolerances::default()).table();
+        let table = compare(&document(1.0, 0.9), &document(1.0, 0.3), &Tolerances::default(), None).table();
         assert!(table.lines().all(|line| line.chars().count() <= 80), "{table}");
     }
 }

@@ -274,7 +274,7 @@ fn an_empty_document_is_no_error() {
 #[test]
 fn a_document_agrees_with_itself() {
     let document = synthetic::livelock_udp();
-    let comparison = results::compare(&document, &document, &results::Tolerances::default());
+    let comparison = results::compare(&document, &document, &results::Tolerances::default(), None);
     assert!(comparison.agrees(), "{}", comparison.table());
 }
 

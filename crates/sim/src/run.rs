@@ -6,7 +6,7 @@
 
 use crate::engine::{Nanos, Rng, SEC};
 use crate::machine::{Input, Machine, Outcome};
-use crate::scenario::{Arm, Load, Scenario, Shows, Sweep};
+use crate::scenario::{Arm, Kind, Load, PanelPlan, Scenario, Shows, Sweep};
 use crate::settings::Given;
 use results::{Backend, Document, Line, Mark, Panel, Partial, Point, Scale};
 use std::sync::Mutex;
@@ -70,16 +70,18 @@ fn chosen<'a>(scenario: &'a Scenario, options: &Options) -> Vec<&'a Arm> {
 fn jobs<'a>(scenario: &Scenario, arms: &[&Arm], options: &Options, stop: &'a AtomicBool) -> Vec<Job<'a>> {
     let mut jobs = Vec::new();
     let points = values_of(scenario);
-    let hogs: Vec<Option<u32>> = match scenario.hogs.as_slice() {
-        [] => vec![None],
-        hogs => hogs.iter().copied().map(Some).collect(),
-    };
-    for (curve, hogs) in hogs.into_iter().enumerate() {
+    for curve in 0..curves_of(scenario) {
+        let hogs = scenario.hogs.get(curve % hogs_of(scenario)).copied();
+        let kind = scenario.kinds.get(curve / hogs_of(scenario));
         for (point, trial) in (0..points).flat_map(|point| (0..scenario.trials).map(move |t| (point, t))) {
             let stream = (point as u64) << 16 | u64::from(trial);
             let seed = Rng::stream(options.seed, "trial", stream).bits();
             for (index, arm) in arms.iter().enumerate() {
                 let mut machine = arm.machine.clone();
+                for (key, given) in kind.iter().flat_map(|kind| &kind.settings) {
+                    // Checked when the scenario was read.
+                    let _ = machine.set(key, given);
+                }
                 let offered = match &scenario.sweep {
                     Sweep::Offered(rates) => rates[point],
                     Sweep::Setting { key, values, offered } => {
@@ -193,7 +195,9 @@ fn collect(
     for (job, outcome) in jobs.iter().zip(outcomes) {
         let Some(outcome) = outcome else { continue };
         events += outcome.events;
-        let place = format!("{} at {}", arms[job.arm].name, at_text(scenario, job.point));
+        let kind = scenario.kinds.get(job.point / (values_of(scenario) * hogs_of(scenario)));
+        let kind = kind.map_or(String::new(), |kind| format!(", {}", kind.name));
+        let place = format!("{} at {}{kind}", arms[job.arm].name, at_text(scenario, job.point));
         faults.extend(outcome.faults.iter().map(|fault| format!("{place}: {fault}")));
         let points = &mut of_point[job.arm];
         points.resize_with(points.len().max(job.point + 1), Vec::new);
@@ -216,20 +220,27 @@ fn collect(
             reference: reference(scenario, arm),
             ..results::Arm::default()
         };
-        if let Sweep::Offered(_) = scenario.sweep {
+        // With kinds of load goodput is a panel: an arm has one curve for each.
+        if let (Sweep::Offered(_), true) = (&scenario.sweep, scenario.kinds.is_empty()) {
             for (index, outcomes) in points.iter().enumerate().filter(|(_, outcomes)| whole(outcomes)) {
                 let trials: Vec<results::Trial> =
                     outcomes.iter().map(|outcome| outcome.trial.clone()).collect();
                 let mode = outcomes.first().and_then(|outcome| outcome.mode);
-                let hogs = scenario.hogs.get(index / values_of(scenario)).copied().unwrap_or(0);
+                let hogs = hogs_at(scenario, index).unwrap_or(0);
                 shown.points.push(Point { hogs, ..Point::fold(trials, mode) });
             }
         }
         document.arms.push(shown);
     }
-    for plan in &scenario.panels {
+    let panels = scenario
+        .panels
+        .iter()
+        .flat_map(|plan| drawn(scenario, plan).into_iter().map(move |(kind, title)| (plan, kind, title)));
+    for (plan, kind, title) in panels {
+        let curve = values_of(scenario) * hogs_of(scenario);
+        let of_kind = move |index: usize| index / curve == kind;
         let mut panel = Panel {
-            title: plan.title.clone(),
+            title,
             y: Scale::of(&plan.unit, plan.digits, false),
             note: plan.note.clone(),
             ..Panel::default()
@@ -238,12 +249,12 @@ fn collect(
             Shows::Value(value) => {
                 panel.x = x_scale(scenario);
                 for (arm, points) in arms.iter().zip(&of_point) {
-                    for (index, outcomes) in points.iter().enumerate().filter(|(_, outcomes)| whole(outcomes))
-                    {
+                    let points = points.iter().enumerate().filter(|(index, _)| of_kind(*index));
+                    for (index, outcomes) in points.filter(|(_, outcomes)| whole(outcomes)) {
                         let x = x_of(scenario, index % values_of(scenario));
                         let values: Vec<f64> =
                             outcomes.iter().filter_map(|o| o.values.get(value.as_str()).copied()).collect();
-                        let hogs = scenario.hogs.get(index / values_of(scenario)).filter(|hogs| **hogs > 0);
+                        let hogs = hogs_at(scenario, index).filter(|hogs| *hogs > 0);
                         let line = hogs.map_or(arm.name.clone(), |hogs| format!("{}, {hogs} hogs", arm.name));
                         panel.add(&line, Mark::of(x, &values));
                     }
@@ -270,6 +281,33 @@ fn collect(
     }
     document.finish(&[]);
     Ran { document, events, faults }
+}
+
+/// Curves of an arm: for each kind of load, one for each number of hogs.
+fn curves_of(scenario: &Scenario) -> usize {
+    scenario.kinds.len().max(1) * hogs_of(scenario)
+}
+
+fn hogs_of(scenario: &Scenario) -> usize {
+    scenario.hogs.len().max(1)
+}
+
+/// The number of hogs at a point.
+fn hogs_at(scenario: &Scenario, point: usize) -> Option<u32> {
+    scenario.hogs.get(point / values_of(scenario) % hogs_of(scenario)).copied()
+}
+
+/// The kinds of load that a panel is drawn for, with their places, and its title for each.
+fn drawn(scenario: &Scenario, plan: &PanelPlan) -> Vec<(usize, String)> {
+    let each = plan.title.contains("{kind}");
+    let title = |kind: &Kind| plan.title.replace("{kind}", &kind.name);
+    if scenario.kinds.is_empty() {
+        return vec![(0, plan.title.clone())];
+    }
+    let kinds = scenario.kinds.iter().enumerate();
+    let wanted = |kind: &&Kind| plan.kind.as_ref().is_none_or(|name| *name == kind.name);
+    let kinds = kinds.filter(|(_, kind)| wanted(kind)).map(|(index, kind)| (index, title(kind)));
+    if each { kinds.collect() } else { kinds.take(1).collect() }
 }
 
 /// The paper's marks of an arm's goodput.

@@ -64,7 +64,7 @@ fn both(experiment: &str, name: &str) -> (Document, Document) {
 /// Exactly the known quantities differ.
 fn agrees(experiment: &str, name: &str, known: &[Known]) {
     let (lab, simulated) = both(experiment, name);
-    let compared = results::compare(&lab, &simulated, &results::Tolerances::default());
+    let compared = results::compare(&lab, &simulated, &results::Tolerances::default(), None);
     let differ = compared.rows.iter().filter(|row| !row.agrees);
     let differ: BTreeSet<(&str, u32, &str)> =
         differ.map(|row| (row.arm.as_str(), row.hogs, row.what)).collect();
@@ -79,6 +79,73 @@ fn lab_and_simulator_agree_on_livelock_udp() {
 #[test]
 fn lab_and_simulator_agree_on_livelock_router() {
     agrees("livelock-router", "modern-router", KNOWN_ROUTER);
+}
+
+/// A value of a panel: its title, the arm, the rate in k/s.
+type Value<'a> = (&'a str, &'a str, u32);
+
+/// Values of innocents that differ by more than `weir lab compare` allows, each with its reason in
+/// docs/measurements/sim-gate-2026-11-25.md.
+const KNOWN_WEIR: &[Value<'_>] = &[
+    ("answered beside reader", "weir", 3000),
+    ("p50 of answers beside reader", "weir", 3000),
+    ("goodput of the flooded program", "weir", 1000),
+    ("goodput of the flooded program", "weir", 3000),
+    ("p99 of answers beside hung", "weir", 1000),
+    ("p99 of answers beside closed-port", "weir", 1000),
+    ("CPU idle beside closed-port", "weir", 1000),
+    ("p99 of answers beside syn-closed", "weir", 1000),
+    ("p50 of answers beside other-host", "weir", 3000),
+    ("p99 of answers beside other-host", "weir", 1000),
+    ("CPU idle beside other-host", "weir", 1000),
+    ("answered beside fragments", "weir", 3000),
+    ("p99 of answers beside firewall", "weir", 1000),
+];
+/// Those up to 1 M/s, where the stock kernel works or has just collapsed.
+const KNOWN_STOCK: &[Value<'_>] = &[
+    ("goodput of the flooded program", "stock-timer", 1000),
+    ("p99 of answers beside hung", "stock-timer", 300),
+    ("answered beside closed-port", "stock-timer", 1000),
+    ("p50 of answers beside closed-port", "stock-timer", 1000),
+    ("p99 of answers beside closed-port", "stock-timer", 300),
+    ("answered beside syn-closed", "stock-timer", 1000),
+    ("p50 of answers beside syn-closed", "stock-timer", 1000),
+    ("p99 of answers beside syn-closed", "stock-timer", 300),
+    ("p99 of answers beside other-host", "stock-timer", 300),
+    ("p99 of answers beside other-host", "stock-timer", 1000),
+    ("CPU idle beside other-host", "stock-timer", 300),
+    ("p99 of answers beside fragments", "stock-timer", 300),
+    ("p99 of answers beside firewall", "stock-timer", 300),
+    ("p99 of answers beside firewall", "stock-timer", 1000),
+    ("CPU idle beside firewall", "stock-timer", 300),
+];
+
+/// Exactly the known values of one arm differ, at these rates.
+fn panels_agree(file: &str, arm: &str, rates: &[u64], known: &[Value<'_>]) {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/results").join(file);
+    let lab = Document::read(&path).expect("the lab's result");
+    let mut scenario = scenario("innocents");
+    scenario.sweep = Sweep::Offered(rates.to_vec());
+    let simulated = run(&scenario, &[arm]);
+    let arms = [arm.to_owned()];
+    let compared = results::compare(&lab, &simulated, &results::Tolerances::default(), Some(&arms));
+    // Four panels for each of seven kinds, and the goodput of the flooded program.
+    assert_eq!(compared.panels.len(), 29);
+    let mut differ = BTreeSet::new();
+    for panel in &compared.panels {
+        for (arm, values) in &panel.lines {
+            assert_eq!(values.len(), rates.len());
+            let apart = values.iter().filter(|value| !value.agrees);
+            differ.extend(apart.map(|value| (panel.title.as_str(), arm.as_str(), value.x as u32)));
+        }
+    }
+    assert_eq!(differ, known.iter().copied().collect(), "{}", compared.table());
+}
+
+#[test]
+fn lab_and_simulator_agree_on_innocents() {
+    panels_agree("innocents-weir-2026-11-25.json", "weir", &[1_000_000, 3_000_000], KNOWN_WEIR);
+    panels_agree("innocents-timer-2026-11-25.json", "stock-timer", &[300_000, 1_000_000], KNOWN_STOCK);
 }
 
 /// Taking a packet costs more the more often the source finds the ring full: at the wire's maximum arms without turns

@@ -69,6 +69,19 @@ fn wrong_ones_name_place_and_fix() {
         ("name = \"one\"", "name = \"one\"\nrole = \"stck\"", "13:8", "did you mean \"stock\"?"),
         ("[[arm]]", "[[marks]]\narm = \"two\"\n\n[[arm]]", "12:7", "choose from one"),
         ("about = ", "about = = ", "1:", ""),
+        ("[[arm]]", "[[kind]]\n\n[[arm]]", "11:", "give name"),
+        (
+            "[[arm]]",
+            "[[kind]]\nname = \"a\"\nsettings = { wier = \"1us\" }\n\n[[arm]]",
+            "13:14",
+            "did you mean",
+        ),
+        (
+            "[[arm]]",
+            "[[kind]]\nname = \"a\"\n\n[[panel]]\ntitle = \"t\"\nvalue = \"v\"\nkind = \"b\"\n\n[[arm]]",
+            "17:8",
+            "did you mean \"a\"?",
+        ),
     ] {
         let fault = fault(from, to, "");
         assert!(fault.starts_with(&format!("dir/x.toml:{place}")), "{to}: {fault}");
@@ -200,4 +213,56 @@ fn no_mathematical_library_is_in_the_path_of_a_result() {
         }
     }
     assert!(files > 80, "{files}");
+}
+
+/// Two kinds of load, of which the first has another panel too.
+const KINDS: &str = r#"
+[[kind]]
+name = "short"
+settings = { burst = 1 }
+
+[[kind]]
+name = "long"
+settings = { burst = 8 }
+
+[[panel]]
+title = "goodput of {kind}"
+value = "goodput"
+
+[[panel]]
+title = "of the first"
+value = "goodput"
+
+[[panel]]
+title = "of the long ones"
+value = "goodput"
+kind = "long"
+"#;
+
+#[test]
+fn a_sweep_is_run_for_each_kind_of_load() {
+    let scenario = parse(&format!("{GOOD}{KINDS}"), &[], "").unwrap_or_else(|fault| panic!("{fault}"));
+    let titles = |scenario: &Scenario| {
+        let options = sim::Options { strict: true, ..sim::Options::default() };
+        let ran = sim::run(scenario, &options, &std::sync::atomic::AtomicBool::new(false), &|_| ());
+        assert!(ran.faults.is_empty(), "{:?}", ran.faults);
+        let marks = ran.document.panels.iter().flat_map(|panel| &panel.lines).map(|line| line.marks.len());
+        assert!(marks.into_iter().all(|marks| marks == 2));
+        ran.document.panels.iter().map(|panel| panel.title.clone()).collect::<Vec<_>>()
+    };
+    let all = ["goodput of short", "goodput of long", "of the first", "of the long ones"];
+    assert_eq!(titles(&scenario), all);
+    let mut one = scenario.clone();
+    one.only(&["short".to_owned()]).unwrap_or_else(|fault| panic!("{fault}"));
+    assert_eq!(titles(&one), ["goodput of short", "of the first"]);
+    let none = one.only(&["lnog".to_owned()]).expect_err("no such kind");
+    assert!(none.to_string().contains("--kind lnog: no such kind"), "{none}");
+}
+
+#[test]
+fn what_tells_kinds_apart_is_not_set_for_all() {
+    let set = |key: &str| parse(&format!("{GOOD}{KINDS}"), &[(key.to_owned(), "2".to_owned())], "");
+    assert!(set("quota").is_ok());
+    let fault = set("burst").err().unwrap_or_default();
+    assert!(fault.contains("--set burst: in it the kinds of load differ; give --kind LIST"), "{fault}");
 }

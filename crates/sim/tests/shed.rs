@@ -68,3 +68,28 @@ fn a_loud_sender_does_not_take_the_room() {
     };
     assert!(quiet("true") > 1.5 * quiet("false"), "{} {}", quiet("true"), quiet("false"));
 }
+
+/// What a host forwards beside a flood is nobody's level and no frame of a closed list: it passes the gate.
+#[test]
+fn forwarded_traffic_comes_through() {
+    for (flood, refuse) in [("hung", "600ns"), ("closed-port", "1500ns"), ("firewall", "750ns")] {
+        let sets = [("transit", "20000"), ("refuse", refuse), ("forward", "1950ns")];
+        let outcome = beside(flood, 1_000_000, &sets);
+        assert!(outcome.values["forwarded_percent"] > 99.5, "{flood}: {:?}", outcome.values);
+        assert!(outcome.values["answered_percent"] > 99.5, "{flood}: {:?}", outcome.values);
+    }
+}
+
+/// A full connection table refuses new connections. A few flows are learnt and shed; of so many that none is refused 1,024
+/// times in a second none is learnt, and the budget's rest is lost in the ring. With places left the program reads some.
+#[test]
+fn a_full_connection_table_is_learnt_by_flow() {
+    let run = |flows, places| {
+        let sets = [("flows", flows), ("places", places), ("refuse", "730ns"), ("shed", "250ns")];
+        beside("connections", 3_000_000, &sets).values
+    };
+    let (few, many, nearly) = (run("64", "0"), run("131072", "0"), run("131072", "13107"));
+    assert!(few["answered_percent"] > 90.0, "{few:?}");
+    assert!((20.0..60.0).contains(&many["answered_percent"]), "{many:?}");
+    assert!(many["flooded_kpps"] == 0.0 && nearly["flooded_kpps"] > 1.0, "{nearly:?}");
+}

@@ -638,7 +638,7 @@ pub enum LabCommand {
     Run(Box<LabRunArgs>),
     /// Table and report of a result that was written before
     Show(LabShowArgs),
-    /// What differs between two results: class, onset, plateau
+    /// What differs between two results: class, onset, plateau, panels
     Compare(LabCompareArgs),
 }
 
@@ -830,7 +830,7 @@ pub struct LabShowArgs {
 
 /// `weir lab compare`.
 #[derive(Debug, Args)]
-#[command(override_usage = "weir lab compare A.json B.json")]
+#[command(override_usage = "weir lab compare A.json B.json [OPTIONS]")]
 pub struct LabCompareArgs {
     /// First result
     #[arg(value_name = "A.json")]
@@ -838,4 +838,10 @@ pub struct LabCompareArgs {
     /// Second result
     #[arg(value_name = "B.json")]
     pub b: PathBuf,
+
+    /// Only these arms, with commas [all that both have]
+    ///
+    /// weir lab compare lab.json sim.json --arms weir
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    pub arms: Option<Vec<String>>,
 }

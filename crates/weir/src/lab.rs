@@ -1,6 +1,6 @@
 //! `weir lab`: runs experiments, shows and compares their results.
 
-use crate::cli::{LabBackend, LabCommand, LabConsumer, LabRunArgs, LabShowArgs};
+use crate::cli::{LabBackend, LabCommand, LabCompareArgs, LabConsumer, LabRunArgs, LabShowArgs};
 use crate::error::{failed, missing, usage};
 use crate::out::{self, shown};
 use crate::parse::choose;
@@ -20,12 +20,19 @@ pub fn run(command: &LabCommand) -> anyhow::Result<ExitCode> {
         LabCommand::List(args) => list(args.json),
         LabCommand::Run(args) => experiment(args),
         LabCommand::Show(args) => show(args),
-        LabCommand::Compare(args) => {
-            let comparison = results::compare(&read(&args.a)?, &read(&args.b)?, &Tolerances::default());
-            out::data(&comparison.table())?;
-            Ok(ExitCode::from(u8::from(!comparison.agrees())))
-        }
+        LabCommand::Compare(args) => compare(args),
     }
+}
+
+fn compare(args: &LabCompareArgs) -> anyhow::Result<ExitCode> {
+    let (a, b) = (read(&args.a)?, read(&args.b)?);
+    if let Some(arm) = args.arms.iter().flatten().find(|arm| a.arm(arm).is_none()) {
+        let why = choose(arm, a.arms.iter().map(|arm| arm.name.as_str()));
+        return Err(usage(format!("--arms {}: {why}", shown(arm))));
+    }
+    let comparison = results::compare(&a, &b, &Tolerances::default(), args.arms.as_deref());
+    out::data(&comparison.table())?;
+    Ok(ExitCode::from(u8::from(!comparison.agrees())))
 }
 
 fn list(json: bool) -> anyhow::Result<ExitCode> {

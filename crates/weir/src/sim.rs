@@ -129,7 +129,11 @@ fn cpus() -> usize {
 }
 
 fn experiment(args: &SimRunArgs) -> anyhow::Result<ExitCode> {
-    perform(args, &scenario(&args.name, &args.set)?)
+    let mut scenario = scenario(&args.name, &args.set)?;
+    if let Some(kinds) = &args.kind {
+        scenario.only(kinds).map_err(usage)?;
+    }
+    perform(args, &scenario)
 }
 
 fn perform(args: &SimRunArgs, scenario: &Scenario) -> anyhow::Result<ExitCode> {

@@ -539,6 +539,50 @@ fn results_are_shown_and_compared() {
     assert_eq!(code, 1, "{table}");
 }
 
+/// A run of the lab that is kept against one of the simulator, whose time is virtual: it cannot flake.
+#[test]
+fn panels_of_lab_and_simulator_are_compared() {
+    let lab =
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/results/innocents-timer-2026-11-25.json");
+    let lab = lab.to_string_lossy();
+    let dir = tempfile::tempdir().expect("directory");
+    let sim = dir.path().join("sim.json").to_string_lossy().into_owned();
+    let run = ["sim", "run", "innocents", "--kind", "hung", "--arms", "weir", "--json", &sim];
+    assert_eq!(weir_args(&run).0, 0);
+    let (code, text, _) = weir_args(&["lab", "compare", &lab, &sim]);
+    let lines: Vec<&str> = text.lines().collect();
+    assert!(lines.iter().all(|line| line.chars().count() <= 80), "{text}");
+    // At 3 M/s the simulator's innocents lose less than five points less.
+    let answered = lines.iter().position(|line| *line == "answered beside hung, %").expect("a panel");
+    assert_eq!(
+        lines[answered + 1].split_whitespace().collect::<Vec<_>>(),
+        ["flood,", "k/s", "300", "1000", "3000"]
+    );
+    assert!(
+        lines[answered + 2].starts_with("weir              A ") && lines[answered + 3].contains(" B "),
+        "{text}"
+    );
+    assert_eq!(lines[answered + 4], "agrees: within 5 points", "{text}");
+    assert!(text.contains("panels only in A: answered beside reader, "), "{text}");
+    let differ = lines.iter().filter(|line| line.contains("DIFFER: within")).count();
+    let last = lines.last().expect("a line");
+    assert_eq!(code, i32::from(differ > 0));
+    assert!(differ == 0 || last.starts_with(&format!("{differ} of 4 panels differ: ")), "{text}");
+    // Without an arm in common nothing is said to agree.
+    let (code, text, _) = weir_args(&["lab", "compare", &lab, &sim, "--arms", "stock-timer"]);
+    assert!(code == 1 && text.contains("nothing was compared"), "{text}");
+    fails(
+        &weir_args(&["lab", "compare", &lab, &sim, "--arms", "wier"]),
+        2,
+        &["--arms wier: ", "did you mean weir?"],
+    );
+    fails(
+        &weir_args(&["sim", "run", "innocents", "--kind", "hug"]),
+        2,
+        &["--kind hug: no such kind", "did you mean \"hung\"?"],
+    );
+}
+
 #[test]
 fn experiments_are_listed_for_people_and_programs() {
     let (code, json, _) = weir("lab list --json");

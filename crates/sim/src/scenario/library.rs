@@ -40,6 +40,8 @@ const SCENARIOS: &[(&str, &str)] = &[
     ("modern-cycle-limit", include_str!("../../scenarios/modern-cycle-limit.toml")),
     ("modern-clocked", include_str!("../../scenarios/modern-clocked.toml")),
     ("innocents", include_str!("../../scenarios/innocents.toml")),
+    ("innocents-router", include_str!("../../scenarios/innocents-router.toml")),
+    ("many-consumers", include_str!("../../scenarios/many-consumers.toml")),
     ("full-consumer", include_str!("../../scenarios/full-consumer.toml")),
     ("protected-flow", include_str!("../../scenarios/protected-flow.toml")),
     ("refused-takeover", include_str!("../../scenarios/refused-takeover.toml")),

@@ -14,6 +14,10 @@
 //! [settings]                       # of the machine, for all arms
 //! user = true
 //!
+//! [[kind]]                         # the sweep is run for each kind of load; at most 16
+//! name = "bursts"
+//! settings = { burst = 16 }
+//!
 //! [sweep]                          # exactly one key: offered, in packets/s, or any setting of the machine
 //! offered = [2000, 4000, 8000]
 //!
@@ -28,10 +32,11 @@
 //! series = "mogul96/6-5/quota_5"   # marks/mogul96.toml
 //!
 //! [[panel]]                        # a quantity other than goodput, by arm
-//! title = "program's share of the CPU"
+//! title = "program's share of the CPU"  # with {kind} in it one for each kind, and else of the first kind
 //! value = "user_percent"           # a value of the outcome; or series = "...", over time
 //! unit = "%"
 //! digits = 1
+//! kind = "bursts"                  # of this kind alone
 //! ```
 //!
 //! A trace has a line for each frame: its time from the start, with a unit, and its bytes (1 to 65535), without preamble
@@ -54,6 +59,7 @@ pub use read::FILE_MAX;
 pub use trace::TRACE_MAX;
 
 use crate::machine::Machine;
+use crate::settings::Given;
 use results::Role;
 
 /// Most packets of one trial.
@@ -66,6 +72,8 @@ pub const SWEEP_MAX: usize = 1024;
 pub const TRIALS_MAX: u32 = 99;
 /// Most packets of a scenario: of all its arms, values, hogs and trials.
 pub const PACKETS_ALL_MAX: u64 = 100_000_000_000;
+/// Most kinds of load.
+pub const KINDS_MAX: usize = 16;
 /// Longest simulated time of one trial, ns: an hour.
 pub const LOAD_MAX: u64 = 3_600_000_000_000;
 
@@ -91,6 +99,15 @@ pub struct Arm {
     pub machine: Box<dyn Machine>,
 }
 
+/// One kind of load, for which all arms run the sweep.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Kind {
+    /// Its name.
+    pub name: String,
+    /// Its settings, beside those of the arm.
+    pub settings: Vec<(String, Given)>,
+}
+
 /// What is varied within each arm.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Sweep {
@@ -101,7 +118,7 @@ pub enum Sweep {
         /// Its name.
         key: String,
         /// Its values.
-        values: Vec<crate::settings::Given>,
+        values: Vec<Given>,
         /// The offered rate at all of them, packets/s.
         offered: u64,
     },
@@ -140,6 +157,8 @@ pub struct PanelPlan {
     pub digits: u8,
     /// One line for the reader.
     pub note: Option<String>,
+    /// The kind of load that it is of.
+    pub kind: Option<String>,
 }
 
 /// One experiment.
@@ -167,6 +186,8 @@ pub struct Scenario {
     pub trials: u32,
     /// The variants.
     pub arms: Vec<Arm>,
+    /// Kinds of load; none: one without a name.
+    pub kinds: Vec<Kind>,
     /// What is varied.
     pub sweep: Sweep,
     /// What is drawn over the curves.
@@ -182,6 +203,23 @@ pub fn settings_of(scenario: &Scenario) -> Vec<(crate::settings::Key, String)> {
 }
 
 impl Scenario {
+    /// Keeps these kinds of load.
+    ///
+    /// # Errors
+    /// A name that no kind has, and those that there are.
+    pub fn only(&mut self, names: &[String]) -> Result<(), Fault> {
+        let known: Vec<&str> = self.kinds.iter().map(|kind| kind.name.as_str()).collect();
+        if let Some(name) = names.iter().find(|name| !known.contains(&name.as_str())) {
+            let why = match known.is_empty() {
+                true => "this scenario has no kinds of load; leave it out".to_owned(),
+                false => format!("no such kind; {}", item::choose(name, &known)),
+            };
+            return Err(Fault(format!("--kind {name}: {why}")));
+        }
+        self.kinds.retain(|kind| names.contains(&kind.name));
+        Ok(())
+    }
+
     /// The scenario in `text`, whose errors name `path`; `sets` are `key=value` of the command line, taken last;
     /// `beside` gives the text of a file beside the scenario, or why it cannot.
     ///

@@ -4,8 +4,8 @@ use super::item::{Entry, Fault, Item, Text, choose, entries};
 use super::library;
 use super::marks;
 use super::{
-    ARMS_MAX, Arm, LOAD_MAX, Load, Marks, PACKETS_ALL_MAX, PACKETS_MAX, PanelPlan, SWEEP_MAX, Scenario,
-    Shows, Sweep, TRIALS_MAX,
+    ARMS_MAX, Arm, KINDS_MAX, Kind, LOAD_MAX, Load, Marks, PACKETS_ALL_MAX, PACKETS_MAX, PanelPlan,
+    SWEEP_MAX, Scenario, Shows, Sweep, TRIALS_MAX,
 };
 use crate::machine::Machine;
 use crate::settings::{Given, Refused, Time, Value};
@@ -36,7 +36,7 @@ pub(super) fn set(
     })
 }
 
-const KEYS: [&str; 15] = [
+const KEYS: [&str; 16] = [
     "one_x",
     "hogs",
     "experiment",
@@ -51,6 +51,7 @@ const KEYS: [&str; 15] = [
     "settings",
     "sweep",
     "arm",
+    "kind",
     "marks",
 ];
 
@@ -128,7 +129,8 @@ pub(super) fn scenario(
     let one_x = find("one_x").map(|item| item.whole(1..=RATE_MAX)).transpose()?;
     let experiment = find("experiment").map_or(Ok(name), Item::string)?.to_owned();
     let hogs = find("hogs").map_or(Ok(Vec::new()), |item| hogs(item, &arms))?;
-    let times = arms.len() * hogs.len().max(1) * trials as usize;
+    let kinds = find("kind").map_or(Ok(Vec::new()), |item| kinds(item, &arms, &keys, sets))?;
+    let times = arms.len() * hogs.len().max(1) * kinds.len().max(1) * trials as usize;
     check_all(text, &all, load, &sweep, times as u64)?;
     let mut marks = Vec::new();
     for item in find("marks").map_or(Ok(Vec::new()), Item::list)? {
@@ -136,7 +138,7 @@ pub(super) fn scenario(
     }
     let mut panels = Vec::new();
     for item in find("panel").map_or(Ok(Vec::new()), Item::list)? {
-        panels.push(panel(&item)?);
+        panels.push(panel(&item, &kinds)?);
     }
     let about = need("about", "one line about the experiment")?.string()?.to_string();
     let requirements = find("requirements").map_or(Ok(Vec::new()), Item::list)?;
@@ -154,10 +156,76 @@ pub(super) fn scenario(
         load,
         trials,
         arms,
+        kinds,
         sweep,
         marks,
         panels,
     })
+}
+
+/// Kinds of load. What the command line sets, it sets for all of them.
+fn kinds(
+    item: &Item<'_>,
+    arms: &[Arm],
+    keys: &[&str],
+    sets: &[(String, String)],
+) -> Result<Vec<Kind>, Fault> {
+    let mut kinds: Vec<Kind> = Vec::new();
+    for item in item.list()? {
+        differ_in(&item, sets)?;
+        let kind = kind(&item, arms, keys, sets)?;
+        if kinds.iter().any(|other| other.name == kind.name) {
+            return Err(item.wrong(&format!("two kinds are called {}; name one otherwise", kind.name)));
+        }
+        if kinds.len() == KINDS_MAX {
+            return Err(item.wrong(&format!("more than {KINDS_MAX} kinds; make two scenarios")));
+        }
+        kinds.push(kind);
+    }
+    Ok(kinds)
+}
+
+/// What tells a kind of load from the others is not for the command line to set: its first setting.
+fn differ_in(item: &Item<'_>, sets: &[(String, String)]) -> Result<(), Fault> {
+    for (key, _, settings) in item.entries()? {
+        if key != "settings" {
+            continue;
+        }
+        let first = settings.entries()?.first().map(|(key, ..)| *key);
+        if let Some((key, _)) = sets.iter().find(|(key, _)| first == Some(key.as_str())) {
+            return Err(Fault(format!("--set {key}: in it the kinds of load differ; give --kind LIST")));
+        }
+    }
+    Ok(())
+}
+
+fn kind(item: &Item<'_>, arms: &[Arm], keys: &[&str], sets: &[(String, String)]) -> Result<Kind, Fault> {
+    let (mut name, mut settings) = (String::new(), Vec::new());
+    let mut machines: Vec<Box<dyn Machine>> = arms.iter().map(|arm| arm.machine.clone()).collect();
+    for (key, span, entry) in item.entries()? {
+        match key {
+            "name" => name = entry.string()?.to_owned(),
+            "settings" => {
+                for (key, span, entry) in entry.entries()? {
+                    if sets.iter().any(|(set, _)| set == key) {
+                        continue;
+                    }
+                    for machine in &mut machines {
+                        set(machine.as_mut(), keys, &span, &entry)?;
+                    }
+                    settings.push((key.to_owned(), entry.given()?));
+                }
+            }
+            _ => return Err(unknown(item, key, &span, &["name", "settings"])),
+        }
+    }
+    if name.is_empty() {
+        return Err(item.wrong("a kind without a name; give name = \"...\""));
+    }
+    for (machine, arm) in machines.iter().zip(arms) {
+        machine.check().map_err(|why| item.wrong(&format!("{name}, arm {}: {why}", arm.name)))?;
+    }
+    Ok(Kind { name, settings })
 }
 
 fn hogs(item: &Item<'_>, arms: &[Arm]) -> Result<Vec<u32>, Fault> {
@@ -366,13 +434,14 @@ fn mark(item: &Item<'_>, arms: &[Arm]) -> Result<Marks, Fault> {
     }
 }
 
-fn panel(item: &Item<'_>) -> Result<PanelPlan, Fault> {
+fn panel(item: &Item<'_>, kinds: &[Kind]) -> Result<PanelPlan, Fault> {
     let mut plan = PanelPlan {
         title: String::new(),
         shows: Shows::Value(String::new()),
         unit: String::new(),
         digits: 0,
         note: None,
+        kind: None,
     };
     for (key, span, entry) in item.entries()? {
         match key {
@@ -382,8 +451,16 @@ fn panel(item: &Item<'_>) -> Result<PanelPlan, Fault> {
             "unit" => plan.unit = entry.string()?.to_owned(),
             "digits" => plan.digits = entry.whole(0..=9)? as u8,
             "note" => plan.note = Some(entry.string()?.to_owned()),
+            "kind" => {
+                let name = entry.string()?;
+                let names: Vec<&str> = kinds.iter().map(|kind| kind.name.as_str()).collect();
+                if !names.contains(&name) {
+                    return Err(entry.wrong(&format!("{name}: no such kind; {}", choose(name, &names))));
+                }
+                plan.kind = Some(name.to_owned());
+            }
             _ => {
-                let names = ["title", "value", "series", "unit", "digits", "note"];
+                let names = ["title", "value", "series", "unit", "digits", "note", "kind"];
                 return Err(unknown(item, key, &span, &names));
             }
         }

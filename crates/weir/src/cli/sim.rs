@@ -48,6 +48,12 @@ pub struct SimRunArgs {
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     pub arms: Option<Vec<String>>,
 
+    /// Kinds of load of an experiment that has several, with commas [all]
+    ///
+    /// weir sim run innocents --kind hung,fragments
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    pub kind: Option<Vec<String>>,
+
     /// Another value of a setting, in all arms; may be repeated
     ///
     /// weir sim run quota --set ring=64 --set "wire=6.72us"

@@ -64,10 +64,24 @@ const LAB: [(&str, Answer); 25] = [
     ("fairness", Answer::Nearest("a host of today with several inputs", "fairness")),
     ("no-harm", Answer::Nearest("TCP on a host of today", "modern-burst")),
     ("control-traffic", Answer::Nearest("classes of traffic", "hung-consumer")),
-    ("innocents", Answer::Nearest("every kind of flood in one run", "innocents")),
+    (
+        "innocents",
+        Answer::Runs(Simulated {
+            scenario: "innocents",
+            hogs: [&[0], &[0]],
+            quick: &["stock-timer", "stock-irq", "weir"],
+        }),
+    ),
     ("syn-flood", Answer::Nearest("a flood over TCP", "hung-consumer")),
     ("fair-sources", Answer::Nearest("several senders to one socket", "fairness")),
-    ("many-consumers", Answer::Nearest("a host with many programs", "hung-consumer")),
+    (
+        "many-consumers",
+        Answer::Runs(Simulated {
+            scenario: "many-consumers",
+            hogs: [&[0], &[0]],
+            quick: &["stock-timer", "weir"],
+        }),
+    ),
     ("small-buffers", Answer::Nearest("a receive buffer on a host of today", "socket-buffer")),
     ("capture", Answer::Nearest("a capture", "hung-consumer")),
     ("containers", Answer::Nearest("a container", "hung-consumer")),
@@ -96,15 +110,23 @@ const LAB: [(&str, Answer); 25] = [
 /// Rates of a quick run, in percent of 1 x, and the wire's maximum.
 const QUICK_PERCENT: [u64; 5] = [50, 100, 200, 400, 1000];
 const QUICK_MOST: u64 = 12_000_000;
+/// Of a quick run of rates that are no multiples, packets/s.
+const QUICK_RATE: u64 = 1_000_000;
 
 /// Fewer rates, or the first, the middle and the last value of another setting.
 fn shorten(scenario: &mut Scenario) {
+    // As the lab: one rate, and the first and the third kind.
+    if !scenario.kinds.is_empty() {
+        let mut index = 0..;
+        scenario.kinds.retain(|_| index.next().is_some_and(|index| [0, 2].contains(&index)));
+    }
     match (&mut scenario.sweep, scenario.one_x) {
+        (Sweep::Offered(rates), None) if rates.contains(&QUICK_RATE) => *rates = vec![QUICK_RATE],
+        (Sweep::Offered(_), None) => {}
         (Sweep::Offered(rates), Some(one_x)) => {
             *rates = QUICK_PERCENT.iter().map(|percent| one_x * percent / 100).collect();
             rates.push(QUICK_MOST);
         }
-        (Sweep::Offered(_), None) => {}
         (Sweep::Setting { values, .. }, _) => {
             let kept = [0, values.len() / 2, values.len().saturating_sub(1)];
             let mut index = 0..;
@@ -142,6 +164,7 @@ pub fn as_lab(args: &LabRunArgs) -> anyhow::Result<ExitCode> {
     let args = SimRunArgs {
         name: name.clone(),
         arms,
+        kind: None,
         set: Vec::new(),
         seed: args.seed,
         jobs: None,

@@ -10,8 +10,6 @@ use policy::gate::{self, LISTED_MOST, Port, Refusal, TRICKLE, UNTIL_BOUND, Watch
 use policy::poller::Turned;
 use policy::switch::Mode;
 
-/// Source ports of a flood.
-const FLOWS: usize = 64;
 /// The one local address.
 const ADDRESS: u32 = 1;
 /// Of the hash of senders.
@@ -87,8 +85,8 @@ pub struct Gate {
 }
 
 impl Gate {
-    /// For so many consumers; nothing is known.
-    pub fn new(consumers: usize) -> Self {
+    /// For so many consumers, and flows of a flood; nothing is known.
+    pub fn new(consumers: usize, flows: u32) -> Self {
         Self {
             mode: Mode::Interrupt,
             feeds: false,
@@ -105,7 +103,7 @@ impl Gate {
             listed: 0,
             list_at: 0,
             port: Port::default(),
-            refusals: vec![Refusal::default(); FLOWS + 1],
+            refusals: vec![Refusal::default(); flows as usize + 1],
         }
     }
 
@@ -137,8 +135,20 @@ impl Gate {
         }
     }
 
-    fn flow(packet: &Packet) -> usize {
-        packet.id as usize % FLOWS
+    /// Flows, whose places are followed by that of the foreign address.
+    fn flows(&self) -> usize {
+        self.refusals.len() - 1
+    }
+
+    fn flow(&self, packet: &Packet) -> usize {
+        packet.id as usize % self.flows()
+    }
+
+    /// Whether the connection table has a place for the packet's flow: `places` flows, spread among all, have one.
+    fn has_place(&self, packet: &Packet, places: u32) -> bool {
+        // A prime larger than any number of flows: each keeps a number of its own.
+        const SPREAD: u64 = 2_654_435_761;
+        self.flow(packet) as u64 * SPREAD % (self.flows() as u64) < u64::from(places)
     }
 
     /// The kernel has dropped a packet that nobody takes.
@@ -146,13 +156,15 @@ impl Gate {
         if !self.attached {
             return;
         }
-        let (now, flow) = (tick(now), Self::flow(packet));
+        let (now, flow, foreign) = (tick(now), self.flow(packet), self.flows());
         match flood {
             Flood::ClosedPort | Flood::SynClosed => {
                 self.port.dropped(ADDRESS, false, self.listed, now, LISTED_MOST);
             }
-            Flood::Firewall => self.refusals[flow].refuse(flow as u32 + 1, now, UNTIL_BOUND),
-            Flood::OtherHost => self.refusals[FLOWS].refuse(1, now, UNTIL_BOUND),
+            Flood::Firewall | Flood::Connections => {
+                self.refusals[flow].refuse(flow as u32 + 1, now, UNTIL_BOUND);
+            }
+            Flood::OtherHost => self.refusals[foreign].refuse(1, now, UNTIL_BOUND),
             _ => {}
         }
     }
@@ -162,11 +174,11 @@ impl Gate {
         if !self.attached {
             return false;
         }
-        let (now, flow) = (tick(now), Self::flow(packet));
+        let (now, flow) = (tick(now), self.flow(packet));
         let (place, mark) = match flood {
             Flood::ClosedPort | Flood::SynClosed => return self.port.nobodys(ADDRESS, now, UNTIL_BOUND),
-            Flood::Firewall => (flow, flow as u32 + 1),
-            Flood::OtherHost => (FLOWS, 1),
+            Flood::Firewall | Flood::Connections => (flow, flow as u32 + 1),
+            Flood::OtherHost => (self.flows(), 1),
             _ => return false,
         };
         let is = self.refusals[place].is_refused(mark, 0, now, UNTIL_BOUND);
@@ -232,12 +244,23 @@ impl State {
         (packet.flow % Self::sockets(&self.s)) as usize
     }
 
+    /// The flow of what the host forwards beside its programs: the one after all others.
+    pub(super) fn transit(s: &Settings) -> u32 {
+        Self::sockets(s) * s.senders
+    }
+
+    /// True if the host forwards the packet.
+    pub(super) fn is_transit(&self, packet: &Packet) -> bool {
+        self.consumers.is_empty() || packet.flow == Self::transit(&self.s)
+    }
+
     fn aim(&self, packet: &Packet) -> Aim {
         let consumer = self.consumer(packet);
         match self.s.flood {
-            _ if self.consumers.is_empty() => Aim::Transit,
+            _ if self.is_transit(packet) => Aim::Transit,
             flood if consumer == 0 && flood.is_nobodys() => Aim::Nobody,
             Flood::Fragments if consumer == 0 => Aim::Fragment,
+            Flood::Connections if consumer == 0 && !self.gate.has_place(packet, self.s.places) => Aim::Nobody,
             _ => Aim::Consumer(consumer),
         }
     }

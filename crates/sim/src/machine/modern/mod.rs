@@ -60,6 +60,9 @@ impl Design for Modern {
                 "servers are asked beside a flood of programs; set workload = udp, protected = 0".into()
             );
         }
+        if self.transit > 0 && self.workload == Workload::Router {
+            return Err("a router forwards all; set workload = udp, or transit = 0".into());
+        }
         if self.senders > 1 && self.workload == Workload::Router {
             return Err("a router tells no senders apart; set senders = 1".into());
         }

@@ -203,7 +203,8 @@ impl State {
             self.weir.tick_at = now + TICK;
             let traffic = Traffic { cpu: CPU as u32, packets: u64::from(self.touched) };
             // A router passes all on.
-            let here = (self.s.workload == Workload::Router).then_some(0);
+            let forwards = self.s.workload == Workload::Router || self.s.transit > 0;
+            let here = forwards.then_some(self.here);
             self.weir.dispatch.tick(now, |_| traffic, here);
             if self.gate.mode == Mode::Shed && self.weir.dispatch.gate_is_over(now, SOURCE, self.gate.shed) {
                 self.weir.dispatch.calmed(now, SOURCE);

@@ -35,6 +35,8 @@ pub struct Window {
     asked: Vec<u64>,
     in_time: Vec<u64>,
     waits: Option<Histogram<u64>>,
+    /// Packets to forward that came in the window, and those of them that were forwarded at any time.
+    transit: (u64, u64),
     /// What others than the first sender sent to the first program, and what of it was read.
     quiet: (u64, u64),
     /// Of those that begin a burst.
@@ -101,6 +103,17 @@ impl Window {
         self.accounts = std::array::from_fn(|index| accounts[index] - self.before[index]);
         let read = consumers.iter().zip(&self.read_before);
         self.read = read.map(|(consumer, before)| consumer.read - before).collect();
+    }
+
+    /// A packet to forward arrived.
+    pub fn in_transit(&mut self) {
+        self.transit.0 += u64::from(self.open);
+    }
+
+    /// One that was born then was forwarded.
+    pub fn forwarded(&mut self, born: Nanos) {
+        let begun = self.open || self.length > 0;
+        self.transit.1 += u64::from(begun && born >= self.from && born < self.from + self.until);
     }
 
     /// A packet arrived.
@@ -229,6 +242,9 @@ impl Window {
                 values.insert("answer_p50_us", waits.p50);
                 values.insert("answer_p99_us", waits.p99);
             }
+        }
+        if self.transit.0 > 0 {
+            values.insert("forwarded_percent", 100.0 * self.transit.1 as f64 / self.transit.0 as f64);
         }
         if settings.protected > 0 {
             values.insert("protected_percent", percent(programs, programs + 1));

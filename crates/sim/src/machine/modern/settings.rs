@@ -48,6 +48,8 @@ choice! {
         Fragments = "fragments",
         /// A port that a firewall refuses.
         Firewall = "firewall",
+        /// A program that reads, by connections without end: those for which the connection table has no place are refused.
+        Connections = "connections",
         /// Three programs: of 20 packets one is for one that is stopped, and one for one that is slow.
         Mixed = "mixed",
     }
@@ -89,8 +91,14 @@ settings! {
         answer: Time = Time(1_450), ANY_TIME;
         /// questions of the last part of the window do not count: they may be answered after the flood
         tail: Time = Time(0), ANY_TIME;
+        /// packets/s among those offered that the host forwards; 0: none
+        transit: u32 = 0, (0..=1_000_000);
         /// what the slow program of a mixed flood needs for a packet
         slow: Time = Time(200_000), ANY_TIME;
+        /// flows of a flood that the host tells apart
+        flows: u32 = 64, (1..=131_072);
+        /// connections of a flood of connections for which the connection table has places
+        places: u32 = 0, (0..=131_072);
         /// addresses that send the flood
         senders: u32 = 1, (1..=1000);
         /// share of the flood that the first of them sends beside its turn

@@ -122,6 +122,10 @@ pub(super) struct State {
     tick_due: bool,
     /// Every so many packets one is a question; 0: none.
     every: u64,
+    /// Every so many packets one is forwarded; 0: none.
+    transit_every: u64,
+    /// Packets that went up and were not forwarded.
+    pub here: u64,
     /// Packets, those of the flood, and questions so far.
     arrived: u64,
     floods: u64,
@@ -150,10 +154,10 @@ impl State {
         let soft = Softirq::new(&mut cpu, &s);
         let sockets = Self::sockets(&s);
         let weir = Weir::new(&mut cpu, &s, sockets as usize);
-        let gate = Gate::new(sockets as usize);
+        let gate = Gate::new(sockets as usize, s.flows);
         let count = if s.workload == Workload::Udp { sockets } else { 0 };
         let burst = u64::from(host.pattern.burst_at(input.offered));
-        let every = every(input.offered, s.asked, burst);
+        let [every, transit_every] = [s.asked, s.transit].map(|among| every(input.offered, among, burst));
         let consumers: Vec<Consumer> = (0..count)
             .map(|_| Consumer {
                 queue: VecDeque::new(),
@@ -176,7 +180,7 @@ impl State {
             sleep: agenda.timer(Event::Sleep),
             agenda,
             cpu,
-            ledger: Ledger::new(place::NAMES, input.strict, Some((sockets * s.senders) as usize)),
+            ledger: Ledger::new(place::NAMES, input.strict, Some(Self::transit(&s) as usize + 1)),
             source: host.source(input.offered, rng),
             flows: Rng::stream(input.seed, "flows", 0),
             ring: VecDeque::with_capacity(s.ring as usize),
@@ -196,6 +200,8 @@ impl State {
             loading: true,
             tick_due: false,
             every,
+            transit_every,
+            here: 0,
             arrived: 0,
             floods: 0,
             questions: 0,
@@ -315,6 +321,9 @@ impl State {
             self.questions += 1;
             return u64::from(self.first_server()) + self.questions % u64::from(self.s.servers);
         }
+        if self.transit_every > 0 && self.arrived.is_multiple_of(self.transit_every) {
+            return Self::transit(&self.s).into();
+        }
         self.floods += 1;
         let senders = u64::from(self.s.senders);
         let sender = match senders {
@@ -348,7 +357,7 @@ impl State {
 
     /// True if a class protects this packet: it is for the program behind the others.
     pub(super) fn is_protected(&self, packet: &Packet) -> bool {
-        self.s.protected > 0 && self.consumer(packet) == self.s.consumers as usize
+        self.s.protected > 0 && !self.is_transit(packet) && self.consumer(packet) == self.s.consumers as usize
     }
 
     fn protected_arrives(&mut self, now: Nanos) {
@@ -371,7 +380,11 @@ impl State {
         let flow = self.flow();
         let is_first = self.source.is_first();
         let packet = self.ledger.offer(now, flow as u32, if is_first { FIRST } else { 0 });
-        self.window.offered(flow % u64::from(Self::sockets(&self.s)), packet.flow, now);
+        if flow == u64::from(Self::transit(&self.s)) {
+            self.window.in_transit();
+        } else {
+            self.window.offered(flow % u64::from(Self::sockets(&self.s)), packet.flow, now);
+        }
         if is_first || self.bulk == self.s.bulk {
             (self.bulk, self.refused) = (0, false);
         }
@@ -430,8 +443,8 @@ impl State {
     }
 
     /// What the next packet costs the CPU that polls.
-    pub(super) fn packet_cost(&mut self) -> Nanos {
-        let cost = if self.s.workload == Workload::Router { self.s.forward.0 } else { self.s.deliver.0 };
+    pub(super) fn packet_cost(&mut self, packet: &Packet) -> Nanos {
+        let cost = if self.is_transit(packet) { self.s.forward.0 } else { self.s.deliver.0 };
         cost + self.contention()
     }
 
@@ -448,7 +461,7 @@ impl State {
         let cost = if self.is_nobodys(packet) {
             self.s.refuse.0.max(1) + self.contention()
         } else {
-            self.packet_cost()
+            self.packet_cost(packet)
         };
         let judge = if self.gate.mode == policy::switch::Mode::Interrupt { 0 } else { self.s.judge.0 };
         cost + judge
@@ -467,11 +480,16 @@ impl State {
     /// A packet has come up from the ring; true if a full socket refused it.
     pub(super) fn hand_up(&mut self, now: Nanos, mut packet: Packet) -> bool {
         self.touched = self.touched.wrapping_add(1);
-        if self.s.workload == Workload::Router {
+        if self.is_transit(&packet) {
             self.ledger.deliver(now, &packet);
-            self.window.delivered(now, &packet, self.loading);
+            if self.s.workload == Workload::Router {
+                self.window.delivered(now, &packet, self.loading);
+            } else {
+                self.window.forwarded(packet.born);
+            }
             return false;
         }
+        self.here += 1;
         if self.is_nobodys(&packet) {
             self.ledger.drop(&packet, place::NOBODY);
             self.gate.dropped(now, self.s.flood, &packet);
