@@ -26,7 +26,8 @@ use testkit::frames::Random;
 
 const HOST: (Ipv4Addr, Ipv6Addr) = (Ipv4Addr::new(198, 18, 9, 1), Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 1));
 /// Whom the firewall refuses.
-const REFUSED: (Ipv4Addr, Ipv6Addr) = (Ipv4Addr::new(198, 18, 9, 66), Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 0x66));
+const REFUSED: (Ipv4Addr, Ipv6Addr) =
+    (Ipv4Addr::new(198, 18, 9, 66), Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 0x66));
 const XDP_DROP: u32 = 1;
 /// Most frames of a poll, as of a driver's.
 const POLL: usize = 64;
@@ -322,7 +323,8 @@ fn judge(host: &NetNs, wire: OwnedFd, wanted: u64) {
                 _ => {}
             }
             // Sockets that are nearly full are compared to the packet: there all packets take the same.
-            let mixed = !matches!(what, For::Server(n) | For::Protected(n) if bed.servers[n].reads == Reads::Some);
+            let mixed =
+                !matches!(what, For::Server(n) | For::Protected(n) if bed.servers[n].reads == Reads::Some);
             let payload = vec![0; if mixed { 18 + random.below(1380) } else { 18 }];
             let frame = frame(source, target, Behind::Udp(&payload));
             let socket = matches!(what, For::Server(_) | For::Protected(_)).then(|| &bed.servers[n].socket);

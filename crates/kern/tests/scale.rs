@@ -17,7 +17,6 @@ use kern::guard::{Gauges, Nobody, Rx, Taker, list_ports, mode};
 use nix::sched::{CloneFlags, unshare};
 use nix::sys::resource::{Resource, getrlimit};
 use nix::sys::socket::{setsockopt, sockopt};
-use nix::time::{ClockId, clock_gettime};
 use policy::classes::Table;
 use policy::gate::UNTIL_BOUND;
 use testkit::NetNs;
@@ -45,11 +44,6 @@ fn local(port: u16) -> SocketAddr {
     (Ipv4Addr::LOCALHOST, port).into()
 }
 
-/// CPU time of the calling thread.
-fn cpu_time() -> Duration {
-    clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).unwrap().into()
-}
-
 /// Programs that judge what comes by interface `guarded` of the caller's namespace as that of source 0, which is polled.
 fn judge(guarded: u32) -> (Gauges, Rx) {
     let cpus = kern::cpus::online().unwrap().iter().max().unwrap() + 1;
@@ -69,14 +63,26 @@ fn judge(guarded: u32) -> (Gauges, Rx) {
 fn watch(gauges: &mut Gauges, on: bool) {
     let root = kern::cgroups::root();
     let answer = gauges.watch_nobody(on, root.as_ref().map(AsFd::as_fd));
-    assert_eq!(answer, if on { Nobody::UntilBound } else { Nobody::Off }, "the tests run at the root of all cgroups");
+    assert_eq!(
+        answer,
+        if on { Nobody::UntilBound } else { Nobody::Off },
+        "the tests run at the root of all cgroups"
+    );
 }
 
-/// Lists the ports of UDP or of TCP: CPU time that it took.
+/// Lists the ports of UDP or of TCP; the time it took. Not the thread's CPU time: time that a hypervisor takes is subtracted from that,
+/// too much at once.
 fn list(gauges: &Gauges, tcp: bool) -> Duration {
-    let (begun, from) = (now(), cpu_time());
+    let (begun, from) = (now(), Instant::now());
     assert!(list_ports(&gauges.views, tcp, begun, || true).unwrap());
-    cpu_time() - from
+    from.elapsed()
+}
+
+/// Time of a look at the sockets of so many ports, as the guard looks once a second whether its consumers are still there.
+fn look(ports: u16) -> Duration {
+    let (ports, from) = ((0..ports).map(|n| FULL + n).collect(), Instant::now());
+    assert!(!kern::raw::udp_at(&ports).unwrap().is_empty());
+    from.elapsed()
 }
 
 /// Does `work` while `count` more UDP sockets are open in the namespace, on two addresses of the loopback. They are held by threads
@@ -128,12 +134,22 @@ struct Costs {
     shared: Duration,
     udp_list: Duration,
     tcp_list: Duration,
+    one_port: Duration,
+    many_ports: Duration,
 }
 
 impl Costs {
     const NONE: Costs = {
         let most = Duration::MAX;
-        Costs { full: most, nobody: most, shared: most, udp_list: most, tcp_list: most }
+        Costs {
+            full: most,
+            nobody: most,
+            shared: most,
+            udp_list: most,
+            tcp_list: most,
+            one_port: most,
+            many_ports: most,
+        }
     };
 
     fn least(self, other: Costs) -> Costs {
@@ -143,6 +159,8 @@ impl Costs {
             shared: self.shared.min(other.shared),
             udp_list: self.udp_list.min(other.udp_list),
             tcp_list: self.tcp_list.min(other.tcp_list),
+            one_port: self.one_port.min(other.one_port),
+            many_ports: self.many_ports.min(other.many_ports),
         }
     }
 }
@@ -198,6 +216,8 @@ fn the_decision_costs_the_same_beside_65536_sockets_root() {
                 shared: cost(&gauges, &rx, &to_shared, false, || ()),
                 udp_list,
                 tcp_list,
+                one_port: (0..2).map(|_| look(1)).min().unwrap(),
+                many_ports: (0..2).map(|_| look(64)).min().unwrap(),
             }
         };
         let mut least = [Costs::NONE; 4];
@@ -222,6 +242,9 @@ fn the_decision_costs_the_same_beside_65536_sockets_root() {
             }
         }
         assert!(least[3].nobody < Duration::from_micros(2), "nothing was measured: {least:?}");
+        // A list whose cost grows with the square takes seconds here.
+        assert!(least[3].udp_list < Duration::from_millis(400), "{:?}", least[3]);
+        assert!(least[3].one_port.max(least[3].many_ports) < Duration::from_millis(400), "{:?}", least[3]);
         Ok::<_, String>(())
     });
     if let Err(why) = outcome {
@@ -306,11 +329,9 @@ fn millions_of_random_flows_take_no_memory_root() {
     let wire_end = wire.run(|| packets("out0"));
     host.run(|| {
         let (gauges, rx) = judge(kern::netns::index_of("in0").unwrap());
-        let rx = rx.of(kern::netns::index_of("in0").unwrap());
         let _server = UdpSocket::bind((Ipv6Addr::UNSPECIFIED, FULL)).unwrap();
         let to_full = frame((Ipv4Addr::new(198, 18, 9, 2), 4000).into(), (HOST.0, FULL).into(), Behind::Udp(&[0; 18]));
         Found::new(&gauges).track(&gauges, FULL, 0, || assert!(send(&wire_end, &to_full)));
-        rx.hold().unwrap();
         list(&gauges, false);
         list(&gauges, true);
         let gate = || {
@@ -327,8 +348,13 @@ fn millions_of_random_flows_take_no_memory_root() {
             if n == frames / 10 {
                 before = Some((maps(), resident()));
             }
-            refused += u64::from(!send(&wire_end, &random_frame(&mut random)));
             gauges.views.source_stats[0].polls.fetch_add(1, Relaxed);
+            // Each is judged; one of a few arrives too, and teaches what the kernel says of it.
+            let frame = random_frame(&mut random);
+            rx.run(&frame, 1).unwrap();
+            if n % 4 == 0 {
+                refused += u64::from(!send(&wire_end, &frame));
+            }
         }
         let took = from.elapsed();
         let ((total, kinds), resident_before) = before.unwrap();
@@ -346,7 +372,7 @@ fn millions_of_random_flows_take_no_memory_root() {
         assert!(resident_after <= resident_before + 512, "the process has grown");
         assert!(total <= MAPS_MAX, "{total} bytes: more than docs/gate.md says");
         assert!(seen >= frames / 10 * 9 && shed > frames / 20, "the frames were not judged");
-        assert!(ports > 40_000 && flows > frames / 20, "nothing was learnt");
+        assert!(ports > 40_000 && flows > frames / 100, "nothing was learnt");
     });
 }
 
@@ -357,8 +383,7 @@ const MAPS_MAX: u64 = 10 << 20;
 const BLOCK: u32 = 500;
 const BLOCKS: usize = 20;
 
-/// Cannot flake: the CPU time of the thread counts, of the best of many blocks taken in turns, and the bound is a hundred times what
-/// is expected.
+/// Cannot flake: the best of many short blocks counts, taken in turns, and the bound is fifty times what is expected.
 #[test]
 fn a_bind_costs_little_more_beside_the_gate_root() {
     if !testkit::root_or_skip("a_bind_costs_little_more_beside_the_gate_root") {
@@ -370,9 +395,9 @@ fn a_bind_costs_little_more_beside_the_gate_root() {
     ns.run(|| {
         let (mut gauges, _rx) = judge(1);
         let block = || {
-            let from = cpu_time();
+            let from = Instant::now();
             (0..BLOCK).for_each(|_| drop(UdpSocket::bind(local(0)).unwrap()));
-            (cpu_time() - from) / BLOCK
+            from.elapsed() / BLOCK
         };
         let mut least = [Duration::MAX; 2];
         for _ in 0..BLOCKS {
@@ -384,6 +409,9 @@ fn a_bind_costs_little_more_beside_the_gate_root() {
         let [alone, beside] = least;
         let (each, lists) = (beside.saturating_sub(alone), [false, true].map(|tcp| list(&gauges, tcp)));
         println!("a socket opened, bound and closed: {alone:?}, beside the gate {beside:?}; lists {lists:?}");
-        assert!(each * 1000 <= Duration::from_millis(10), "1000 binds a second cost more than 1 % of a CPU: {each:?} each");
+        assert!(
+            each * 1000 <= Duration::from_millis(10),
+            "1000 binds a second cost more than 1 % of a CPU: {each:?} each"
+        );
     });
 }

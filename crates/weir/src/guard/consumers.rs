@@ -210,7 +210,7 @@ impl Consumers {
             seen_overflows: 0,
         });
         let alone = match behind {
-            None => kern::proc::udp_sockets(Some(port)).is_ok_and(|sockets| sockets.len() == 1),
+            None => kern::raw::udp_at(&[port].into()).is_ok_and(|sockets| sockets.len() == 1),
             Some(behind) => {
                 self.spaces.begin();
                 let sockets = self.spaces.udp_sockets(behind.netns, port, now);
@@ -307,6 +307,9 @@ impl Consumers {
             true => kern::proc::filter_queues().iter().map(|q| q.port).collect(),
             false => Vec::new(),
         };
+        let own = self.slots.iter().flatten().filter(|c| c.filter.is_none() && c.behind.is_none());
+        // One look for all of them: a host may have tens of thousands of sockets.
+        let here = kern::raw::udp_at(&own.map(|c| c.port).collect()).ok();
         for (slot, entry) in self.slots.iter_mut().enumerate() {
             let Some(consumer) = entry else { continue };
             let stat = &gauges.views.consumer_stats[slot];
@@ -332,12 +335,13 @@ impl Consumers {
                     // Without a list BPF tells, or quiet.
                     sockets.is_some_and(|s| !s.iter().any(|s| s.inode == consumer.inode))
                 }
-                (None, None) => kern::proc::udp_sockets(Some(consumer.port)).is_ok_and(|sockets| {
-                    let alone = sockets.len() == 1;
+                (None, None) => here.as_ref().is_some_and(|all| {
+                    let sockets = || all.iter().filter(|s| s.local.port() == consumer.port);
+                    let alone = sockets().count() == 1;
                     if std::mem::replace(&mut consumer.alone, alone) != alone {
                         ports.push(consumer.port);
                     }
-                    !sockets.iter().any(|s| s.inode == consumer.inode)
+                    !sockets().any(|s| s.inode == consumer.inode)
                 }),
             };
             // A filter is found by its queue, not by an overflow, so quiet says nothing about it.

@@ -102,7 +102,9 @@ fn counters(status: &Value) -> BTreeMap<String, u64> {
     let source = &sources(status)[0]["total"];
     let interface = &status["interfaces"][0]["drops_total"];
     let mut all = BTreeMap::new();
-    for (prefix, object) in [("", source), ("class ", &source["classes"]), ("shed ", &source["shed"]), ("drop ", interface)] {
+    for (prefix, object) in
+        [("", source), ("class ", &source["classes"]), ("shed ", &source["shed"]), ("drop ", interface)]
+    {
         let numbers = object.as_object().unwrap_or_else(|| panic!("{status:#}"));
         all.extend(numbers.iter().filter_map(|(name, n)| Some((format!("{prefix}{name}"), n.as_u64()?))));
     }
@@ -122,7 +124,10 @@ fn check(status: &Value, before: &BTreeMap<String, u64>) -> BTreeMap<String, u64
     assert_eq!(shed[2], 0, "a protected frame was shed: {status:#}");
     // They are read one after the other while packets arrive: later ones may be ahead.
     let ahead = |less: u64, more: u64| less <= more + more / 100 + 100_000;
-    assert!(ahead(shed.iter().sum(), of("drop shed")) && ahead(of("drop shed"), shed.iter().sum()), "{status:#}");
+    assert!(
+        ahead(shed.iter().sum(), of("drop shed")) && ahead(of("drop shed"), shed.iter().sum()),
+        "{status:#}"
+    );
     assert!(ahead(of("nobody") + of("syns") + of("over_share"), of("drop shed")), "{status:#}");
     assert!(status["consumers"].as_array().unwrap().len() <= 64, "{status:#}");
     now
@@ -136,7 +141,12 @@ fn consumers(status: &Value) -> Vec<String> {
 
 /// What guard and keeper have used of a CPU while `work` was done.
 fn used(guard: &Guard, work: impl FnOnce()) -> f64 {
-    let cpu = || [guard.pid(), guard.keeper()].map(|pid| tasks::process_cpu_ns(pid as i32).unwrap()).iter().sum::<u64>();
+    let cpu = || {
+        [guard.pid(), guard.keeper()]
+            .map(|pid| tasks::process_cpu_ns(pid as i32).unwrap())
+            .iter()
+            .sum::<u64>()
+    };
     let (from, begin) = (cpu(), Instant::now());
     work();
     (cpu() - from) as f64 / begin.elapsed().as_nanos() as f64
@@ -156,13 +166,18 @@ fn churn(world: &World, options: &[&str]) {
     let idle = used(&guard, || std::thread::sleep(ms(700)));
     let churn = Churn::start(world, Random::from(seed));
     let busy = used(&guard, || std::thread::sleep(ms(700)));
-    println!("{options:?}: the guard takes {:.3} % of a CPU, {:.3} % beside {PER_SECOND} binds a second", idle * 100.0, busy * 100.0);
+    println!(
+        "{options:?}: the guard takes {:.3} % of a CPU, {:.3} % beside {PER_SECOND} binds a second",
+        idle * 100.0,
+        busy * 100.0
+    );
     assert!(busy - idle <= CHURN_COST, "{:.4} of a CPU", busy - idle);
 
     let mut to = vec![(0, PORT), (0, HUNG), (0, CLOSED)];
     to.extend((0..CHURN_FLOODED).map(|n| (0, CHURNED + n)));
     // A quarter for each of the first three, the rest for those that come and go.
-    let schedule: Vec<u8> = (0..64u8).map(|n| if n % 4 < 3 { n % 4 } else { 3 + n / 4 % CHURN_FLOODED as u8 }).collect();
+    let schedule: Vec<u8> =
+        (0..64u8).map(|n| if n % 4 < 3 { n % 4 } else { 3 + n / 4 % CHURN_FLOODED as u8 }).collect();
     let load = world.send(&to, &schedule, &[(length + ms(600_000), RATE)]);
     let resident = || [resident_kib(guard.pid()), resident_kib(guard.keeper())];
     let (begin, mut last, mut flat) = (Instant::now(), BTreeMap::new(), None);
@@ -183,7 +198,12 @@ fn churn(world: &World, options: &[&str]) {
         }
         if told.elapsed() > Duration::from_secs(15) {
             told = Instant::now();
-            println!("{:.0} s: resident {:?} KiB, {} sockets", begin.elapsed().as_secs_f64(), resident(), churn.opened());
+            println!(
+                "{:.0} s: resident {:?} KiB, {} sockets",
+                begin.elapsed().as_secs_f64(),
+                resident(),
+                churn.opened()
+            );
         }
     }
     let (flat, opened) = (flat.unwrap(), churn.opened());
