@@ -66,7 +66,8 @@ impl Churn {
                         open.pop_front();
                     }
                     // Half of them at a port that is flooded; some are taken.
-                    let port = CHURNED + below(if below(2) == 0 { CHURN_FLOODED } else { CHURN_PORTS });
+                    let among = [CHURN_FLOODED, CHURN_PORTS][usize::from(below(2))];
+                    let port = CHURNED + below(among);
                     let at: SocketAddr = (Ipv4Addr::UNSPECIFIED, port).into();
                     let socket = match below(8) {
                         0 => TcpListener::bind(at).map(Open::_Tcp),
