@@ -5,8 +5,9 @@
 //! Why it cannot flake: no rate is asserted. Memory is compared after a time in which everything has happened before, and what must
 //! be forgotten is waited for.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, UdpSocket};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
@@ -37,12 +38,6 @@ const GROWTH_KIB: u64 = 1024;
 /// Of a CPU that opening and binding sockets may cost the guard.
 const CHURN_COST: f64 = 0.01;
 
-/// What is open until it is closed.
-enum Open {
-    _Udp(UdpSocket),
-    _Tcp(TcpListener),
-}
-
 /// Sockets on random ports of the host, until dropped.
 struct Churn {
     stop: Arc<AtomicBool>,
@@ -70,11 +65,11 @@ impl Churn {
                     let port = CHURNED + below(among);
                     let at: SocketAddr = (Ipv4Addr::UNSPECIFIED, port).into();
                     let socket = match below(8) {
-                        0 => TcpListener::bind(at).map(Open::_Tcp),
+                        0 => TcpListener::bind(at).map(OwnedFd::from),
                         _ => UdpSocket::bind(at).map(|socket| {
                             // Full after a few packets.
                             setsockopt(&socket, RcvBuf, &1).unwrap();
-                            Open::_Udp(socket)
+                            OwnedFd::from(socket)
                         }),
                     };
                     open.extend(socket.ok());
@@ -163,17 +158,21 @@ fn churn(world: &World, options: &[&str]) {
     let guard = world.guard(options);
     let seed = Random::seed();
 
-    // Nothing arrives yet: what binds alone cost the guard.
-    let idle = used(&guard, || std::thread::sleep(ms(700)));
-    let churn = Churn::start(world, Random::from(seed));
-    let busy = used(&guard, || std::thread::sleep(ms(700)));
+    // Nothing arrives yet: what binds alone cost the guard. The least of three, taken in turns: it has just started.
+    let mut least = [f64::MAX; 2];
+    for _ in 0..3 {
+        least[0] = used(&guard, || std::thread::sleep(ms(200))).min(least[0]);
+        let _churn = Churn::start(world, Random::from(seed));
+        least[1] = used(&guard, || std::thread::sleep(ms(200))).min(least[1]);
+    }
+    let percent = least.map(|share| 100.0 * share);
     println!(
-        "{options:?}: the guard takes {:.3} % of a CPU, {:.3} % beside {PER_SECOND} binds a second",
-        idle * 100.0,
-        busy * 100.0
+        "{options:?}: the guard takes {:.3} % of a CPU, beside {PER_SECOND} binds a second {:.3} %",
+        percent[0], percent[1]
     );
-    assert!(busy - idle <= CHURN_COST, "{:.4} of a CPU", busy - idle);
+    assert!(least[1] - least[0] <= CHURN_COST, "{least:?} of a CPU");
 
+    let churn = Churn::start(world, Random::from(seed));
     let mut to = vec![(0, PORT), (0, HUNG), (0, CLOSED)];
     to.extend((0..CHURN_FLOODED).map(|n| (0, CHURNED + n)));
     // A quarter for each of the first three, the rest for those that come and go.
@@ -183,9 +182,12 @@ fn churn(world: &World, options: &[&str]) {
     let resident = || [resident_kib(guard.pid()), resident_kib(guard.keeper())];
     let (begin, mut last, mut flat) = (Instant::now(), BTreeMap::new(), None);
     let (mut restarted, mut told, mut most, mut restarts) = (begin, begin, [0; 2], 0);
+    let mut seen = BTreeSet::new();
     while begin.elapsed() < length {
         std::thread::sleep(ms(250));
-        last = check(&guard.ask(world), &last);
+        let status = guard.ask(world);
+        last = check(&status, &last);
+        seen.extend(consumers(&status));
         if restarted.elapsed() > ms(1000) {
             drop(reader);
             reader = start(PORT);
@@ -219,17 +221,19 @@ fn churn(world: &World, options: &[&str]) {
     let known = consumers(&status);
     println!(
         "{options:?}: {opened} sockets and {restarts} restarts in {:.0} s; resident {flat:?} KiB, at most {most:?} later; {} were \
-         refused a place, {} made room, {} untold; only {known:?} known after {took:.1?}; {} of {} shed, {} nobody's",
+         refused a place, {} made room, {} untold, {} known at times; only {known:?} known after {took:.1?}; {} of {} shed, {} nobody's",
         begin.elapsed().as_secs_f64(),
         status["consumers_refused"],
         status["consumers_evicted"],
         status["consumers_untold"],
+        seen.len(),
         last["drop shed"],
         last["class normal"],
         last["nobody"],
     );
     assert!(known.contains(&format!("udp {HUNG}")), "the one that hangs is not known: {status:#}");
     assert!((0..2).all(|i| most[i] <= flat[i] + GROWTH_KIB), "memory grows: {flat:?} to {most:?} KiB");
+    assert!(seen.len() > 2, "none of those that come and go was known: {seen:?}");
     assert!(opened >= 100 * length.as_secs(), "{opened} sockets: nothing was tried");
     assert!(last["drop shed"] > 1000 && last["nobody"] > 100, "{last:?}");
     drop(load);
@@ -239,13 +243,20 @@ fn churn(world: &World, options: &[&str]) {
     assert_eq!(world.journals(), Vec::<std::path::PathBuf>::new());
 }
 
-#[test]
-fn memory_is_flat_and_nobody_is_remembered_who_is_gone_root() {
-    if !possible("memory_is_flat_and_nobody_is_remembered_who_is_gone_root") {
+fn run(name: &str, tag: &str, options: &[&str]) {
+    if !possible(name) {
         return;
     }
     let _alone = alone();
-    let world = World::new("churn", 1);
-    churn(&world, &["--mode", "shed"]);
-    churn(&world, &[]);
+    churn(&World::new(tag, 1), options);
+}
+
+#[test]
+fn nobody_is_remembered_who_is_gone_in_mode_shed_root() {
+    run("nobody_is_remembered_who_is_gone_in_mode_shed_root", "churns", &["--mode", "shed"]);
+}
+
+#[test]
+fn nobody_is_remembered_who_is_gone_while_polled_root() {
+    run("nobody_is_remembered_who_is_gone_while_polled_root", "churnp", &[]);
 }
