@@ -1,7 +1,7 @@
 #!/bin/sh
 # Two minutes on this kernel, seconds in the simulator: collapse and cure, without and with a hog. Writes report.html
 # and report.json.
-# Exit codes are those of weir: 1 a claim falls short, 3 a privilege is missing.
+# A claim that falls short is said and is no failure of the demo: two trials each, on a machine that may have other work.
 weir=target/release/weir
 backend=kernel
 if [ "$(id -u)" != 0 ]; then
@@ -11,6 +11,11 @@ fi
 $weir lab run livelock-udp --backend $backend --quick --hogs 0,1 --json report.json --html report.html
 code=$?
 case $code in
-0 | 1) echo "look at report.html; on a real host: sudo $weir guard eth0, and Ctrl-C puts everything back" ;;
+1)
+    echo "a claim falls short here, see above: with two trials each, other work on this machine can be the reason. Run it"
+    echo "again in peace, or longer: $weir lab run livelock-udp --backend $backend"
+    ;;
+0) ;;
+*) exit $code ;;
 esac
-exit $code
+echo "look at report.html; on a real host: sudo $weir guard eth0, and Ctrl-C puts everything back"

@@ -23,6 +23,7 @@ use crate::poller::SOURCES_MAX;
 use crate::refusals::{Pause, Refusals};
 use crate::shedding::Needed;
 use crate::switch::{Mode, ModeSwitch, Timing};
+use crate::transit::{Counted, Transit};
 use crate::{MILLISECOND, Nanos};
 
 /// Full polls in a row that are evidence: 512 packets without an end, more than a burst of one ring.
@@ -97,6 +98,7 @@ pub struct Dispatch {
     /// Whether each is away from it: the CPU is offline. Two on one CPU would each count the other's time as the programs'.
     away: Vec<bool>,
     next: usize,
+    transit: Transit,
 }
 
 impl Dispatch {
@@ -108,6 +110,7 @@ impl Dispatch {
             pollers: Vec::with_capacity(cpus),
             away: Vec::with_capacity(cpus),
             next: 0,
+            transit: Transit::default(),
         }
     }
 
@@ -202,16 +205,30 @@ impl Dispatch {
         }
     }
 
-    /// A tick has passed: what a source carried before the one before it blames it for nothing.
-    pub fn tick(&mut self, traffic: impl Fn(usize) -> Traffic) {
+    /// A tick has passed: what a source carried before the one before it blames it for nothing. `here`: packets so far that the IP
+    /// layer has taken and not passed on, if this host forwards.
+    pub fn tick(&mut self, now: Nanos, traffic: impl Fn(usize) -> Traffic, here: Option<u64>) {
+        let known = (0..SOURCES_MAX).filter(|slot| self.slots[*slot].known);
+        let arrived = known.fold(0u64, |sum, slot| sum.wrapping_add(traffic(slot).packets));
+        self.transit.look(now, here.map(|here| Counted { arrived, here }));
         for (slot, state) in self.slots.iter_mut().enumerate().filter(|(_, s)| s.known) {
             state.seen = Seen { base: state.seen.next, next: traffic(slot).packets };
         }
     }
 
-    /// The polls of a source on `cpu` were full, as seen at `evidence`.
-    pub fn full(&mut self, now: Nanos, evidence: Nanos, slot: usize, cpu: usize) -> Option<Order> {
-        if self.slots.get(slot)?.bulk.is_some_and(|pause| pause.lasts(evidence)) {
+    /// The polls of a source on `cpu` were full, as seen at `evidence`. `queued`: what this host forwards may wait in a packet
+    /// filter's queue, which is what is full then.
+    pub fn full(
+        &mut self,
+        now: Nanos,
+        evidence: Nanos,
+        slot: usize,
+        cpu: usize,
+        queued: bool,
+    ) -> Option<Order> {
+        if self.slots.get(slot)?.bulk.is_some_and(|pause| pause.lasts(evidence))
+            || !queued && !self.transit.full_polls_count(now)
+        {
             return None;
         }
         self.order(now, evidence, slot, cpu, Cause::FullPolls)

@@ -19,20 +19,20 @@ fn on(cpu: u32, packets: u64) -> Traffic {
 #[test]
 fn full_polls_take_a_source_over_on_its_own_cpu() {
     let mut d = host(2);
-    let order = d.full(5 * MS, 4 * MS, 1, 1).unwrap();
+    let order = d.full(5 * MS, 4 * MS, 1, 1, false).unwrap();
     assert_eq!((order.slot, order.cpu, order.cause, order.evidence), (1, 1, Cause::FullPolls, 4 * MS));
     assert_eq!(order.switch.mode(), Mode::Poll);
-    assert!(d.full(6 * MS, 6 * MS, 1, 1).is_none(), "an order is under way");
+    assert!(d.full(6 * MS, 6 * MS, 1, 1, false).is_none(), "an order is under way");
     assert!(d.waits(0) && !d.waits(1));
 }
 
 #[test]
 fn sources_of_other_cpus_share_the_pollers() {
     let mut d = host(4);
-    let cpus: Vec<usize> = (0..4).filter_map(|slot| d.full(0, 0, slot, 3)).map(|o| o.cpu).collect();
+    let cpus: Vec<usize> = (0..4).filter_map(|slot| d.full(0, 0, slot, 3, false)).map(|o| o.cpu).collect();
     assert_eq!(cpus, [1, 0, 1, 0]);
     d.add(0, Timing::default(), Some(1));
-    assert_eq!(d.full(0, 0, 0, 0).map(|o| o.cpu), Some(1), "where RPS has its packets handled");
+    assert_eq!(d.full(0, 0, 0, 0, false).map(|o| o.cpu), Some(1), "where RPS has its packets handled");
 }
 
 #[test]
@@ -51,8 +51,8 @@ fn an_overflow_blames_those_that_carry_most_and_once() {
 fn what_came_two_ticks_ago_blames_nobody() {
     let mut d = host(2);
     let counts = |slot: usize| on(0, [1000, 0][slot]);
-    d.tick(counts);
-    d.tick(counts);
+    d.tick(0, counts, None);
+    d.tick(0, counts, None);
     assert!(d.overflows(0, 0, 0, counts, |o| panic!("{o:?}")));
 }
 
@@ -60,12 +60,12 @@ fn what_came_two_ticks_ago_blames_nobody() {
 fn bulk_tcp_fills_polls_for_a_while_without_effect() {
     let mut d = host(1);
     d.was_bulk(0, 0);
-    assert!(d.full(999 * MS, 999 * MS, 0, 0).is_none());
-    let mut switch = d.full(1000 * MS, 1000 * MS, 0, 0).unwrap().switch;
+    assert!(d.full(999 * MS, 999 * MS, 0, 0, false).is_none());
+    let mut switch = d.full(1000 * MS, 1000 * MS, 0, 0, false).unwrap().switch;
     switch.released(1000 * MS);
     d.released(0, switch);
     d.was_bulk(1000 * MS, 0);
-    assert!(d.full(2999 * MS, 2999 * MS, 0, 0).is_none(), "twice as long");
+    assert!(d.full(2999 * MS, 2999 * MS, 0, 0, false).is_none(), "twice as long");
     assert!(!d.overflows(1001 * MS, 1001 * MS, 0, |_| on(0, 100), |_| ()), "harm counts all the same");
     assert!(!d.waits(0));
 }
@@ -83,7 +83,7 @@ fn a_handle_without_an_id_falls_back_within_a_second() {
     let mut d = host(1);
     let mut tries = 0;
     for now in (0..1000).map(|ms| ms * MS) {
-        let Some(order) = d.full(now, now, 0, 0) else { continue };
+        let Some(order) = d.full(now, now, 0, 0, false) else { continue };
         tries += 1;
         if d.refused(now, 0, order.switch, Refusal::Unmarked) == Some(Fallback::Thread) {
             assert_eq!((tries, now), (5, 700 * MS));
@@ -97,7 +97,7 @@ fn a_handle_without_an_id_falls_back_within_a_second() {
 fn without_pollers_nothing_is_lost() {
     let mut d = Dispatch::new(1);
     d.add(0, Timing::default(), None);
-    assert!(d.full(0, 0, 0, 0).is_none());
+    assert!(d.full(0, 0, 0, 0, false).is_none());
     assert!(d.waits(0));
 }
 
@@ -156,7 +156,7 @@ proptest! {
                 traffic[slot] = on(slot as u32 % 3, *packets);
             }
             match step {
-                Step::Full(slot, cpu) => orders.extend(d.full(now, now, slot, cpu)),
+                Step::Full(slot, cpu) => orders.extend(d.full(now, now, slot, cpu, false)),
                 Step::Overflow(cpu) => _ = d.overflow(now, now, cpu, |s| traffic[s], |o| orders.push(o)),
                 Step::Budget(cpu) => d.over_budget(now, now, cpu, |s| traffic[s], |o| orders.push(o)),
                 Step::Companion(slot) => orders.extend(d.companion(now, slot, traffic[slot])),

@@ -26,7 +26,7 @@
 //! | [`gate`] | where a frame would end: room, full, nobody, unknown | MR-22, MR-23 |
 //! | [`syns`] | which SYNs for a flooded listener pass, which segments the kernel can only refuse | MR-22, MR-23 |
 //! | [`settling`] | when a takeover is over, and how long softirqs are kept short | MR-10 |
-//! | [`near`] | when softirq is held against the budget | M&R 7, MR-27 |
+//! | [`transit`] | whether what arrives is only passed on, so that full polls are no overload | MR-10 |
 //! | [`netcpu`] | when a net CPU polls a source, and when it sleeps | ES-09, ES-14, ES-24 |
 //! | [`netset`] | how many CPUs do networking only | ES-17, ES-18 |
 //! | [`place`] | where receive work runs: seats of sources, and whether a trial has helped | ES-07, ES-08, BH-12 |
@@ -60,7 +60,6 @@ pub mod lease;
 pub mod lending;
 pub mod look;
 pub mod marking;
-pub mod near;
 pub mod netcpu;
 pub mod netset;
 pub mod overflow;
@@ -75,6 +74,7 @@ pub mod settling;
 pub mod shedding;
 pub mod switch;
 pub mod syns;
+pub mod transit;
 pub mod turns;
 pub mod watchdog;
 pub mod watermark;

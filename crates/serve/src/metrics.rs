@@ -252,13 +252,31 @@ pub fn names() -> Vec<String> {
     build.chain(own).chain(FAMILIES.iter().map(Family::full_name)).collect()
 }
 
+/// Columns of a line of `docs/metrics.md`.
+const COLUMNS: usize = 100;
+
+/// Adds an entry of a list, in lines of at most [`COLUMNS`].
+fn entry(text: &mut String, name: &str, kind: &str, help: &str) {
+    let mut line = format!("- `{name}` ({kind}):");
+    for word in help.split_whitespace() {
+        if line.chars().count() + 1 + word.chars().count() > COLUMNS {
+            *text += &std::mem::replace(&mut line, " ".to_owned());
+            text.push('\n');
+        }
+        line.push(' ');
+        line += word;
+    }
+    *text += &line;
+    *text += ".\n";
+}
+
 /// The text of `docs/metrics.md`.
 #[must_use]
 pub fn document() -> String {
     let mut text = String::from(DOCUMENT);
-    text += &format!("| `{PREFIX}_build_info` | info | `version` | Version of weir |\n");
+    entry(&mut text, &format!("{PREFIX}_build_info"), "info by `version`", "Version of weir");
     for (name, _, help) in OWN {
-        text += &format!("| `{PREFIX}_{name}_total` | counter | | {help} |\n");
+        entry(&mut text, &format!("{PREFIX}_{name}_total"), "counter", help);
     }
     for family in &FAMILIES {
         let kind = match family.kind {
@@ -267,9 +285,9 @@ pub fn document() -> String {
             Kind::Histogram => "histogram",
         };
         let labels: Vec<String> = family.labels.iter().map(|label| format!("`{label}`")).collect();
-        let limit = if family.limit > 1 { format!(" (at most {})", family.limit) } else { String::new() };
-        let name = family.full_name();
-        text += &format!("| `{name}` | {kind} | {}{limit} | {} |\n", labels.join(", "), family.help);
+        let by = if labels.is_empty() { String::new() } else { format!(" by {}", labels.join(", ")) };
+        let limit = if family.limit > 1 { format!("; at most {}", family.limit) } else { String::new() };
+        entry(&mut text, &family.full_name(), &format!("{kind}{by}{limit}"), family.help);
     }
     text
 }
@@ -277,17 +295,19 @@ pub fn document() -> String {
 const DOCUMENT: &str = "\
 # Metrics
 
-Made by `cargo run -p xtask -- metrics` from the table in `crates/serve/src/metrics/families.rs`; not to be edited.
+`weir watch --metrics` serves these at `/metrics` as OpenMetrics 1.0 text. How to switch it on, and
+who can read it: [watch-web.md](watch-web.md). `packaging/grafana/weir.json` is a dashboard over
+them.
 
-`weir watch --metrics` serves them at `/metrics` as OpenMetrics 1.0 text. Counters begin at 0 when weir starts and count what
-happened in its intervals; a counter that has all the series it may have forgets the one that was not seen for longest. Gauges are those
-of the last interval; one that has no number then has no series. Packets are counted as in [watch.md](watch.md), and the same
-words name stages and losses.
+- **Counters** begin at 0 when weir starts and count what happened in its intervals. A counter that
+  has all the series it may have forgets the one that was not seen for longest.
+- **Gauges** are those of the last interval. One that has no number then has no series.
+- **Packets** are counted as in [watch.md](watch.md), and the same words name stages and losses.
 
-`packaging/grafana/weir.json` is a dashboard over them.
+Each entry has the name, the type with the labels, how many series there are at most, and what it
+says. This page is made by `cargo run -p xtask -- metrics` from the table in
+`crates/serve/src/metrics/families.rs`; edit that.
 
-| metric | type | labels (series) | what it says |
-| --- | --- | --- | --- |
 ";
 
 #[cfg(test)]

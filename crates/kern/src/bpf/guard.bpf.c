@@ -45,8 +45,24 @@ struct netlink_sock {
 /* Level from which a packet filter's queue is as good as full: its input is overloaded although polls are not full. */
 #define FILTER_FULL 900
 
+#define PF_KTHREAD 0x00200000
+
+struct rq {
+	unsigned int nr_running;
+} __attribute__((preserve_access_index));
+
+struct cfs_rq {
+	struct rq *rq;
+} __attribute__((preserve_access_index));
+
+struct sched_entity {
+	struct cfs_rq *cfs_rq;
+} __attribute__((preserve_access_index));
+
 struct task_struct {
 	int pid;
+	unsigned int flags;
+	struct sched_entity se;
 } __attribute__((preserve_access_index));
 
 /* Only sockets of this network namespace can be consumers; inode of /proc/self/ns/net. */
@@ -652,6 +668,7 @@ int BPF_PROG(weir_find_filter, struct sock *sk, int ret, int flags)
 struct window {
 	__u64 begin_ns;
 	__u64 used; /* `net_rx_ns` at that time */
+	__u64 starved; /* the window before was over the budget, and a program wanted the CPU at its end */
 };
 
 struct {
@@ -660,15 +677,6 @@ struct {
 	__type(key, __u32);
 	__type(value, struct window);
 } windows SEC(".maps");
-
-/* CPUs whose last window was over the budget, and those of them that were idle since. CPU 64 shares a bit with CPU 0: then
- * idleness of one hides that of the other, and a takeover comes late. */
-static volatile __u64 watched = 0, idled = 0;
-
-static __always_inline __u64 cpu_bit(__u32 cpu)
-{
-	return 1ULL << (cpu & 63);
-}
 
 /* The CPU has nothing else to run: the reserve is lent, and an empty consumer waits for input (M&R's idle rule). */
 SEC("tp_btf/sched_switch")
@@ -679,11 +687,6 @@ int BPF_PROG(weir_switch, _Bool preempt, struct task_struct *prev, struct task_s
 
 	if (next->pid)
 		return 0;
-	if (watched) {
-		cpu = bpf_get_smp_processor_id();
-		if (watched & ~idled & cpu_bit(cpu))
-			__sync_fetch_and_or(&idled, cpu_bit(cpu));
-	}
 	guard = the_guard();
 	if (!guard || !guard->pollers_waiting_idle)
 		return 0;
@@ -719,27 +722,34 @@ int BPF_PROG(weir_softirq_entry, unsigned int vec)
 	return 0;
 }
 
+/* A program runs or waits on this CPU at the end of a softirq. What the softirq itself has woken on an idle CPU waits for nothing
+ * else: it is next. */
+static __always_inline _Bool programs_want(void)
+{
+	struct task_struct *here = bpf_get_current_task_btf();
+
+	if (!here->pid)
+		return 0;
+	/* A kernel without groups of tasks does not lead from a task to its CPU's queue. */
+	if (!(here->flags & PF_KTHREAD) || !bpf_core_field_exists(here->se.cfs_rq))
+		return 1;
+	/* Beside ksoftirqd, which is what runs. */
+	return here->se.cfs_rq->rq->nr_running > 1;
+}
+
 /* The end of a window: softirq that takes more than the budget from programs that want the CPU is overload (MR-27), also
- * while no poll is full. Idleness is looked for only in the window after one that was over, so that it costs nothing
- * else. */
+ * while no poll is full. A program that was just woken looks as if it wanted: two windows in a row tell. */
 static __always_inline void judge(struct weir_cpu_stat *stat, struct window *window, __u32 cpu, __u64 now)
 {
 	struct weir_event event = { .kind = WEIR_EVENT_BUDGET, .cpu = cpu, .time_ns = now };
-	__u64 used = stat->net_rx_ns - window->used, bit = cpu_bit(cpu);
+	__u64 used = stat->net_rx_ns - window->used, starved = 0;
 	struct weir_guard_ctl *guard = the_guard();
 
-	if (guard && guard->budget && window->begin_ns && used * 1000 > (now - window->begin_ns) * guard->budget) {
-		if (watched & ~idled & bit)
-			bpf_ringbuf_output(&events, &event, sizeof(event), BPF_RB_FORCE_WAKEUP);
-		__sync_fetch_and_and(&idled, ~bit);
-		__sync_fetch_and_or(&watched, bit);
-	} else if (watched & bit) {
-		__sync_fetch_and_and(&watched, ~bit);
-	}
-	if (guard && guard->near && window->begin_ns && used * 1000 > (now - window->begin_ns) * guard->near) {
-		event.kind = WEIR_EVENT_NEAR;
+	if (guard && guard->budget && window->begin_ns && used * 1000 > (now - window->begin_ns) * guard->budget)
+		starved = programs_want();
+	if (starved && window->starved)
 		bpf_ringbuf_output(&events, &event, sizeof(event), BPF_RB_FORCE_WAKEUP);
-	}
+	window->starved = starved;
 	window->begin_ns = now;
 	window->used = stat->net_rx_ns;
 }

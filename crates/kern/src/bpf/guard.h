@@ -39,7 +39,7 @@ enum weir_mode { WEIR_MODE_NONE = 0, WEIR_MODE_INTERRUPT = 1, WEIR_MODE_POLL = 2
 enum weir_wake { WEIR_WAKE_LEVEL = 1, WEIR_WAKE_IDLE = 2 };
 
 enum weir_event_kind { WEIR_EVENT_SATURATED = 1, WEIR_EVENT_CONSUMER = 2, WEIR_EVENT_OVERFLOW = 3,
-		       WEIR_EVENT_FILTER = 4, WEIR_EVENT_BUDGET = 5, WEIR_EVENT_NEAR = 6 };
+		       WEIR_EVENT_FILTER = 4, WEIR_EVENT_BUDGET = 5 };
 
 struct weir_source_ctl {
 	__u32 mode;		/* enum weir_mode */
@@ -169,11 +169,10 @@ struct weir_guard_ctl {
 	__u32 rules;		/* which of the two tables of rules is in force */
 	__u32 transit;		/* 1 + the consumer that (nearly) all frames in transit end in; 0: none */
 	__u32 budget;		/* permille of a CPU that softirq may take from programs; 0: not watched */
-	__u32 near;		/* permille from which on that is to be watched; 0: it is, or shall not be */
 	__u32 listed[2];	/* tick at which the last list of sockets was begun, of UDP and of TCP; 0: none */
 	__u32 nobody_ticks;	/* what no socket took in so many ticks is somebody's; 0: nothing is nobody's */
-	__u16 by_flow;		/* this host translates addresses: only the very flow that was refused is nobody's */
-	__u16 slices;		/* sources that may feed one consumer at once */
+	__u32 by_flow;		/* this host translates addresses: only the very flow that was refused is nobody's */
+	__u32 slices;		/* sources that may feed one consumer at once */
 	__u32 behind;		/* consumers behind the host by which frames are judged; 0: none is looked for */
 };
 

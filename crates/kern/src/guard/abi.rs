@@ -294,16 +294,14 @@ shared!(
         transit: AtomicU32,
         /// Permille of a CPU that softirq may take from programs before it is overload; 0: not watched.
         budget: AtomicU32,
-        /// Permille of a CPU from which on softirq is to be held against the budget: [`Event::NearBudget`]; 0: never.
-        near: AtomicU32,
         /// Tick at which the last list of sockets was begun, of UDP and of TCP; 0: there is none.
         listed: [AtomicU32; 2],
         /// What no socket took within so many ticks is somebody's; 0: nothing is nobody's.
         nobody_ticks: AtomicU32,
         /// Not 0: only the very flow that was refused is nobody's.
-        by_flow: AtomicU16,
+        by_flow: AtomicU32,
         /// Sources that may feed one consumer at once; 0 counts as 1.
-        slices: AtomicU16,
+        slices: AtomicU32,
         /// Consumers behind the host by which frames are judged.
         behind: AtomicU32,
     }
@@ -425,8 +423,6 @@ pub enum Event {
         /// CLOCK_MONOTONIC ns.
         time_ns: u64,
     },
-    /// Softirq took more than [`GuardCtl::near`] of a CPU, for a window of 10 ms and more.
-    NearBudget,
     /// Sockets overflowed `overflow_step` times more on one CPU.
     Overflow {
         /// The CPU.
@@ -464,7 +460,6 @@ impl Event {
             }),
             3 => Some(Self::Overflow { cpu: raw.cpu, time_ns: raw.time_ns }),
             5 => Some(Self::OverBudget { cpu: raw.cpu, time_ns: raw.time_ns }),
-            6 => Some(Self::NearBudget),
             4 => Some(Self::NewFilter { sk: raw.sk, cookie: raw.cookie, port: raw.slot }),
             _ => None,
         }

@@ -24,7 +24,7 @@ pub fn list(views: &Views, tcp: bool, begun: u32, holds: impl Fn() -> bool) -> R
             None => words.fill(u64::MAX),
         }
     })?;
-    let by_flow = u16::from(crate::discover::translates());
+    let by_flow = u32::from(crate::discover::translates());
     if !holds() {
         return Ok(false);
     }

@@ -326,6 +326,11 @@ impl<S: Scheduler> Cpu<S> {
         self.blocked[thread.0 as usize]
     }
 
+    /// Threads that wait for nothing but the CPU, or have it.
+    pub fn runnable(&self) -> usize {
+        self.blocked.iter().filter(|blocked| !**blocked).count()
+    }
+
     /// True while no level is active and no thread is runnable.
     pub fn is_idle(&self) -> bool {
         self.active == 0 && self.current.is_none()

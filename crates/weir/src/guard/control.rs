@@ -33,7 +33,6 @@ use super::interface::{Interface, Setup, State, Threads};
 use super::lend::Lending;
 use super::log::Log;
 use super::messages::{Command, Order, REPORTS_MAX, Report, Reports};
-use super::near::Near;
 use super::outputs::{ANSWERS_MAX, Server, StatusWriter};
 use super::poller::Poller;
 use super::prod::Prod;
@@ -112,7 +111,6 @@ pub struct Control {
     contention: Contention,
     lending: Arc<Lending>,
     thorough_at: Nanos,
-    near: Near,
     /// What the gate knows to be nobody's.
     pub gate: Gate,
     /// What captures miss.
@@ -181,7 +179,6 @@ pub fn run(opts: GuardOptions) -> anyhow::Result<ExitCode> {
         contention: Contention::default(),
         lending: Arc::new(Lending::new()?),
         thorough_at: 0,
-        near: Near::new(possible),
         gate,
         taps: Taps::default(),
         sessions: Sessions::default(),
@@ -221,7 +218,8 @@ pub fn run(opts: GuardOptions) -> anyhow::Result<ExitCode> {
         true => None,
         false => Some(control.start_watch(&stop_watch)?),
     };
-    control.watch_idle(clock::now());
+    control.watch_cpus();
+    control.tick_dispatch();
     control.announce();
     let mut supervisor = Supervisor::new();
     supervisor.ready(&control.headline());
@@ -240,11 +238,16 @@ pub fn run(opts: GuardOptions) -> anyhow::Result<ExitCode> {
 }
 
 impl Control {
-    fn watch_idle(&mut self, now: Nanos) {
+    /// Softirq is held against the budget unless there is none, and idle CPUs are watched while a source is polled: that costs each
+    /// switch of programs.
+    fn watch_cpus(&mut self) {
         let polled = self.workers.iter().any(|w| w.gauge.polling.load(Relaxed) > 0);
+        let _ = self.gauges.watch_idle(polled);
         let budget = self.config().budget;
-        self.near.look(&mut self.gauges, now, self.opts.mode.takes_over(), polled, budget);
+        let held = if self.opts.mode.takes_over() && budget < 1000 { budget } else { 0 };
+        self.gauges.views.guard[0].budget.store(held.into(), Relaxed);
     }
+
     fn serve(
         &mut self,
         signals: &Signals,
@@ -277,10 +280,6 @@ impl Control {
             signals.drain();
             self.take_in();
             let now = clock::now();
-            if self.dispatch.lock().is_ok_and(|mut d| d.take_near()) {
-                self.near.told(now);
-                self.watch_idle(now);
-            }
             // Changes of links that are not guarded cost one look per interface at most every tick.
             let ours = |e: &LinkEvent| match e {
                 LinkEvent::Changed { .. } | LinkEvent::Resync => true,
@@ -323,14 +322,24 @@ impl Control {
         }
         Ok(())
     }
+    /// What sources carry, and whether it is only passed on.
+    fn tick_dispatch(&self) {
+        // Who asks for a poller gets one, and a file that cannot be read makes no router: then full polls are evidence as anywhere.
+        let asks = self.opts.mode == Mode::Auto && kern::discover::forwards();
+        let here = asks.then(|| kern::proc::kept_by_ip().ok()).flatten();
+        if let Ok(mut dispatch) = self.dispatch.lock() {
+            dispatch.tick(&self.gauges.views, here);
+        }
+    }
+
     /// Links, stale ids, closed consumers, the keeper: each looked at once.
     fn look_around(&mut self, now: Nanos) {
         let thorough = now >= self.thorough_at;
-        self.watch_idle(now);
+        self.watch_cpus();
         self.gate.look(&mut self.gauges, now);
         self.look_at_cpus();
+        self.tick_dispatch();
         if let Ok(mut dispatch) = self.dispatch.lock() {
-            dispatch.tick(&self.gauges.views);
             for slot in dispatch.gates_over(now, &self.gauges.views) {
                 let _ = self.orders.send(Order::Spare(slot));
             }

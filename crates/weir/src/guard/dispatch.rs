@@ -55,7 +55,6 @@ pub struct Dispatch {
     sources: [Option<Arc<Source>>; SOURCES],
     /// To the hands.
     hands: Sender<HandsOrder>,
-    near: bool,
 }
 
 /// What BPF counts of a source.
@@ -71,13 +70,7 @@ impl Dispatch {
             policy: dispatch::Dispatch::new(cpus),
             sources: std::array::from_fn(|_| None),
             hands,
-            near: false,
         }
-    }
-
-    /// True once after softirq came near the budget.
-    pub fn take_near(&mut self) -> bool {
-        std::mem::take(&mut self.near)
     }
 
     /// A poller on `cpu` takes sources.
@@ -152,9 +145,9 @@ impl Dispatch {
         self.policy.succeeded(slot);
     }
 
-    /// A tick has passed.
-    pub fn tick(&mut self, views: &Views) {
-        self.policy.tick(|slot| traffic(views, slot));
+    /// A tick has passed; `here` as [`kern::proc::kept_by_ip`], if this host forwards.
+    pub fn tick(&mut self, views: &Views, here: Option<u64>) {
+        self.policy.tick(clock::now(), |slot| traffic(views, slot), here);
     }
 
     /// Sources whose packets may come past their NAPI: that of a veth is bypassed by a peer with TSO, which ends when
@@ -197,7 +190,8 @@ impl Dispatch {
         let mut unexplained = None;
         match event {
             Event::Saturated { source, time_ns, cpu } => {
-                orders.extend(self.policy.full(now, time_ns, source, cpu as usize));
+                let queued = views.guard[0].transit.load(Relaxed) != 0;
+                orders.extend(self.policy.full(now, time_ns, source, cpu as usize, queued));
             }
             Event::NewConsumer { sk, cookie, inode, port, uid, lost, behind, .. } => {
                 new(NewConsumer { sk, cookie, inode, port, netlink: 0, uid, lost, behind });
@@ -211,7 +205,6 @@ impl Dispatch {
                     unexplained = Some((cpu, time_ns));
                 }
             }
-            Event::NearBudget => self.near = true,
             Event::OverBudget { cpu, time_ns } => {
                 self.policy.over_budget(now, time_ns, cpu, counts, |order| orders.push(order));
             }
@@ -272,8 +265,7 @@ impl Watch {
             self.beat.1.store(self.beat.0.load(Relaxed), Relaxed);
             let mut tell = false;
             for event in ring.take() {
-                tell |=
-                    matches!(event, Event::NewConsumer { .. } | Event::NewFilter { .. } | Event::NearBudget);
+                tell |= matches!(event, Event::NewConsumer { .. } | Event::NewFilter { .. });
                 let Ok(mut dispatch) = self.dispatch.lock() else { continue };
                 let Some((cpu, time)) = dispatch.handle(event, &self.views, &new) else { continue };
                 let bypassed = dispatch.bypassed();

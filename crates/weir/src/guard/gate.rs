@@ -70,7 +70,7 @@ impl Gate {
     /// Attaches the programs while a source is polled or sheds, or containers lose packets, and says how many sources may feed one consumer at once.
     pub fn look(&mut self, gauges: &mut Gauges, now: Nanos) {
         let modes = self.shared.views.source_ctls.iter().map(|ctl| ctl.mode.load(Relaxed));
-        let inputs = modes.filter(|m| matches!(*m, mode::POLL | mode::SHED)).count() as u16;
+        let inputs = modes.filter(|m| matches!(*m, mode::POLL | mode::SHED)).count() as u32;
         let guard = &self.shared.views.guard[0];
         guard.slices.store(inputs, Relaxed);
         let views = &self.shared.views;

@@ -48,7 +48,6 @@ mod messages;
 #[cfg(not(no_bpf))]
 mod names;
 #[cfg(not(no_bpf))]
-mod near;
 #[cfg(not(no_bpf))]
 mod outputs;
 #[cfg(not(no_bpf))]

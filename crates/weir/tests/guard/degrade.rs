@@ -98,8 +98,16 @@ fn assert_degrades(world: &World, case: &Case) {
     within(&format!("{what}: its warning"), ms(500), || guard.said(why).is_some());
     println!("{what}: {}", guard.said(why).unwrap());
     let load = world.send(&[(0, PORT)], &[], &[(ms(60_000), FLOOD)]);
-    let now = || sources(&guard.ask(world))[0]["mode"].as_str().unwrap().to_owned();
-    within(&format!("{what}: mode {mode}"), ms(500), || now() == mode);
+    let mut seen = String::new();
+    within(&format!("{what}: mode {mode}"), ms(500), || {
+        let source = sources(&guard.ask(world))[0].clone();
+        let now = format!("{}: {}", source["mode"].as_str().unwrap(), source["reason"].as_str().unwrap());
+        if now != seen {
+            println!("{what}: mode {now}");
+            seen = now;
+        }
+        source["mode"] == mode
+    });
     // The flood is read, and not by the mode of a kernel without weir.
     let read = sink.window(ms(400)).pps;
     println!("{what}: {mode}, {:.0} k/s read of {:.0}", read / 1e3, FLOOD / 1e3);

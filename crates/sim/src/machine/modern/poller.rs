@@ -1,7 +1,7 @@
 //! weir on this machine: the poller thread, driven as the guard drives it.
 
 use super::gate::Judged;
-use super::settings::{Receive, Settings};
+use super::settings::{Receive, Settings, Workload};
 use super::state::Event;
 use super::state::{State, UNSET, bucket};
 use crate::check::Packet;
@@ -12,7 +12,6 @@ use policy::contention::{Contention, Pauses};
 use policy::dispatch::{Dispatch, Order, Traffic};
 use policy::host::{Host, THOROUGH, TICK};
 use policy::lending::{self, Lending, Pause};
-use policy::near::{Limits, Near};
 use policy::poller::{Action, Config, Poller, Turned, WakeOn};
 use policy::settling::Settling;
 use policy::switch::{Mode, Timing};
@@ -79,9 +78,6 @@ pub struct Weir {
     held: bool,
     packet: Option<(Packet, Judged)>,
     inhibited: Vec<bool>,
-    /// Softirq against the budget.
-    near: Near,
-    limits: Limits,
     window: Meter,
     /// It went to mode shed so often.
     pub shed_times: u64,
@@ -94,10 +90,8 @@ pub struct Weir {
 struct Meter {
     begin: Nanos,
     used: Nanos,
-    /// The last window was over the budget.
-    watched: bool,
-    /// The CPU was idle since.
-    idled: bool,
+    /// The last window was over the budget, and a program wanted the CPU at its end.
+    starved: bool,
 }
 
 /// Length of that window, ns.
@@ -153,8 +147,6 @@ impl Weir {
             held: false,
             packet: None,
             inhibited: vec![false; consumers],
-            near: Near::new(1),
-            limits: Limits::default(),
             window: Meter::default(),
             shed_times: 0,
             calmed: 0,
@@ -176,11 +168,6 @@ impl Weir {
         self.inhibited.get(consumer).is_some_and(|inhibited| *inhibited)
     }
 
-    /// The CPU has nothing to run.
-    pub fn idles(&mut self) {
-        self.window.idled |= self.window.watched;
-    }
-
     /// True if an idle CPU is to wake the poller.
     pub fn waits_for_idle(&self) -> bool {
         matches!(self.doing, Doing::Asleep(WakeOn { idle: true, .. }))
@@ -193,7 +180,7 @@ impl State {
         let traffic = Traffic { cpu: CPU as u32, packets: u64::from(self.touched) };
         let (dispatch, mut order) = (&mut self.weir.dispatch, None);
         match cause {
-            Cause::FullPolls => order = dispatch.full(now, now, SOURCE, CPU),
+            Cause::FullPolls => order = dispatch.full(now, now, SOURCE, CPU, false),
             Cause::Budget => {
                 dispatch.over_budget(now, now, CPU as u32, |_| traffic, |given| order = Some(given));
             }
@@ -213,8 +200,9 @@ impl State {
         if now >= self.weir.tick_at {
             self.weir.tick_at = now + TICK;
             let traffic = Traffic { cpu: CPU as u32, packets: u64::from(self.touched) };
-            self.weir.dispatch.tick(|_| traffic);
-            self.look_at_softirq(now);
+            // A router passes all on.
+            let here = (self.s.workload == Workload::Router).then_some(0);
+            self.weir.dispatch.tick(now, |_| traffic, here);
             if self.gate.mode == Mode::Shed && self.weir.dispatch.gate_is_over(now, SOURCE, self.gate.shed) {
                 self.weir.dispatch.calmed(now, SOURCE);
                 self.gate.mode = Mode::Interrupt;
@@ -228,13 +216,10 @@ impl State {
         }
     }
 
-    /// The control loop compares softirq with the budget.
-    fn look_at_softirq(&mut self, now: Nanos) {
-        let used = self.spent(now).1;
-        let (guarded, polled) = (self.guarded() && !self.weir.threads, self.weir.polling);
-        let budget = self.weir.poller.config().budget;
-        let watch = self.weir.near.look(now, std::iter::once(used), guarded, polled, budget);
-        self.weir.limits = watch.limits(watch.idle);
+    /// A program runs or waits at the end of a softirq; ksoftirqd is none.
+    fn programs_want(&self) -> bool {
+        let own = self.soft.ksoftirqd;
+        self.cpu.current().is_some_and(|thread| thread != own || self.cpu.runnable() > 1)
     }
 
     /// A softirq has ended: one that takes more than the budget from programs that want the CPU is overload.
@@ -243,18 +228,13 @@ impl State {
             return;
         }
         let used = self.spent(now).1;
-        let Limits { held, near } = self.weir.limits;
-        let Meter { begin, used: before, watched, idled } = self.weir.window;
-        let over = |share: policy::Permille| {
-            share > 0 && begin > 0 && (used - before) * 1000 > (now - begin) * u64::from(share)
-        };
-        let evident = over(held) && watched && !idled;
-        self.weir.window = Meter { begin: now, used, watched: over(held), idled: false };
-        if over(near) {
-            self.weir.near.told(now);
-            self.look_at_softirq(now);
-        }
-        if evident && !self.weir.polling {
+        let budget = self.weir.poller.config().budget;
+        let held = budget < 1000 && !self.weir.threads;
+        let Meter { begin, used: before, starved: before_too } = self.weir.window;
+        let over = held && begin > 0 && (used - before) * 1000 > (now - begin) * u64::from(budget);
+        let starved = over && self.programs_want();
+        self.weir.window = Meter { begin: now, used, starved };
+        if starved && before_too && !self.weir.polling {
             self.overloaded(now, Cause::Budget);
         }
     }

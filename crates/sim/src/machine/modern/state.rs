@@ -301,7 +301,6 @@ impl State {
     fn settle(&mut self, now: Nanos) {
         self.cpu.settle(now);
         if self.cpu.is_idle() {
-            self.weir.idles();
             if self.weir.waits_for_idle() {
                 self.poller_wakes(now, true);
             }

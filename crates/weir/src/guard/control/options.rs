@@ -105,7 +105,7 @@ impl Control {
         if let Err(e) = self.gauges.set_rules(&self.opts.classes) {
             self.log.line("warning", "config", &format!("the old classes stay in force: {e}"));
         }
-        self.watch_idle(clock::now());
+        self.watch_cpus();
         let config = self.config();
         for worker in &self.workers {
             let _ = worker.commands.send(Command::Configure(config));
