@@ -16,7 +16,8 @@ mod tasks;
 
 pub use device::{Device, Qdisc, Queue};
 pub use reader::{Reader, Want};
-pub use sockets::{Kind, Socket, Tcp, connections};
+pub(crate) use sockets::udp_ports;
+pub use sockets::{Kind, Socket, Tcp, connections, udp_at};
 pub use tasks::Task;
 
 use crate::proc::{FilterQueue, Holder, Softnet};

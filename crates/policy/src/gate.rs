@@ -43,6 +43,17 @@ pub fn next_list(begun: Nanos, done: Nanos) -> Nanos {
     begun.saturating_add(took.saturating_mul(LIST_SHARE).clamp(LIST_EVERY, LIST_LATEST))
 }
 
+/// Part of the time that looks for closed sockets may take.
+pub const LOOK_SHARE: Nanos = 100;
+/// Longest time between two of them.
+pub const LOOK_LATEST: Nanos = 30_000 * MILLISECOND;
+
+/// From when on it is looked again which consumers are closed, if the last look began at `begun` and took `took`. Among a few thousand
+/// sockets that is at once, whenever somebody asks.
+pub fn next_look(begun: Nanos, took: Nanos) -> Nanos {
+    begun.saturating_add(took.saturating_mul(LOOK_SHARE).min(LOOK_LATEST))
+}
+
 /// What is to be done about the programs that learn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Watch {
@@ -232,6 +243,8 @@ mod tests {
         assert_eq!(next_list(5, 6), 5 + LIST_EVERY);
         assert_eq!(next_list(0, 9 * MILLISECOND), 9000 * MILLISECOND);
         assert_eq!(next_list(0, 200 * MILLISECOND), LIST_LATEST);
+        assert_eq!(next_look(7, MILLISECOND), 7 + 100 * MILLISECOND);
+        assert_eq!(next_look(0, 1000 * MILLISECOND), LOOK_LATEST);
         assert!(LIST_LATEST >> TICK_SHIFT < u64::from(LISTED_MOST) / 2 + 1);
         assert!(tick(0) > 0);
     }

@@ -14,8 +14,10 @@ use kern::guard::{Behind, CONSUMERS, Gauges, Taker};
 use kern::proc::UdpSocket;
 use kern::spaces::Spaces;
 use policy::Nanos;
+use policy::gate::next_look;
 use policy::seats::{self, Refused, Seat};
 
+use super::clock;
 use super::dispatch::NewConsumer;
 use super::names::Names;
 
@@ -57,6 +59,8 @@ pub struct Consumers {
     sheds: bool,
     names: Names,
     spaces: Spaces,
+    /// When closed sockets are looked for again.
+    look_at: Nanos,
     /// Times a socket got no place, since the start.
     pub refused: u64,
     /// Times one made room for another, since the start.
@@ -106,7 +110,7 @@ impl Consumers {
     pub fn new(low: u32, sheds: bool) -> Self {
         let slots = (0..CONSUMERS).map(|_| None).collect();
         let (names, spaces) = (Names::default(), Spaces::default());
-        Self { slots, low, sheds, names, spaces, refused: 0, evicted: 0 }
+        Self { slots, low, sheds, names, spaces, look_at: 0, refused: 0, evicted: 0 }
     }
 
     /// A new low water for all, permille.
@@ -210,7 +214,7 @@ impl Consumers {
             seen_overflows: 0,
         });
         let alone = match behind {
-            None => kern::proc::udp_sockets(Some(port)).is_ok_and(|sockets| sockets.len() == 1),
+            None => kern::raw::udp_at(&[port].into()).is_ok_and(|sockets| sockets.len() == 1),
             Some(behind) => {
                 self.spaces.begin();
                 let sockets = self.spaces.udp_sockets(behind.netns, port, now);
@@ -307,6 +311,15 @@ impl Consumers {
             true => kern::proc::filter_queues().iter().map(|q| q.port).collect(),
             false => Vec::new(),
         };
+        // One look for all of them: a host may have tens of thousands of sockets. Until the next one only BPF tells who is gone.
+        let here = (now >= self.look_at).then(|| {
+            let own = self.slots.iter().flatten().filter(|c| c.filter.is_none() && c.behind.is_none());
+            let (ports, begun) = (own.map(|c| c.port).collect(), clock::now());
+            let list = kern::raw::udp_at(&ports).ok();
+            self.look_at = next_look(now, clock::now().saturating_sub(begun));
+            list
+        });
+        let here = here.flatten();
         for (slot, entry) in self.slots.iter_mut().enumerate() {
             let Some(consumer) = entry else { continue };
             let stat = &gauges.views.consumer_stats[slot];
@@ -332,12 +345,13 @@ impl Consumers {
                     // Without a list BPF tells, or quiet.
                     sockets.is_some_and(|s| !s.iter().any(|s| s.inode == consumer.inode))
                 }
-                (None, None) => kern::proc::udp_sockets(Some(consumer.port)).is_ok_and(|sockets| {
-                    let alone = sockets.len() == 1;
+                (None, None) => here.as_ref().is_some_and(|all| {
+                    let sockets = || all.iter().filter(|s| s.local.port() == consumer.port);
+                    let alone = sockets().count() == 1;
                     if std::mem::replace(&mut consumer.alone, alone) != alone {
                         ports.push(consumer.port);
                     }
-                    !sockets.iter().any(|s| s.inode == consumer.inode)
+                    !sockets().any(|s| s.inode == consumer.inode)
                 }),
             };
             // A filter is found by its queue, not by an overflow, so quiet says nothing about it.

@@ -117,6 +117,13 @@ pub fn within(what: &str, limit: Duration, mut holds: impl FnMut() -> bool) -> D
     begin.elapsed()
 }
 
+/// Resident memory of a process, KiB.
+pub fn resident_kib(pid: u32) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let line = status.lines().find_map(|l| l.strip_prefix("VmRSS:")).unwrap();
+    line.trim().trim_end_matches(" kB").parse().unwrap()
+}
+
 /// Smallest, middle and largest of some values, in a line of the test's output.
 pub fn spread(what: &str, unit: &str, values: &[f64]) {
     let mut sorted = values.to_vec();

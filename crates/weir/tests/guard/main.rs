@@ -8,6 +8,7 @@ mod common;
 
 mod admin;
 mod budget;
+mod churn;
 mod classes;
 mod container;
 mod cpus;

@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::common::dump::{assert_same, take};
 use crate::common::procs::{Guard, sources, timely};
 use crate::common::world::{World, sh};
-use crate::common::{PATIENCE, alone, ms, possible, rounds};
+use crate::common::{PATIENCE, alone, ms, possible, resident_kib, rounds};
 use kern::wire::tasks;
 
 const INTERFACES: usize = 8;
@@ -14,12 +14,6 @@ const QUEUES: usize = 4;
 const RESIDENT_MAX_KIB: u64 = 32 * 1024;
 /// Share of one CPU while nothing arrives.
 const IDLE_MAX: f64 = 0.002;
-
-fn resident_kib(pid: u32) -> u64 {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
-    let line = status.lines().find_map(|l| l.strip_prefix("VmRSS:")).unwrap();
-    line.trim().trim_end_matches(" kB").parse().unwrap()
-}
 
 #[test]
 fn many_sources_cost_little_root() {
