@@ -306,10 +306,8 @@ impl State {
     /// After every event: what became possible by it, and when the CPU is to be looked at.
     fn settle(&mut self, now: Nanos) {
         self.cpu.settle(now);
-        if self.cpu.is_idle() {
-            if self.weir.waits_for_idle() {
-                self.poller_wakes(now, true);
-            }
+        if self.cpu.is_idle() && self.weir.waits_for_idle() {
+            self.poller_wakes(now, true);
         }
         self.agenda.set_or_cancel(self.cpu_timer, self.cpu.next());
     }
