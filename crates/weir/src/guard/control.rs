@@ -50,6 +50,7 @@ use crate::parse::{Ablate, Mode, Period, Sched};
 
 mod intake;
 mod links;
+mod net;
 mod options;
 mod status;
 mod threads;
@@ -113,6 +114,8 @@ pub struct Control {
     lending: Arc<Lending>,
     thorough_at: Nanos,
     near: Near,
+    /// In mode net, if there is more than one CPU.
+    net: Option<net::NetCpus>,
     /// What the gate knows to be nobody's.
     pub gate: Gate,
     /// What captures miss.
@@ -182,6 +185,7 @@ pub fn run(opts: GuardOptions) -> anyhow::Result<ExitCode> {
         lending: Arc::new(Lending::new()?),
         thorough_at: 0,
         near: Near::new(possible),
+        net: net::NetCpus::new(&opts, cpus.len()),
         gate,
         taps: Taps::default(),
         sessions: Sessions::default(),
@@ -203,6 +207,9 @@ pub fn run(opts: GuardOptions) -> anyhow::Result<ExitCode> {
         control.start_worker(cpu)?;
     }
     control.start_hands(inbox)?;
+    if let (Some(net), Ok(mut dispatch)) = (&control.net, control.dispatch.lock()) {
+        dispatch.resize(net.size());
+    }
     for index in 0..control.interfaces.len() {
         if let Err(e) = control.set_up(index) {
             control.end_workers();
@@ -361,6 +368,7 @@ impl Control {
             self.share_device(index);
             self.call_net(index);
         }
+        self.resize_net(now);
         self.look_at_keeper();
     }
     /// Puts all settings back; `tell` says what became of each.
