@@ -26,7 +26,7 @@ use crate::{Error, Result};
 const RATES: [f64; 4] = [5e3, 20e3, 50e3, 120e3];
 const RATES_QUICK: [f64; 2] = [5e3, 50e3];
 /// The longest nap of a net CPU: the kernel's own timer at that period is what an administrator could set instead.
-const NAP: Duration = Duration::from_micros(400);
+const NAP: Duration = Duration::from_micros(700);
 /// The kernel's timer that stands for a moderated interrupt, as elsewhere in the lab.
 const MODERATION: Duration = crate::rig::MODERATION;
 /// After a load, until the guard must have let go, and how long its rest is measured.
@@ -81,7 +81,7 @@ pub(crate) fn arms(reserve: u8, wire: usize) -> Vec<Arm> {
             Host::Plain,
         ),
         arm(
-            "split-timer-400us",
+            "split-timer-700us",
             Role::Alternative,
             "the same with a timer as long as weir's longest nap",
             Wiring::Apart(NAP),
@@ -380,8 +380,9 @@ fn worst(
 ) -> Option<(f64, f64)> {
     let at = |a: usize, r: usize| {
         let seen = taken.get(&(a, r))?;
-        let lossless = seen.iter().all(|s| s.trial.window_loss.is_some_and(|loss| loss <= LOSS_MAX));
-        let values: Vec<f64> = seen.iter().map(value).collect();
+        let of = || seen.iter().filter(|s| s.trial.void.is_none());
+        let lossless = of().all(|s| s.trial.window_loss.is_some_and(|loss| loss <= LOSS_MAX));
+        let values: Vec<f64> = of().map(value).collect();
         results::stats::median(&values).filter(|_| lossless)
     };
     let weir = arms.iter().position(|arm| arm.role == Role::Weir)?;

@@ -13,7 +13,7 @@
 use crate::switch::Timing;
 use crate::{MILLISECOND, Nanos};
 
-/// Packets per second from which on a source is polled: with naps of up to 0.4 ms the poller wakes about as often.
+/// Packets per second from which on a source is polled: with naps of up to 0.7 ms the poller wakes about as often.
 pub const BUSY_PPS: u64 = 1000;
 /// Packets per second below which it rests.
 pub const REST_PPS: u64 = 500;
@@ -25,7 +25,7 @@ pub const HOLD: (Nanos, Nanos) = (250 * MILLISECOND, 750 * MILLISECOND);
 pub const FLAP: Nanos = 2000 * MILLISECOND;
 /// Longest nap after a drained ring, in usual ones. No program shares the CPU, so nothing is gained by a short one but
 /// latency; each wake costs the net CPU, and each turn wakes a program that waits once, whatever it hands up.
-pub const NAPS: Nanos = 8;
+pub const NAPS: Nanos = 14;
 /// Ring that a nap is chosen for, packets, if that of the device is larger: of a longer one five eighths would come at once, and a
 /// socket of the default size holds 49 frames of a veth.
 pub const RING: u32 = 32;
@@ -118,7 +118,7 @@ mod tests {
             }
             (length, pps * length / 1_000_000_000)
         };
-        assert_eq!(settles(5000).0, 400_000, "where few come it is as long as it may be");
+        assert_eq!(settles(5000).0, NAPS * 50_000, "where few come it is as long as it may be");
         for pps in [50_000, 120_000, 300_000] {
             let (length, frames) = settles(pps);
             assert!(frames <= 22, "{frames} in {length} ns at {pps}/s");
