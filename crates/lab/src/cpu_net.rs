@@ -24,13 +24,15 @@ use crate::{Error, Result};
 
 /// Packets/s; the last is about what the 1.5 Gbit/s of ES-20 were in full frames.
 const RATES: [f64; 4] = [5e3, 20e3, 50e3, 120e3];
-const RATES_QUICK: [f64; 2] = [5e3, 50e3];
+const RATES_QUICK: [f64; 1] = [20e3];
 /// The longest nap of a net CPU: the kernel's own timer at that period is what an administrator could set instead.
 const NAP: Duration = Duration::from_micros(700);
 /// The kernel's timer that stands for a moderated interrupt, as elsewhere in the lab.
 const MODERATION: Duration = crate::rig::MODERATION;
-/// After a load, until the guard must have let go, and how long its rest is measured.
+/// After a load, until the guard must have let go; until what it keeps for the next load is gone, too; and how long its rest is
+/// measured then.
 const LET_GO: Duration = Duration::from_millis(1200);
+const PUT_AWAY: Duration = Duration::from_millis(2500);
 const REST: Duration = Duration::from_millis(1000);
 /// The load goes on after the window.
 const TAIL: Duration = Duration::from_millis(50);
@@ -266,7 +268,7 @@ fn measure(
     let sent = running.wait()?;
     let (mut released_ms, mut idle_share) = (None, None);
     if cast.guard.is_some() {
-        bench.interrupt.sleep(LET_GO)?;
+        bench.interrupt.sleep(LET_GO + PUT_AWAY)?;
         let (at, from_ns) = (Instant::now(), guard_ns(cast)?);
         bench.interrupt.sleep(REST)?;
         let spent = guard_ns(cast)?.saturating_sub(from_ns) as f64;
