@@ -40,7 +40,8 @@ fn net_cpus_take_sources_while_they_are_in_the_set() {
     let mut d = host(4);
     d.resize(1);
     assert_eq!(d.full(0, 0, 0, 1).map(|o| o.cpu), Some(0), "CPU 1 is not a net CPU");
-    let switch = d.full(0, 0, 1, 0).unwrap().switch;
+    let mut switch = d.full(0, 0, 1, 0).unwrap().switch;
+    switch.revoked();
     assert!(d.follow(0, 2).is_none(), "nobody has moved it");
     // The set grows, and one source moves.
     d.resize(2);
