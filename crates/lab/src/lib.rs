@@ -13,6 +13,7 @@ mod clocked;
 mod consumer;
 mod containers;
 mod control_traffic;
+mod cpu_net;
 mod error;
 mod fair_sources;
 mod fairness;
@@ -197,6 +198,11 @@ const EXPERIMENTS: &[ExperimentInfo] = &[
         about: "polling every T, 50 us to 10 ms, without interrupts: latency, CPU time and goodput",
         takes: "about 2 minutes, --quick under 1",
     },
+    ExperimentInfo {
+        name: "cpu-net",
+        about: "packets on the program's CPU, on one beside it, and on a net CPU of weir: switches, softirqs, CPU time",
+        takes: "about 4 minutes, --quick 1",
+    },
 ];
 
 /// All experiments.
@@ -218,6 +224,7 @@ pub fn arms(experiment: &str, options: &Options) -> Vec<String> {
         "capture" => names(capture::arms(options.reserve)),
         "containers" => names(containers::arms(options.reserve)),
         "real-programs" => names(real_programs::arms(options.reserve)),
+        "cpu-net" => names(cpu_net::arms(options.reserve, options.cpus.map_or(0, |cpus| cpus.wire))),
         "accept" | "accept-skew" => names(accept::arms()),
         "mlfrr" => mlfrr::hosts(options).into_iter().map(|host| host.name).collect(),
         _ => sweep(experiment).unwrap_or(&livelock::UDP).names(options),
@@ -280,6 +287,7 @@ pub fn run(name: &str, options: &Options, progress: &mut dyn FnMut(Progress)) ->
         "shed-cost" => shed::run(options, progress),
         "burst-latency" => bursts::run(options, progress),
         "clocked" => clocked::run(options, progress),
+        "cpu-net" => cpu_net::run(options, progress),
         _ => {
             let names: Vec<&str> = EXPERIMENTS.iter().map(|e| e.name).collect();
             Err(Error::Usage(format!("no experiment {name}; there are {}", names.join(", "))))

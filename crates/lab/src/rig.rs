@@ -49,6 +49,10 @@ pub enum Wiring {
     Clocked(Duration),
     /// As it comes: no NAPI by GRO, and the driver's part runs on the sender's CPU.
     Plain,
+    /// As it comes, with NAPI: all of the kernel's receive work is done on the sender's CPU.
+    Sender,
+    /// [`Wiring::Timer`] with another period, bound to the wire CPU.
+    Apart(Duration),
     /// Threaded NAPI under a policy, bound to the host CPU if `bound`.
     Threaded {
         /// Of the NAPI's thread.
@@ -234,7 +238,7 @@ impl<'a> Rig<'a> {
 
     fn wire_up(&mut self) -> Result<()> {
         match self.wiring {
-            Wiring::Plain => {}
+            Wiring::Plain | Wiring::Sender => {}
             Wiring::Hop(queue) => {
                 let thread = self.wire.hop(self.cpus.host, queue)?;
                 tasks::schedule(thread, Policy::Fifo(50))?;
@@ -244,12 +248,16 @@ impl<'a> Rig<'a> {
                 let mask = format!("{:x}", 1u64 << self.cpus.host);
                 self.each("queues/rx-0/rps_cpus", &mask)?;
             }
-            Wiring::Timer | Wiring::Clocked(_) => {
-                let period = if let Wiring::Clocked(period) = self.wiring { period } else { MODERATION };
+            Wiring::Timer | Wiring::Clocked(_) | Wiring::Apart(_) => {
+                let (period, cpu) = match self.wiring {
+                    Wiring::Clocked(period) => (period, self.cpus.host),
+                    Wiring::Apart(period) => (period, self.cpus.wire),
+                    _ => (MODERATION, self.cpus.host),
+                };
                 // Never counts down to zero within a run: the timer is the only thing that starts a poll.
                 self.each("napi_defer_hard_irqs", &i32::MAX.to_string())?;
                 self.each("gro_flush_timeout", &period.as_nanos().to_string())?;
-                self.prime()?;
+                self.prime(cpu)?;
             }
             Wiring::Threaded { policy, bound } => {
                 self.each("threaded", "1")?;
@@ -275,11 +283,11 @@ impl<'a> Rig<'a> {
         Ok(self.host.run(set)?)
     }
 
-    /// Has each input's NAPI polled once on the host CPU, so that its timer belongs to that CPU from then on.
-    fn prime(&self) -> Result<()> {
+    /// Has each input's NAPI polled once on `cpu`, so that its timer belongs to that CPU from then on.
+    fn prime(&self, cpu: usize) -> Result<()> {
         for (n, input) in self.inputs.iter().enumerate() {
             let frame = frame::stray(input.near.mac, input.far.mac);
-            self.wire.prime(&self.wire_side, self.cpus.host, n as u32, frame)?;
+            self.wire.prime(&self.wire_side, cpu, n as u32, frame)?;
         }
         Ok(())
     }
@@ -313,7 +321,7 @@ impl<'a> Rig<'a> {
     #[must_use]
     pub fn load(&self, phases: Vec<Phase>, burst: u32, target: Target) -> Load {
         let hop = matches!(self.wiring, Wiring::Hop(_)).then_some(self.cpus.host);
-        Load { phases, burst, targets: vec![target], schedule: Vec::new(), hop, rare: None }
+        Load { phases, burst, targets: vec![target], schedule: Vec::new(), hop, rare: None, gentle: false }
     }
 
     /// Frames that the devices' rings have taken and the host has not taken out.

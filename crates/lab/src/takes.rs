@@ -104,6 +104,7 @@ const TAKES: &[(&str, &[Choice])] = &[
     ("shed-cost", &[Duration, Repeat, Guard, Seed]),
     ("burst-latency", &[Duration, Repeat, Rcvbuf, Work, Seed]),
     ("clocked", &[Duration, Repeat, Consumer, Rcvbuf, Work, BasePps, Seed]),
+    ("cpu-net", &[Duration, Repeat, Arms, Work, Guard, Seed]),
 ];
 /// What a simulated run of an experiment takes.
 const SIMULATED: &[Choice] = &[Arms, Hogs, Seed];

@@ -122,11 +122,13 @@ pub(crate) struct Scene {
     pub(crate) inputs: u8,
     /// Whether the consumers count per millisecond.
     pub(crate) series: bool,
+    /// Where the guard runs; `None`: on the host CPU.
+    pub(crate) guard_cpu: Option<usize>,
 }
 
 impl Default for Scene {
     fn default() -> Scene {
-        Scene { hogs: 0, inputs: 1, series: false }
+        Scene { hogs: 0, inputs: 1, series: false, guard_cpu: None }
     }
 }
 
@@ -137,7 +139,7 @@ pub(crate) struct Cast {
     pub(crate) hogs: Vec<Program>,
     pub(crate) guard: Option<Guard>,
     /// Kernel threads that carry packets for the host, with the host CPU's ksoftirqd.
-    carriers: Vec<i32>,
+    pub(crate) carriers: Vec<i32>,
 }
 
 impl Bench {
@@ -204,7 +206,8 @@ impl Bench {
                 let weir =
                     weir.ok_or_else(|| Error::Usage(format!("arm {} needs the weir program", arm.name)))?;
                 let names: Vec<&str> = rig.inputs.iter().map(|i| i.far.name.as_str()).collect();
-                let guard = Guard::start(weir, &rig.host, self.cpus.host, &names, options)?;
+                let cpu = scene.guard_cpu.unwrap_or(self.cpus.host);
+                let guard = Guard::start(weir, &rig.host, cpu, &names, options)?;
                 self.wire.watch(guard.id(), Class::Guard)?;
                 Some(guard)
             }

@@ -18,20 +18,22 @@ pub enum Cause {
     Budget,
     /// Packets arrive, and net CPUs poll.
     Arrives,
+    /// The set of net CPUs has changed, and another one was to poll it.
+    Resized,
 }
 
 impl Cause {
     /// What it says to the mode switch: bulk TCP fills polls too, so these alone are no harm.
     pub fn evidence(self) -> Evidence {
         match self {
-            Self::FullPolls | Self::Companion | Self::Arrives => Evidence::FullPolls,
+            Self::FullPolls | Self::Companion | Self::Arrives | Self::Resized => Evidence::FullPolls,
             Self::Overflow | Self::Bypassed | Self::Budget => Evidence::Harm,
         }
     }
 
     /// True if bulk TCP would explain it, so that the source is watched for that.
     pub fn may_be_bulk(self) -> bool {
-        matches!(self, Self::FullPolls | Self::Arrives)
+        matches!(self, Self::FullPolls | Self::Arrives | Self::Resized)
     }
 }
 
@@ -44,6 +46,7 @@ impl fmt::Display for Cause {
             Self::Bypassed => "a consumer overflows, past the NAPI",
             Self::Budget => "its softirq takes more than the budget from programs",
             Self::Arrives => "its packets are a net CPU's",
+            Self::Resized => "the net CPUs are more or fewer now",
         })
     }
 }
@@ -93,6 +96,8 @@ pub enum Release {
     Revoked,
     /// Its poller does not run on its CPU any more: that one is offline, or somebody has moved the thread.
     Moved,
+    /// Another net CPU is to poll it.
+    Resized,
 }
 
 impl fmt::Display for Release {
@@ -108,6 +113,7 @@ impl fmt::Display for Release {
             Self::Bulk => "bulk TCP, which slows itself down",
             Self::Leaks => "the driver keeps its interrupts on",
             Self::Moved => "its poller is not on its CPU any more",
+            Self::Resized => "another net CPU polls it",
             Self::Revoked => "this process stood still, and the keeper has put its settings back",
         })
     }

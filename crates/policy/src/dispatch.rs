@@ -85,6 +85,8 @@ struct Slot {
     companion: Option<u64>,
     /// On net CPUs: packets at the last look, and when that was.
     arrived: Option<(Nanos, u64)>,
+    /// The poller that is to have it, since the set has changed.
+    seat: Option<usize>,
 }
 
 /// See the module. About 10 KiB.
@@ -97,6 +99,8 @@ pub struct Dispatch {
     pollers: Vec<usize>,
     /// Whether each is away from it: the CPU is offline. Two on one CPU would each count the other's time as the programs'.
     away: Vec<bool>,
+    /// Pollers from here on have no part in the set of net CPUs.
+    set: usize,
     next: usize,
     transit: Transit,
 }
@@ -109,6 +113,7 @@ impl Dispatch {
             overflows: vec![Overflow::default(); cpus + 1].into(),
             pollers: Vec::with_capacity(cpus),
             away: Vec::with_capacity(cpus),
+            set: usize::MAX,
             next: 0,
             transit: Transit::default(),
         }
@@ -125,6 +130,24 @@ impl Dispatch {
         if let Some(state) = self.away.get_mut(poller) {
             *state = away;
         }
+    }
+
+    /// Only the first `set` pollers take sources from here on: they are the net CPUs.
+    pub fn resize(&mut self, set: usize) {
+        self.set = set.max(1);
+    }
+
+    /// The source in `slot` is given back for this poller to take it.
+    pub fn seat(&mut self, slot: usize, poller: usize) {
+        if let Some(state) = self.slots.get_mut(slot) {
+            state.seat = Some(poller);
+        }
+    }
+
+    /// The source has been given back for another poller: the order for that one.
+    pub fn follow(&mut self, now: Nanos, slot: usize) -> Option<Order> {
+        self.slots.get(slot)?.seat?;
+        self.order(now, now, slot, usize::MAX, Cause::Resized)
     }
 
     /// The source in `slot`, in interrupt mode, may be taken over from here on. `rps_cpu`: where RPS has its packets
@@ -343,7 +366,12 @@ impl Dispatch {
     /// Evidence of overload on a source whose softirq ran on `cpu`.
     fn order(&mut self, now: Nanos, evidence: Nanos, slot: usize, cpu: usize, cause: Cause) -> Option<Order> {
         let state = self.slots.get_mut(slot).filter(|s| s.known && s.refusals.allow(now))?;
-        let there = self.away.iter().filter(|away| !**away).count();
+        // If all CPUs of the set are away, any is better than none.
+        let set = match self.away.iter().take(self.set).all(|away| *away) {
+            true => usize::MAX,
+            false => self.set,
+        };
+        let there = self.away.iter().take(set).filter(|away| !**away).count();
         if there == 0 {
             return None;
         }
@@ -354,8 +382,10 @@ impl Dispatch {
         let switch = state.switch.take()?;
         // The CPU where the work of this source is done already, if weir may use it; else they share the rest.
         let cpu = state.rps_cpu.map_or(cpu, |c| c as usize);
-        let mut able = self.pollers.iter().zip(&self.away).enumerate().filter(|(_, (_, away))| !**away);
-        let poller = able.clone().find(|(_, (c, _))| **c == cpu).map(|(poller, _)| poller);
+        let pollers = self.pollers.iter().zip(&self.away).take(set);
+        let mut able = pollers.enumerate().filter(|(_, (_, away))| !**away);
+        let seat = state.seat.take().filter(|seat| able.clone().any(|(poller, _)| poller == *seat));
+        let poller = seat.or_else(|| able.clone().find(|(_, (c, _))| **c == cpu).map(|(poller, _)| poller));
         let poller = poller.or_else(|| {
             self.next = self.next.wrapping_add(1);
             able.nth(self.next % there).map(|(poller, _)| poller)

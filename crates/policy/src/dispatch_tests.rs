@@ -36,6 +36,30 @@ fn sources_of_other_cpus_share_the_pollers() {
 }
 
 #[test]
+fn net_cpus_take_sources_while_they_are_in_the_set() {
+    let mut d = host(4);
+    d.resize(1);
+    assert_eq!(d.full(0, 0, 0, 1).map(|o| o.cpu), Some(0), "CPU 1 is not a net CPU");
+    let mut switch = d.full(0, 0, 1, 0).unwrap().switch;
+    switch.revoked();
+    assert!(d.follow(0, 2).is_none(), "nobody has moved it");
+    // The set grows, and one source moves.
+    d.resize(2);
+    d.seat(1, 1);
+    d.released(1, switch);
+    let order = d.follow(MS, 1).unwrap();
+    assert_eq!((order.slot, order.poller, order.cause), (1, 1, Cause::Resized));
+    assert!(d.follow(MS, 1).is_none(), "it has moved");
+    // A seat outside of the set, or whose poller is away, counts for nothing.
+    d.seat(2, 1);
+    d.resize(1);
+    assert_eq!(d.full(0, 0, 2, 1).map(|o| o.cpu), Some(0));
+    // Where the whole set is away any poller is better than none.
+    d.set_away(0, true);
+    assert_eq!(d.full(0, 0, 3, 0).map(|o| o.cpu), Some(1));
+}
+
+#[test]
 fn an_overflow_blames_those_that_carry_most_and_once() {
     let mut d = host(3);
     let counts = |slot: usize| on(0, [1000, 900, 10][slot]);

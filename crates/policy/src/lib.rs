@@ -28,6 +28,7 @@
 //! | [`settling`] | when a takeover is over, and how long softirqs are kept short | MR-10 |
 //! | [`transit`] | whether what arrives is only passed on, so that full polls are no overload | MR-10 |
 //! | [`netcpu`] | when a net CPU polls a source, and when it sleeps | ES-09, ES-14, ES-24 |
+//! | [`netmove`] | which net CPU polls which source while their set resizes | ES-17 |
 //! | [`netset`] | how many CPUs do networking only | ES-17, ES-18 |
 //! | [`place`] | where receive work runs: seats of sources, and whether a trial has helped | ES-07, ES-08, BH-12 |
 //! | [`holding`] | whether a driver keeps its interrupts off | M&R 6.4, X-02 |
@@ -61,6 +62,7 @@ pub mod lending;
 pub mod look;
 pub mod marking;
 pub mod netcpu;
+pub mod netmove;
 pub mod netset;
 pub mod overflow;
 pub mod place;

@@ -13,7 +13,7 @@
 use crate::switch::Timing;
 use crate::{MILLISECOND, Nanos};
 
-/// Packets per second from which on a source is polled: with naps of up to 0.4 ms the poller wakes about as often.
+/// Packets per second from which on a source is polled: with naps of up to 0.7 ms the poller wakes about as often.
 pub const BUSY_PPS: u64 = 1000;
 /// Packets per second below which it rests.
 pub const REST_PPS: u64 = 500;
@@ -25,7 +25,10 @@ pub const HOLD: (Nanos, Nanos) = (250 * MILLISECOND, 750 * MILLISECOND);
 pub const FLAP: Nanos = 2000 * MILLISECOND;
 /// Longest nap after a drained ring, in usual ones. No program shares the CPU, so nothing is gained by a short one but
 /// latency; each wake costs the net CPU, and each turn wakes a program that waits once, whatever it hands up.
-pub const NAPS: Nanos = 8;
+pub const NAPS: Nanos = 14;
+/// Ring that a nap is chosen for, packets, if that of the device is larger: of a longer one five eighths would come at once, and a
+/// socket of the default size holds 49 frames of a veth.
+pub const RING: u32 = 32;
 
 /// When sources of net CPUs are given back.
 #[must_use]
@@ -102,6 +105,24 @@ mod tests {
         let second = rests_at(0, MS / 10, 10_000 * MS, &mut switch, first + 200 * MS).unwrap();
         assert!((HOLD.1..=HOLD.1 + STRETCH).contains(&second), "{second}");
         assert!(second + STRETCH < 1000 * MS);
+    }
+
+    #[test]
+    fn what_comes_in_a_nap_fits_into_half_a_small_socket() {
+        let settles = |pps: u64| {
+            let (mut nap, mut length, mut now) = (crate::look::Nap::default(), 50_000, 0);
+            for _ in 0..500 {
+                now += length + 10_000;
+                let frames = (pps * (length + 10_000) / 1_000_000_000) as u32;
+                length = nap.after(now, frames, 10_000, true, NAPS * 50_000, RING).unwrap().max(50_000);
+            }
+            (length, pps * length / 1_000_000_000)
+        };
+        assert_eq!(settles(5000).0, NAPS * 50_000, "where few come it is as long as it may be");
+        for pps in [50_000, 120_000, 300_000] {
+            let (length, frames) = settles(pps);
+            assert!(frames <= 22, "{frames} in {length} ns at {pps}/s");
+        }
     }
 
     proptest! {

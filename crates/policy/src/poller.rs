@@ -422,7 +422,8 @@ impl Poller {
             false if self.lent => nap,
             false => nap * BUSY_NAPS,
         };
-        let long = state.nap.after(now, turn.frames, turn.spent, turn.drained, most, self.config.ring);
+        let ring = if self.config.net { self.config.ring.min(netcpu::RING) } else { self.config.ring };
+        let long = state.nap.after(now, turn.frames, turn.spent, turn.drained, most, ring);
         if let (Some(long), false) = (long, look) {
             let until = now + long.max(nap);
             (state.nap_idle, state.nap_until) = (if self.config.net { until } else { now + nap }, until);

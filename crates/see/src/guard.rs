@@ -69,6 +69,9 @@ fn is_none(n: &u64) -> bool {
 pub struct Poller {
     /// Its number.
     pub cpu: u32,
+    /// `net` or `host`, where the guard resizes a set of net CPUs or has one.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub role: String,
     /// Sources in poll mode at the end of the interval.
     pub polling: u32,
     /// Share of the CPU that programs are sure to get, 0 to 1.

@@ -106,6 +106,8 @@ pub struct Change {
 pub struct Poller {
     /// Its CPU.
     pub cpu: u32,
+    /// Of its CPU in mode net: `net`, or `host` while it is not needed for packets; else empty.
+    pub role: String,
     /// `fifo` or `other`.
     pub sched: String,
     /// Sources in poll mode at present.

@@ -50,6 +50,7 @@ struct config {
 	__u32 hop_cpu;
 	__u32 rare_every; /* one of so many frames is for a rare target; 0: none */
 	__u64 late_max_ns;
+	__u64 wait_max_ns; /* longest wait of one run; 0: until the next departure */
 	__u32 rare_from; /* the rare targets, in turn */
 	__u32 rare_count;
 	struct phase phase[PHASES];
@@ -134,7 +135,7 @@ static __always_inline __u64 wait_until(__u64 until, __u64 now)
 	return w.now;
 }
 
-/* Waits for the next burst's departure. 0 when the load is over. */
+/* Waits for the next burst's departure. 0 if there is none yet, or when the load is over: then it is done. */
 static __always_inline int pace(const struct config *cfg, struct state *st)
 {
 	__u32 zero = 0, *stop = bpf_map_lookup_elem(&wire_stop, &zero);
@@ -165,6 +166,11 @@ static __always_inline int pace(const struct config *cfg, struct state *st)
 		/* The CPU was taken away. Making up for it would be a burst that nobody asked for. */
 		st->late_ns += rel - due;
 		st->due = rel << FRACTION;
+	}
+	if (cfg->wait_max_ns && st->start_ns + due > now + cfg->wait_max_ns) {
+		/* The kernel lets others run between two batches, and never within one. */
+		wait_until(now + cfg->wait_max_ns, now);
+		return 0;
 	}
 	now = wait_until(st->start_ns + due, now);
 	st->due += step * cfg->burst;
@@ -743,6 +749,32 @@ int BPF_PROG(meter_softirq_exit, unsigned int vec)
 	class = bpf_map_lookup_elem(&meter_watched, &tgid);
 	if (class && *class < CLASSES)
 		m->stolen_ns[*class] += ns;
+	return 0;
+}
+
+struct task_struct {
+	int tgid;
+} __attribute__((preserve_access_index));
+
+/* Switches of this CPU to or from a watched task. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, __u64);
+} meter_switched SEC(".maps");
+
+SEC("tp_btf/sched_switch")
+int BPF_PROG(task_switched, int preempt, struct task_struct *prev, struct task_struct *next)
+{
+	__u32 zero = 0, from = prev->tgid, to = next->tgid;
+	__u64 *switches;
+
+	if (!bpf_map_lookup_elem(&meter_watched, &from) && !bpf_map_lookup_elem(&meter_watched, &to))
+		return 0;
+	switches = bpf_map_lookup_elem(&meter_switched, &zero);
+	if (switches)
+		++*switches;
 	return 0;
 }
 

@@ -31,6 +31,8 @@ pub const LENGTH: usize = 1516;
 pub const BURST: u32 = 256;
 /// Lowest rate of a phase: one wait of the program is bounded to some 200 ms.
 pub const RATE_MIN: f64 = 10.0;
+/// Longest wait of a gentle source between two moments at which others may run.
+const WAIT_MAX: Duration = Duration::from_micros(20);
 /// A source that is later than this does not make up for it: that would be a burst nobody asked for.
 const LATE_MAX: Duration = Duration::from_micros(200);
 
@@ -101,6 +103,9 @@ pub struct Load {
     pub hop: Option<usize>,
     /// The last targets, if they are rarer than a schedule can say.
     pub rare: Option<Rare>,
+    /// Others may have the CPU: whatever else wants to run there does so within [`WAIT_MAX`], and the source is late
+    /// meanwhile. Else nothing runs there between two departures.
+    pub gentle: bool,
 }
 
 /// Targets that get a frame seldom, whatever the schedule says.
@@ -157,6 +162,7 @@ impl Load {
             hop_cpu: self.hop.unwrap_or(0) as u32,
             rare_every: self.rare.map_or(0, |r| r.every),
             late_max_ns: LATE_MAX.as_nanos() as u64,
+            wait_max_ns: if self.gentle { WAIT_MAX.as_nanos() as u64 } else { 0 },
             rare_from: self.rare.map_or(0, |r| self.targets.len() as u32 - r.count),
             rare_count: self.rare.map_or(0, |r| r.count),
             phase: [RawPhase { end_ns: 0, step: 0 }; PHASES],
@@ -202,7 +208,9 @@ impl Load {
             .iter()
             .map(|p| p.duration.as_secs_f64() * p.rate.unwrap_or(RATE_MAX).min(RATE_MAX))
             .sum();
-        let bursts = (frames / f64::from(self.burst)).ceil() + self.phases.len() as f64 + 1.0;
+        // A frame is taken for each wait, too.
+        let waits = if self.gentle { self.duration().as_secs_f64() / WAIT_MAX.as_secs_f64() } else { 0.0 };
+        let bursts = ((frames + waits) / f64::from(self.burst)).ceil() + self.phases.len() as f64 + 1.0;
         (bursts * f64::from(self.burst)).min(f64::from(i32::MAX - 1)) as i32
     }
 }
@@ -357,6 +365,7 @@ struct RawConfig {
     hop_cpu: u32,
     rare_every: u32,
     late_max_ns: u64,
+    wait_max_ns: u64,
     rare_from: u32,
     rare_count: u32,
     phase: [RawPhase; PHASES],
@@ -386,9 +395,9 @@ struct RawState {
 }
 
 // No hidden padding: the kernel copies these as bytes.
-const _: () = assert!(size_of::<RawConfig>() == 40 + PHASES * 16 + SCHEDULE + TARGETS * (FRAME + 16));
+const _: () = assert!(size_of::<RawConfig>() == 48 + PHASES * 16 + SCHEDULE + TARGETS * (FRAME + 16));
 const _: () = assert!(size_of::<RawState>() == 72 + TARGETS * 8 + PHASES * 8 + TARGETS * 4);
-const _: () = assert!(offset_of!(RawConfig, phase) == 40);
+const _: () = assert!(offset_of!(RawConfig, phase) == 48);
 
 #[cfg(test)]
 mod tests {
@@ -405,6 +414,7 @@ mod tests {
             schedule: vec![],
             hop: None,
             rare: None,
+            gentle: false,
         }
     }
 

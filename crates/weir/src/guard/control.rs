@@ -49,6 +49,7 @@ use crate::parse::{Ablate, Mode, Period, Sched};
 
 mod intake;
 mod links;
+mod net;
 mod options;
 mod status;
 mod threads;
@@ -111,6 +112,8 @@ pub struct Control {
     contention: Contention,
     lending: Arc<Lending>,
     thorough_at: Nanos,
+    /// In mode net, if there is more than one CPU.
+    net: Option<net::NetCpus>,
     /// What the gate knows to be nobody's.
     pub gate: Gate,
     /// What captures miss.
@@ -179,6 +182,7 @@ pub fn run(opts: GuardOptions) -> anyhow::Result<ExitCode> {
         contention: Contention::default(),
         lending: Arc::new(Lending::new()?),
         thorough_at: 0,
+        net: net::NetCpus::new(&opts, cpus.len()),
         gate,
         taps: Taps::default(),
         sessions: Sessions::default(),
@@ -200,6 +204,9 @@ pub fn run(opts: GuardOptions) -> anyhow::Result<ExitCode> {
         control.start_worker(cpu)?;
     }
     control.start_hands(inbox)?;
+    if let (Some(net), Ok(mut dispatch)) = (&control.net, control.dispatch.lock()) {
+        dispatch.resize(net.size());
+    }
     for index in 0..control.interfaces.len() {
         if let Err(e) = control.set_up(index) {
             control.end_workers();
@@ -370,6 +377,7 @@ impl Control {
             self.share_device(index);
             self.call_net(index);
         }
+        self.resize_net(now);
         self.look_at_keeper();
     }
     /// Puts all settings back; `tell` says what became of each.

@@ -166,6 +166,22 @@ impl Dispatch {
         self.send(order);
     }
 
+    /// Only the first `set` pollers take sources from here on.
+    pub fn resize(&mut self, set: usize) {
+        self.policy.resize(set);
+    }
+
+    /// The source is given back for this poller to take it.
+    pub fn seat(&mut self, slot: usize, poller: usize) {
+        self.policy.seat(slot, poller);
+    }
+
+    /// The source has been given back for another poller.
+    pub fn follow(&mut self, slot: usize) {
+        let order = self.policy.follow(clock::now(), slot);
+        self.send(order);
+    }
+
     /// Has orders carried out.
     fn send(&self, orders: impl IntoIterator<Item = Order>) {
         for order in orders {

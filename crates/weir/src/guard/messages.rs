@@ -40,6 +40,8 @@ pub enum Command {
     Forget(usize),
     /// The source's interface is gone: give it back.
     Drop(usize),
+    /// Another net CPU is to poll the source: give it back.
+    Move(usize),
     /// The host has protected connections, which may use this source.
     Expect(usize),
     /// Its CPU is offline: give everything back, and take nothing.

@@ -208,6 +208,7 @@ impl Loop {
                 }
             }
             Command::Drop(source) => self.release(source, Release::Gone),
+            Command::Move(source) => self.release(source, Release::Resized),
             Command::Expect(slot) => self.policy.expect(clock::now(), slot),
             Command::Leave => self.leave(),
             Command::Return => self.come_back(),
@@ -343,7 +344,7 @@ impl Loop {
             self.meter();
         }
         let switch = match why {
-            Release::Revoked | Release::Moved => self.policy.revoked(slot),
+            Release::Revoked | Release::Moved | Release::Resized => self.policy.revoked(slot),
             Release::Sheds => self.policy.sheds(clock::now(), slot),
             _ => self.policy.released(clock::now(), slot),
         };

@@ -40,8 +40,13 @@ pub struct Trial {
 }
 
 impl Outcome {
-    /// The last lines of the report.
-    pub fn text(&self, args: &PlaceArgs, changes: bool) -> String {
+    /// True if the plan is in force: applied now or before.
+    fn kept(&self, changes: bool) -> bool {
+        changes && (self.applied > 0 || self.trials.is_empty())
+    }
+
+    /// The last lines of the report; `guard` is what polls on the net CPUs of the plan.
+    pub fn text(&self, args: &PlaceArgs, changes: bool, guard: Option<Vec<String>>) -> String {
         let mut text = String::new();
         for trial in &self.trials {
             text += &format!(
@@ -63,8 +68,17 @@ impl Outcome {
             (false, _) => "nothing was changed; --apply makes the changes\n".to_owned(),
             (true, 0) => "nothing is changed\n".to_owned(),
             (true, n) => format!("{n} changed; put back with: weir undo\n"),
-        }
+        } + &guard.filter(|_| self.kept(changes)).map_or_else(String::new, next)
     }
+}
+
+/// What is left to do once the host is placed: the net CPUs are not polled yet.
+pub fn next(guard: Vec<String>) -> String {
+    format!(
+        "the net CPUs are not polled yet; start the guard and let it run:\n    sudo {}\n\
+         to end: stop the guard, then sudo weir undo\n",
+        guard.join(" ")
+    )
 }
 
 /// The plan's settings as the journal has them.

@@ -44,6 +44,9 @@ pub fn run(
         looked.layout.sources.len(),
         plan.settings.len()
     ));
+    if let Some(guard) = super::text::guard(&looked, &plan) {
+        talk(&format!("weir: next, beside this: sudo {}", guard.join(" ")));
+    }
     let mut told = BTreeSet::new();
     while crate::watch::sleep_until(Instant::now() + EVERY, stop) {
         if let Err(err) = again(args, access, &request, &mut journal, &mut told) {

@@ -67,7 +67,8 @@ pub fn run(args: &PlaceArgs, paint: Paint) -> anyhow::Result<ExitCode> {
         let document = document(&looked, &window, plan.as_ref(), &outcome);
         out::data(&format!("{}\n", serde_json::to_string(&document)?))?;
     } else {
-        out::data(&outcome.text(args, changes))?;
+        let guard = plan.as_ref().and_then(|plan| text::guard(&looked, plan));
+        out::data(&outcome.text(args, changes, guard))?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -128,6 +129,9 @@ fn report(looked: &Looked, window: &Window, plan: Option<&Plan>, auto: bool, pai
     match plan {
         Some(plan) => {
             text += &text::plan(looked, plan, paint);
+            if let Some(guard) = text::guard(looked, plan) {
+                text += &format!("  then poll on the net CPUs: sudo {}\n", guard.join(" "));
+            }
             if let Some((cpu, share)) = text::expected(looked, plan).filter(|_| !plan.settings.is_empty()) {
                 text += &format!(
                     "  expected: CPU {cpu} takes the most, {} % of the packets, if flows are many\n",
@@ -176,7 +180,13 @@ fn document(looked: &Looked, window: &Window, plan: Option<&Plan>, outcome: &act
                 json!({"target": target, "setting": setting, "from": set.from, "to": set.to})
             })
             .collect();
-        json!({"strategy": plan.strategy.name(), "net": plan.net, "host": plan.host, "settings": settings})
+        json!({
+            "strategy": plan.strategy.name(),
+            "net": plan.net,
+            "host": plan.host,
+            "settings": settings,
+            "guard": text::guard(looked, plan),
+        })
     });
     json!({
         "schema": "weir.place/1",

@@ -186,6 +186,20 @@ pub fn plan(looked: &Looked, plan: &Plan, paint: Paint) -> String {
     text + &format!("  {}\n", count(plan.settings.len(), "setting"))
 }
 
+/// The guard that polls on the net CPUs of a plan that has them, as a command; `None` without.
+pub fn guard(looked: &Looked, plan: &Plan) -> Option<Vec<String>> {
+    if plan.strategy != Strategy::Dedicate {
+        return None;
+    }
+    let has = |ifindex| looked.layout.sources.iter().any(|source| source.ifindex == ifindex);
+    let placed = looked.interfaces.iter().filter(|interface| has(interface.ifindex));
+    let mut command = vec!["weir".to_owned(), "guard".to_owned()];
+    command.extend(placed.map(|interface| interface.name.clone()));
+    command.extend(["--mode", "net", "--cpu"].map(String::from));
+    command.push(list(&plan.net));
+    Some(command)
+}
+
 /// Share of the heaviest CPU that today's loads would give, permille; `None` without a load.
 pub fn expected(looked: &Looked, plan: &Plan) -> Option<(usize, u64)> {
     let total: u64 = looked.layout.sources.iter().map(|source| source.load).sum();

@@ -105,7 +105,8 @@ pub fn sentence(guard: &Guard, s: &Snapshot) -> String {
         let used = cpu.budget_used.unwrap_or(0.0) * 100.0;
         let (pauses, waits) =
             (times("feedback", "pause", "pauses"), times("budget", "wait for it", "waits for it"));
-        parts.push(format!("CPU {} uses {used:.0} % of its budget{waits}{pauses}", cpu.cpu));
+        let role = if cpu.role.is_empty() { String::new() } else { format!("{} ", shown(&cpu.role)) };
+        parts.push(format!("{role}CPU {} uses {used:.0} % of its budget{waits}{pauses}", cpu.cpu));
     }
     let mut shed: BTreeMap<&str, u64> = BTreeMap::new();
     for (class, n) in guard.sources.iter().flat_map(|source| &source.shed).filter(|(_, n)| **n > 0) {
@@ -178,6 +179,7 @@ fn poller(before: Option<&Status>, now: &Status, poller: &Poller) -> guard::Poll
     let reserve = now.cpus.iter().find(|c| c.cpu == poller.cpu).map_or(0.0, |c| c.reserve);
     let mut made =
         guard::Poller { cpu: poller.cpu, polling: poller.polling, reserve, ..guard::Poller::default() };
+    made.role.clone_from(&poller.role);
     let known = before.and_then(|s| Some((s, s.pollers.iter().find(|p| p.cpu == poller.cpu)?)));
     let Some((before, then)) = known.filter(|(s, _)| now.time_ns > s.time_ns) else { return made };
     let time = (now.time_ns - before.time_ns) as f64 * (1.0 - reserve);
@@ -275,6 +277,11 @@ mod tests {
         );
         let first = told(None, &now, &s).unwrap();
         assert_eq!(sentence(&first, &s), "pid 7: poll eth0/1");
+        // In mode net the CPU's role is told; the one that uses most comes first.
+        let mut now = now;
+        now.pollers[0].role = "net".into();
+        let text = sentence(&told(Some(&status(10, "poll", 1)), &now, &s).unwrap(), &s);
+        assert!(text.contains("; net CPU 1 uses 50 % of its budget"), "{text}");
     }
 
     #[test]

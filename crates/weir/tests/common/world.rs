@@ -241,6 +241,7 @@ impl World {
             schedule: schedule.to_vec(),
             hop: None,
             rare: None,
+            gentle: false,
         };
         // Targets are devices of the wire too: two ports of one input share its device.
         for (target, n) in inputs.iter().enumerate() {

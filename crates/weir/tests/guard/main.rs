@@ -24,6 +24,7 @@ mod links;
 mod local;
 mod many;
 mod net;
+mod net_resize;
 mod offered;
 mod output;
 mod poison;

@@ -158,6 +158,19 @@ fn a_plan_is_made_and_undone_byte_for_byte_root() {
         args.extend(strategy);
         let out = host.place(&args);
         assert!(out.contains("changed; put back with: weir undo"), "{out}");
+        let guard = out.lines().find_map(|line| line.trim().strip_prefix("sudo weir guard "));
+        assert_eq!(guard.is_some(), strategy[0] == "dedicate", "{out}");
+        if let Some(guard) = guard {
+            // What the operator is told to run is right as it stands.
+            let words: Vec<&str> =
+                ["guard"].into_iter().chain(guard.split(' ')).chain(["--dry-run"]).collect();
+            let (code, said, err) = host.weir(&words);
+            assert_eq!(
+                (code, guard.starts_with(&format!("{IF} --mode net --cpu "))),
+                (0, true),
+                "{said}{err}"
+            );
+        }
         let placed = host.dump(&[pid]);
         let moved = placed.iter().zip(&before).filter(|(now, then)| now != then).count();
         let own = usize::from(strategy[0] != "spread");

@@ -228,3 +228,24 @@ fn connections_of_a_server_with_workers_are_measured_root() {
     let full = others.filter(|p| p.lines.len() == 2 && p.lines.iter().all(|l| l.marks.len() == 1));
     assert_eq!((full.count(), document.verdict.len()), (6, 2), "{:?}", document.panels);
 }
+
+/// That each figure is there shows that it is counted; only what a net CPU does whatever else the machine does is asserted.
+#[test]
+fn a_net_cpu_is_measured_beside_softirq_there_root() {
+    if !possible("a_net_cpu_is_measured_beside_softirq_there_root") {
+        return;
+    }
+    let _alone = alone();
+    let document = run("cpu-net", "--repeat 1 --duration 200ms --arms split,weir");
+    let at = |title: &str, arm: &str| {
+        let panel = document.panels.iter().find(|p| p.title.contains(title)).expect("the panel");
+        panel.at(arm, 20e3).unwrap_or_else(|| panic!("{arm}: {panel:?}"))
+    };
+    for arm in ["split", "weir"] {
+        assert!(at("switches", arm) > 0.0 && at("CPU time", arm) > 0.0);
+    }
+    // The kernel's softirq does not poll what a net CPU polls.
+    assert!(at("NET_RX", "weir") < at("NET_RX", "split"), "{:?}", document.panels[1]);
+    assert!(at("weir", "weir") > 0.0);
+    assert_eq!(document.verdict.len(), 6, "{:?}", document.verdict);
+}

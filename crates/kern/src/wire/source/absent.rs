@@ -52,6 +52,8 @@ impl Wire {
         meter(ns: &Namespace, index: u32) -> Result<()>;
         watch(pid: u32, class: Class) -> Result<()>;
         unwatch_all() -> Result<()>;
+        watch_switches() -> Result<Watching>;
+        switches() -> Result<u64>;
         meters() -> Result<Vec<Meter>>;
         look_for_edges(from_ns: u64) -> Result<()>;
         edges() -> Result<Edges>;

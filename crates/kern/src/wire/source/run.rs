@@ -31,6 +31,7 @@ pub struct Wire {
     _meters: Vec<Link>,
 }
 
+const SWITCHES: [&str; 1] = ["task_switched"];
 const OUTPUT: [&str; 2] = ["output_sent", "output_taken"];
 
 /// Programs on tracepoints; detached when dropped.
@@ -160,6 +161,32 @@ impl Wire {
         })
     }
 
+    /// Counts switches to and from watched tasks until the answer is dropped. It costs a little time for each switch.
+    ///
+    /// # Errors
+    /// If the kernel has no such tracepoint.
+    pub fn watch_switches(&self) -> Result<Watching> {
+        self.attach(&SWITCHES)
+    }
+
+    /// Switches that [`Wire::watch_switches`] has counted since the programs were loaded, of all CPUs.
+    ///
+    /// # Errors
+    /// Of the map.
+    pub fn switches(&self) -> Result<u64> {
+        let cpus = self.map("meter_switched", |m| m.lookup_percpu(&0u32.to_ne_bytes(), MapFlags::ANY))?;
+        Ok(cpus.unwrap_or_default().iter().map(|bytes| word(bytes, 0)).sum())
+    }
+
+    fn attach(&self, wanted: &[&str]) -> Result<Watching> {
+        let mut links = Vec::new();
+        for program in self.object.progs_mut().filter(|p| wanted.iter().any(|m| p.name() == *m)) {
+            let name = program.name().to_os_string();
+            links.push(program.attach().map_err(|e| Error::Bpf(format!("meter {name:?}: {e}")))?);
+        }
+        Ok(Watching { _links: links })
+    }
+
     /// The meters of all CPUs, by CPU number.
     ///
     /// # Errors
@@ -271,12 +298,7 @@ impl Wire {
     pub fn watch_output(&self, near: (&Namespace, u32), far: (&Namespace, u32)) -> Result<Watching> {
         let words = [near.0.inode(), near.1, far.0.inode(), far.1].map(u32::to_ne_bytes).concat();
         self.set("meter_output", 0, &[words, vec![0; 32]].concat())?;
-        let mut links = Vec::new();
-        for program in self.object.progs_mut().filter(|p| OUTPUT.iter().any(|m| p.name() == *m)) {
-            let name = program.name().to_os_string();
-            links.push(program.attach().map_err(|e| Error::Bpf(format!("meter {name:?}: {e}")))?);
-        }
-        Ok(Watching { _links: links })
+        self.attach(&OUTPUT)
     }
 
     /// What [`Wire::watch_output`] has seen: time in waits longer than 2 ms, and the longest wait.
@@ -390,6 +412,7 @@ impl Wire {
             schedule: vec![target as u8],
             hop: None,
             rare: None,
+            gentle: false,
         };
         self.start(ns, cpu, &load)?.wait().map(drop)
     }
@@ -405,11 +428,15 @@ impl Wire {
         self.set("wire_stop", 0, &0u32.to_ne_bytes())?;
         interruptible()?;
         let (program, repeat, burst) = (self.program("wire_source")?, load.repeat(), load.burst);
+        let gentle = load.gentle;
         let mut frame = load.targets[0].frame.clone();
         let file = ns.file().try_clone().what(|| ns.name().into())?;
         let thread = std::thread::Builder::new().name("wire".into()).spawn(move || {
             setns(file.as_fd(), CloneFlags::CLONE_NEWNET).what(|| "enter wire namespace".into())?;
             tasks::pin(0, cpu)?;
+            if gentle {
+                tasks::schedule(0, tasks::Policy::Idle)?;
+            }
             let start = thread_cpu_ns();
             let answer = test_run(program, &mut frame, repeat, burst);
             answer.what(|| "BPF_PROG_TEST_RUN with live frames (Linux 5.18)".into())?;

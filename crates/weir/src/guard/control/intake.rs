@@ -122,6 +122,7 @@ impl Control {
                 match (why, found) {
                     (Release::Stale, Some(index)) => self.interfaces[index].doubtful = true,
                     (Release::Leaks, Some(index)) => self.go_thread(index, why.to_string()),
+                    (Release::Resized, _) => self.follow(source.slot),
                     _ => {}
                 }
             }

@@ -196,7 +196,7 @@ impl Maker {
                 ..Consumer::default()
             });
         }
-        for worker in &control.workers {
+        for (index, worker) in control.workers.iter().enumerate() {
             let counts = worker.gauge.counts.lock().map(|c| *c).unwrap_or_default();
             let softirq = views.cpu_stats.get(worker.cpu).map_or(0, |c| c.net_rx_ns.load(Relaxed));
             let now = [worker.gauge.busy_ns.load(Relaxed), softirq];
@@ -213,6 +213,7 @@ impl Maker {
             });
             status.pollers.push(Poller {
                 cpu: worker.cpu as u32,
+                role: control.role(index).to_owned(),
                 sched: worker.class.to_owned(),
                 polling: worker.gauge.polling.load(Relaxed),
                 turns: counts.turns,

@@ -1,0 +1,288 @@
+//! Which net CPU polls which source while their set resizes (ES-17).
+//!
+//! [`crate::netset`] says how many of the CPUs are net CPUs: the first of the list. What moves is a whole source: a NAPI is
+//! polled by one CPU at a time and each turn runs to completion, so the packets of a flow keep their order. The set of none
+//! is the sources' own doing: those that rest are the kernel's ([`crate::netcpu`]), so that here the least is one CPU.
+//!
+//! # Properties
+//! - A CPU is added only if some source would move there and leave the busiest CPU no less than it takes.
+//! - After a change every polled source is on a CPU of the set, and none has moved twice.
+//! - A load that does not change is followed by at most as many changes as there are CPUs.
+
+use crate::netset::{NetSet, Rules};
+use crate::poller::SOURCES_MAX;
+use crate::{Nanos, Permille};
+
+/// Most net CPUs.
+pub const CPUS_MAX: usize = 64;
+/// Share of the set's time from which on it grows: a poller keeps a reserve of 200 permille by default where others want its
+/// CPU.
+pub const HIGH: Permille = 750;
+/// Share of a set smaller by one below which it shrinks.
+pub const LOW: Permille = 500;
+/// Looks in a row that must agree; with five a second the set reacts within 0.4 to 0.6 s.
+pub const HOLD: u32 = 2;
+
+/// A source that is polled.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Polled {
+    /// Its slot.
+    pub slot: usize,
+    /// Which poller, by the order of the CPUs; below [`CPUS_MAX`].
+    pub poller: usize,
+    /// Packets since the last look.
+    pub packets: u64,
+}
+
+/// See the module.
+#[derive(Clone, Debug)]
+pub struct Resizer {
+    set: NetSet,
+    high: Permille,
+    low: Permille,
+    last: Option<(Nanos, Nanos)>,
+}
+
+impl Resizer {
+    /// For `cpus` pollers, from one on; `high` and `low` as [`HIGH`] and [`LOW`], `low` below `high`.
+    #[must_use]
+    pub fn new(cpus: usize, high: Permille, low: Permille) -> Self {
+        let most = u32::try_from(cpus.min(CPUS_MAX)).unwrap_or(1).max(1);
+        // An empty set is not met here, so `first` says nothing.
+        let rules = Rules { most, first: high, high, low: low.min(high.saturating_sub(1)), hold: HOLD };
+        Self { set: NetSet::new(rules, 1), high, low: rules.low, last: None }
+    }
+
+    /// Net CPUs now.
+    #[must_use]
+    pub fn size(&self) -> usize {
+        self.set.size() as usize
+    }
+
+    /// Changes so far.
+    #[must_use]
+    pub fn changes(&self) -> u64 {
+        self.set.changes()
+    }
+
+    /// A look at `now`: pollers have spent `busy` ns on packets since they began; at most [`SOURCES_MAX`] sources are looked at.
+    /// The new size if it changes; `give` gets the slots that move, each with its new poller.
+    pub fn look(
+        &mut self,
+        now: Nanos,
+        busy: Nanos,
+        polled: &[Polled],
+        mut give: impl FnMut(usize, usize),
+    ) -> Option<usize> {
+        let (at, was) = self.last.replace((now, busy))?;
+        let (period, size) = (now.saturating_sub(at), self.size());
+        let share = |of: Permille, cpus: usize| {
+            let ns = u128::from(period) * u128::from(of) * cpus as u128 / 1000;
+            Nanos::try_from(ns).unwrap_or(Nanos::MAX)
+        };
+        let mut seated = Seated::new(polled);
+        let mut spent = busy.saturating_sub(was);
+        // Nothing would move to one more CPU, so it would be of no use.
+        if seated.best(size, size + 1).is_none() {
+            spent = spent.min(share(self.high, size));
+        }
+        if size == 1 {
+            spent = spent.max(share(self.low, 1));
+        }
+        let new = self.set.observe(period, spent) as usize;
+        if new > size {
+            while let Some(n) = seated.best(size, new) {
+                give(seated.of[n].slot, size);
+                seated.moves(n, size);
+            }
+        } else {
+            while let Some(n) = seated.heaviest_from(new) {
+                let to = seated.lightest(new);
+                give(seated.of[n].slot, to);
+                seated.moves(n, to);
+            }
+        }
+        (new != size).then_some(new)
+    }
+}
+
+/// Sources by poller.
+struct Seated {
+    of: [Polled; SOURCES_MAX],
+    count: usize,
+    load: [u64; CPUS_MAX],
+    /// By place in `of`.
+    moved: [bool; SOURCES_MAX],
+}
+
+impl Seated {
+    fn new(polled: &[Polled]) -> Self {
+        let mut seated = Self {
+            of: [Polled::default(); SOURCES_MAX],
+            count: 0,
+            load: [0; CPUS_MAX],
+            moved: [false; SOURCES_MAX],
+        };
+        for (n, source) in polled.iter().filter(|p| p.poller < CPUS_MAX).take(SOURCES_MAX).enumerate() {
+            seated.of[n] = *source;
+            seated.load[source.poller] += source.packets;
+            seated.count = n + 1;
+        }
+        seated
+    }
+
+    fn still(&self) -> impl Iterator<Item = (usize, &Polled)> {
+        self.of[..self.count].iter().enumerate().filter(|(n, _)| !self.moved[*n])
+    }
+
+    /// The source to move to the poller `new - 1`, by place: the heaviest of the busiest of the others that leaves the busiest
+    /// no less than the new one gets.
+    fn best(&self, size: usize, new: usize) -> Option<usize> {
+        let to = new - 1;
+        let from = (0..size).filter(|p| *p != to && *p < CPUS_MAX).max_by_key(|p| self.load[*p])?;
+        let there = self.load.get(to)?;
+        let fits =
+            |p: &&Polled| p.packets > 0 && there + p.packets <= self.load[from].saturating_sub(p.packets);
+        let of = self.still().filter(|(_, p)| p.poller == from && fits(p));
+        of.max_by_key(|(_, p)| p.packets).map(|(n, _)| n)
+    }
+
+    /// The heaviest source of the pollers from `from` on.
+    fn heaviest_from(&self, from: usize) -> Option<usize> {
+        self.still().filter(|(_, p)| p.poller >= from).max_by_key(|(_, p)| p.packets).map(|(n, _)| n)
+    }
+
+    fn lightest(&self, below: usize) -> usize {
+        (0..below.min(CPUS_MAX)).min_by_key(|p| self.load[*p]).unwrap_or(0)
+    }
+
+    fn moves(&mut self, n: usize, to: usize) {
+        let source = &mut self.of[n];
+        self.load[source.poller] = self.load[source.poller].saturating_sub(source.packets);
+        self.load[to] += source.packets;
+        (source.poller, self.moved[n]) = (to, true);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::MILLISECOND;
+    use proptest::prelude::*;
+
+    const TICK: Nanos = 200 * MILLISECOND;
+
+    /// A host whose pollers spend `cost` ns on a packet, as far as they have time.
+    struct Net {
+        resizer: Resizer,
+        sources: Vec<Polled>,
+        now: Nanos,
+        busy: Nanos,
+        moved: Vec<(usize, usize)>,
+    }
+
+    impl Net {
+        fn new(cpus: usize, rates: &[u64]) -> Self {
+            let source = |(slot, packets): (usize, &u64)| Polled { slot, poller: 0, packets: *packets };
+            let sources = rates.iter().enumerate().map(source).collect();
+            let resizer = Resizer::new(cpus, HIGH, LOW);
+            Self { resizer, sources, now: 0, busy: 0, moved: Vec::new() }
+        }
+
+        /// Looks `n` times; packets are per look and take a microsecond each.
+        fn looks(&mut self, n: usize) {
+            for _ in 0..n {
+                self.now += TICK;
+                for cpu in 0..CPUS_MAX {
+                    let of = self.sources.iter().filter(|s| s.poller == cpu);
+                    self.busy += (of.map(|s| s.packets).sum::<u64>() * 1000).min(TICK);
+                }
+                let mut moves = Vec::new();
+                self.resizer.look(self.now, self.busy, &self.sources, |slot, to| moves.push((slot, to)));
+                for &(slot, to) in &moves {
+                    self.sources[slot].poller = to;
+                }
+                self.moved.extend(moves);
+            }
+        }
+
+        fn offer(&mut self, rates: &[u64]) {
+            self.sources.iter_mut().zip(rates).for_each(|(s, rate)| s.packets = *rate);
+        }
+    }
+
+    #[test]
+    fn a_second_cpu_takes_the_source_that_evens_the_load_and_gives_it_back() {
+        let mut net = Net::new(2, &[100_000, 60_000, 20_000]);
+        net.looks(5);
+        assert_eq!((net.resizer.size(), net.resizer.changes()), (2, 1));
+        // 60,000 there leaves 120,000; 20,000 more leaves 100,000.
+        assert_eq!(net.moved, [(1, 1), (2, 1)]);
+        net.offer(&[10_000, 10_000, 10_000]);
+        net.looks(20);
+        assert_eq!((net.resizer.size(), net.resizer.changes()), (1, 2));
+        assert!(net.sources.iter().all(|s| s.poller == 0), "{:?}", net.sources);
+    }
+
+    #[test]
+    fn one_source_is_not_parted() {
+        let mut net = Net::new(4, &[190_000]);
+        net.looks(50);
+        assert_eq!((net.resizer.size(), net.resizer.changes(), net.moved.len()), (1, 0, 0));
+    }
+
+    #[test]
+    fn a_gust_of_one_look_changes_nothing() {
+        let mut net = Net::new(2, &[1000, 1000]);
+        for _ in 0..10 {
+            net.offer(&[100_000, 90_000]);
+            net.looks(1);
+            net.offer(&[60_000, 60_000]);
+            net.looks(1);
+        }
+        assert_eq!(net.resizer.changes(), 0);
+    }
+
+    proptest! {
+        /// A step of load, up or down: at most two changes with up to three CPUs, and then all is still.
+        #[test]
+        fn a_step_is_followed_by_two_changes_at_most(
+            cpus in 1usize..4,
+            before in prop::collection::vec(0u64..200_000, 6),
+            after in prop::collection::vec(0u64..200_000, 6),
+        ) {
+            let mut net = Net::new(cpus, &before);
+            net.looks(100);
+            prop_assert!(net.resizer.changes() <= 2);
+            let changes = net.resizer.changes();
+            net.offer(&after);
+            net.looks(50);
+            prop_assert!(net.resizer.changes() <= changes + 2);
+            let still = (net.resizer.changes(), net.moved.len());
+            net.looks(50);
+            prop_assert_eq!((net.resizer.changes(), net.moved.len()), still);
+        }
+
+        /// Whatever is looked at, a source moves to a CPU of the set, and once per look.
+        #[test]
+        fn sources_are_in_the_set(
+            looks in prop::collection::vec((prop::collection::vec(0u64..100_000, 5), 0u64..300_000_000), 1..60),
+        ) {
+            let mut net = Net::new(3, &[0; 5]);
+            for (rates, busy) in looks {
+                net.offer(&rates);
+                net.now += TICK;
+                net.busy += busy;
+                let mut moves = Vec::new();
+                net.resizer.look(net.now, net.busy, &net.sources, |slot, to| moves.push((slot, to)));
+                for (n, (slot, to)) in moves.iter().enumerate() {
+                    prop_assert!(moves[..n].iter().all(|(other, _)| other != slot));
+                    net.sources[*slot].poller = *to;
+                }
+                let size = net.resizer.size();
+                prop_assert!((1..=3).contains(&size));
+                prop_assert!(net.sources.iter().all(|s| s.poller < size));
+            }
+        }
+    }
+}
