@@ -9,7 +9,7 @@
  * Work per connection: the own queue and one other are read, at most WEIR_ACCEPT_LOOKS more when the own one is not good.
  *
  * What a worker does is read from where it waits for events: its listener's list of who is to be told has its epoll, and that one's list
- * of waiters has the worker while it waits. A timer looks at WEIR_ACCEPT_TICK queues every WEIR_ACCEPT_TICK_NS while connections come, since
+ * of waiters has the worker while it waits; or it is in the first list itself, while it is in accept() or poll(). A timer looks at WEIR_ACCEPT_TICK queues every WEIR_ACCEPT_TICK_NS while connections come, since
  * how long a worker has been at work can be seen by looking twice only. It ends by itself, and with the loader.
  */
 #include <linux/bpf.h>
@@ -79,6 +79,10 @@ struct eppoll_entry {
 	struct wait_queue_entry wait;
 } __attribute__((preserve_access_index));
 
+struct poll_wqueues {
+	struct task_struct *polling_task;
+} __attribute__((preserve_access_index));
+
 struct task_struct {
 	unsigned int __state;
 	unsigned long nvcsw;
@@ -131,8 +135,10 @@ struct {
 #define WEIR_ACCEPT_TICK_IDLE 20000000
 
 extern void *bpf_rdonly_cast(const void *obj, __u32 btf_id) __ksym;
-/* Where it has another name, what workers do is not known. */
+/* How who waits in epoll, poll() and accept() is told. Where one has another name, what workers do is not known. */
 extern const void ep_poll_callback __ksym __weak;
+extern const void pollwake __ksym __weak;
+extern const void autoremove_wake_function __ksym __weak;
 
 #define AS(type, address) ((struct type *)bpf_rdonly_cast((const void *)(__u64)(address), bpf_core_type_id_kernel(struct type)))
 
@@ -149,41 +155,63 @@ static __always_inline struct sock *member(const struct sock_reuseport *group, _
 	return (__u64)sk->__sk_common.skc_cookie.counter == cookie ? sk : 0;
 }
 
-/* What the worker does that waits for events of `sk` in an epoll of its own. Lists are only read, without their locks: what is read while
- * one changes is wrong for one look at most. */
+/* Who waits in the listener's own list, in weir_accept_queue.waits_in. */
+#define DIRECTLY 1
+
+/* What the worker does that waits for events of `sk`, alone. Lists are only read, without their locks: what is read while one changes is
+ * wrong for one look at most. */
 static __always_inline void look_at_worker(struct sock *sk, struct weir_accept_queue *queue, __u64 now)
 {
-	__u64 list, entry, first, epoll, waiters, does = WEIR_ACCEPT_UNKNOWN, rests = 0;
-	struct wait_queue_entry *told;
-	struct task_struct *task;
+	__u64 list, entry, first, func, task = 0, waits_in = 0, rests = 0;
+	__u32 does = WEIR_ACCEPT_UNKNOWN;
+	struct task_struct *worker;
 
 	list = (__u64)sk->sk_wq;
-	if (!list || !&ep_poll_callback)
+	if (!list)
 		goto seen;
 	list += bpf_core_field_offset(struct socket_wq, wait.head);
 	first = (__u64)AS(list_head, list)->next;
-	if (first == list || (__u64)AS(list_head, first)->next != list)
-		goto seen; /* Nobody, or several, among which it cannot be told who takes it. */
+	if (first == list) { /* One that waits there itself has left. */
+		waits_in = DIRECTLY;
+		goto known;
+	}
+	if ((__u64)AS(list_head, first)->next != list)
+		goto seen; /* Several, among which it cannot be told who takes it. */
 	entry = first - bpf_core_field_offset(struct wait_queue_entry, entry);
-	if ((__u64)AS(wait_queue_entry, entry)->func != (__u64)&ep_poll_callback)
+	func = (__u64)AS(wait_queue_entry, entry)->func;
+	if (!func)
 		goto seen;
-	epoll = (__u64)AS(eppoll_entry, entry - bpf_core_field_offset(struct eppoll_entry, wait))->base;
-	epoll = (__u64)AS(epitem, epoll)->ep;
-	waiters = epoll + bpf_core_field_offset(struct eventpoll, wq.head);
-	first = (__u64)AS(list_head, waiters)->next;
-	if (queue->waits_in != epoll) {
-		queue->waits_in = epoll;
+	if (func == (__u64)&ep_poll_callback) {
+		entry -= bpf_core_field_offset(struct eppoll_entry, wait);
+		waits_in = (__u64)AS(epitem, AS(eppoll_entry, entry)->base)->ep;
+		list = waits_in + bpf_core_field_offset(struct eventpoll, wq.head);
+		first = (__u64)AS(list_head, list)->next;
+		if (first != list) {
+			entry = first - bpf_core_field_offset(struct wait_queue_entry, entry);
+			task = (__u64)AS(wait_queue_entry, entry)->private;
+		}
+	} else if (func == (__u64)&autoremove_wake_function) {
+		waits_in = DIRECTLY;
+		task = (__u64)AS(wait_queue_entry, entry)->private;
+	} else if (func == (__u64)&pollwake) {
+		waits_in = DIRECTLY;
+		task = (__u64)AS(poll_wqueues, AS(wait_queue_entry, entry)->private)->polling_task;
+	} else {
+		goto seen;
+	}
+known:
+	if (queue->waits_in != waits_in) {
+		queue->waits_in = waits_in;
 		queue->task = 0;
 	}
-	if (first != waiters) {
-		told = AS(wait_queue_entry, first - bpf_core_field_offset(struct wait_queue_entry, entry));
-		queue->task = (__u64)told->private;
+	if (task) {
+		queue->task = task;
 		does = WEIR_ACCEPT_WAITS;
 	} else if (queue->task) {
-		/* It has not ended: its epoll is there. */
-		task = AS(task_struct, queue->task);
-		does = task->__state ? WEIR_ACCEPT_SLEEPS : WEIR_ACCEPT_RUNS;
-		rests = task->nvcsw;
+		/* If it has ended, its listener or epoll is closed; where another process keeps that, the loader fills the group anew. */
+		worker = AS(task_struct, queue->task);
+		does = worker->__state ? WEIR_ACCEPT_SLEEPS : WEIR_ACCEPT_RUNS;
+		rests = worker->nvcsw;
 	}
 seen:
 	weir_accept_worker(queue, does, rests, now);
