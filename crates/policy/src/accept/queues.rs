@@ -6,7 +6,7 @@
 //! the simulator's alone.
 //!
 //! # Properties
-//! - An empty queue of the own core takes it unless its worker has gone and that of another empty one waits for events; no load that all
+//! - An empty queue of the own core takes it unless its worker has gone and that of another empty one has not; no load that all
 //!   cores share equally moves a connection elsewhere.
 //! - It never goes to a queue whose worker stands while one that was looked at moves.
 //! - A busy queue gives only to one that is below half of it.
@@ -126,7 +126,7 @@ pub enum Why {
     Busy,
     /// The own core has no worker.
     NoOwn,
-    /// The own core's worker has gone, and that of this empty one waits for events.
+    /// The own core's worker has gone, and that of this empty one has not.
     Away,
 }
 
@@ -280,8 +280,11 @@ mod tests {
         assert_eq!(chosen(&[(Sleeps, 1, MS)], Waits, 0, MS), away);
         // One that would have to wait there too stays.
         assert_eq!(chosen(&[(Sleeps, 1, MS)], Waits, 1, MS), own);
-        assert_eq!(chosen(&[(Sleeps, 1, MS)], Runs, 0, MS), own);
-        assert_eq!(chosen(&[(Sleeps, 1, MS)], Unknown, 0, MS), own);
+        assert_eq!(chosen(&[(Sleeps, 1, MS)], Sleeps, 0, MS), own);
+        // One that is at work is better than one that sleeps, and no better than one that was so for long.
+        assert_eq!(chosen(&[(Sleeps, 1, MS)], Runs, 0, MS), away);
+        assert_eq!(chosen(&[(Runs, 1, MS), (Runs, 1, MS + 1)], Runs, 0, MS + AWAY), own);
+        assert_eq!(chosen(&[(Runs, 1, MS), (Runs, 1, MS + 1)], Unknown, 0, MS + AWAY), own);
         assert_eq!(chosen(&[(Waits, 1, MS), (Unknown, 0, 2 * MS)], Waits, 0, 9 * MS), own);
         // At work: for too long, too short, with a rest between two looks, first seen to be so now.
         assert_eq!(chosen(&[(Runs, 1, MS), (Runs, 1, MS + 1)], Waits, 0, MS + AWAY), away);
@@ -364,7 +367,7 @@ mod tests {
                 (0..looks.min(lengths.len() as u32) as usize).map(|i| (first + i) % lengths.len()).collect();
             if let Some(own) = own {
                 prop_assert!(to == own || looked.contains(&to));
-                prop_assert!(lengths[own].0 > 0 || to == own || gone[own] && lengths[to].2 == 1);
+                prop_assert!(lengths[own].0 > 0 || to == own || gone[own] && lengths[to].0 == 0 && !gone[to]);
                 match why {
                     Why::Own => prop_assert_eq!(to, own),
                     Why::Late => prop_assert_eq!(lengths[to].0, 0),
