@@ -249,7 +249,8 @@ impl Accept {
     fn does(&mut self, core: usize, now: u64) {
         let state = self.cores[core];
         let does = if state.waiting > 0 { Worker::Waits } else { Worker::Runs };
-        self.queues[core].worker(does, state.rests, now);
+        // Here all begins and ends of work are told: no CPU time is needed.
+        self.queues[core].worker(does, state.rests, 0, now);
     }
 
     /// The core of which one waiting worker is to be woken for a connection in `queue`: its own, or if none waits

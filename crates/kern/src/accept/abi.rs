@@ -32,6 +32,7 @@ pub(super) struct Queue {
     pub born: AtomicU64,
     pub away: AtomicU64,
     pub rests: AtomicU64,
+    pub ran: AtomicU64,
     pub waits_in: AtomicU64,
     pub task: AtomicU64,
 }
@@ -58,8 +59,8 @@ pub(super) struct State {
     pub queues: [Queue; QUEUES],
     pub own: [AtomicU32; CORES],
 }
-const _: () = assert!(size_of::<Queue>() == 96);
-const _: () = assert!(size_of::<State>() == 184 + 96 * QUEUES + 4 * CORES);
+const _: () = assert!(size_of::<Queue>() == 104);
+const _: () = assert!(size_of::<State>() == 184 + 104 * QUEUES + 4 * CORES);
 
 /// `struct weir_held`, as bytes in the order of the header.
 #[cfg(not(no_bpf))]

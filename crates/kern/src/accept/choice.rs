@@ -149,7 +149,7 @@ impl Choice {
             for number in [&queue.length, &queue.busy, &queue.placed] {
                 number.store(0, Relaxed);
             }
-            for number in [&queue.head, &queue.seen, &queue.waits_in, &queue.task] {
+            for number in [&queue.head, &queue.seen, &queue.waits_in, &queue.task, &queue.ran] {
                 number.store(0, Relaxed);
             }
             queue.worker.store(0, Relaxed);

@@ -83,8 +83,13 @@ struct poll_wqueues {
 	struct task_struct *polling_task;
 } __attribute__((preserve_access_index));
 
+struct sched_entity {
+	__u64 sum_exec_runtime;
+} __attribute__((preserve_access_index));
+
 struct task_struct {
 	unsigned int __state;
+	struct sched_entity se;
 	unsigned long nvcsw;
 } __attribute__((preserve_access_index));
 
@@ -130,7 +135,7 @@ struct {
 } accept_timer SEC(".maps");
 
 #define WEIR_ACCEPT_TICK 16
-#define WEIR_ACCEPT_TICK_NS 250000
+#define WEIR_ACCEPT_TICK_NS 1000000
 /* Without a connection for so long the timer ends. */
 #define WEIR_ACCEPT_TICK_IDLE 20000000
 
@@ -162,7 +167,7 @@ static __always_inline struct sock *member(const struct sock_reuseport *group, _
  * wrong for one look at most. */
 static __always_inline void look_at_worker(struct sock *sk, struct weir_accept_queue *queue, __u64 now)
 {
-	__u64 list, entry, first, func, task = 0, waits_in = 0, rests = 0;
+	__u64 list, entry, first, func, task = 0, waits_in = 0, rests = 0, ran = 0;
 	__u32 does = WEIR_ACCEPT_UNKNOWN;
 	struct task_struct *worker;
 
@@ -204,17 +209,18 @@ known:
 		queue->waits_in = waits_in;
 		queue->task = 0;
 	}
-	if (task) {
+	if (task)
 		queue->task = task;
-		does = WEIR_ACCEPT_WAITS;
-	} else if (queue->task) {
+	if (queue->task) {
 		/* If it has ended, its listener or epoll is closed; where another process keeps that, the loader fills the group anew. */
 		worker = AS(task_struct, queue->task);
-		does = worker->__state ? WEIR_ACCEPT_SLEEPS : WEIR_ACCEPT_RUNS;
+		does = task ? WEIR_ACCEPT_WAITS : worker->__state ? WEIR_ACCEPT_SLEEPS : WEIR_ACCEPT_RUNS;
 		rests = worker->nvcsw;
+		/* While it runs it is brought up to date when another thread comes in between, and at each tick of the scheduler. */
+		ran = worker->se.sum_exec_runtime;
 	}
 seen:
-	weir_accept_worker(queue, does, rests, now);
+	weir_accept_worker(queue, does, rests, ran, now);
 }
 
 /* Verified once, for all places that call it: inlined into the loop it would take the kernel seconds to verify. */
@@ -238,9 +244,9 @@ weir_read(__u64 group, struct weir_accept_queue *queue, const struct weir_accept
 		oldest = bpf_rdonly_cast(head->sk, bpf_core_type_id_kernel(struct tcp_sock));
 		born = oldest->rcvq_space.time * 1000;
 	}
-	weir_accept_seen(queue, rules, (__u64)head, born > now ? now : born, sk->sk_ack_backlog, now);
 	if (rules->away)
 		look_at_worker(sk, queue, now);
+	weir_accept_seen(queue, rules, (__u64)head, born > now ? now : born, sk->sk_ack_backlog, now);
 	return 0;
 }
 

@@ -108,10 +108,11 @@ pub struct Queue {
     born: u64,
     away: u64,
     rests: u64,
+    ran: u64,
     waits_in: u64,
     task: u64,
 }
-const _: () = assert!(size_of::<Queue>() == 96 && size_of::<Choice>() == 40);
+const _: () = assert!(size_of::<Queue>() == 104 && size_of::<Choice>() == 40);
 
 /// Why a queue was chosen: `enum weir_accept_why`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -156,7 +157,7 @@ unsafe extern "C" {
         length: u32,
         now: u64,
     );
-    fn weir_host_accept_worker(queue: *mut Queue, does: u32, rests: u64, now: u64);
+    fn weir_host_accept_worker(queue: *mut Queue, does: u32, rests: u64, ran: u64, now: u64);
     fn weir_host_accept_gone(queue: *const Queue, rules: *const Choice, now: u64) -> i32;
     fn weir_host_accept_choose(
         queues: *mut Queue,
@@ -176,10 +177,11 @@ impl Queue {
         unsafe { weir_host_accept_seen(self, rules, head, born, length, now) }
     }
 
-    /// Its worker was seen at `now` (ns) to do this; `rests` is any number that changes when the worker sleeps.
-    pub fn worker(&mut self, does: Worker, rests: u64, now: u64) {
+    /// Its worker was seen at `now` (ns) to do this; `rests` is any number that changes when the worker sleeps, `ran` its CPU time in
+    /// ns, 0 where that is not known. To be called before [`Queue::seen`].
+    pub fn worker(&mut self, does: Worker, rests: u64, ran: u64, now: u64) {
         // SAFETY: only this struct is written; its layout is that of the header.
-        unsafe { weir_host_accept_worker(self, does as u32, rests, now) }
+        unsafe { weir_host_accept_worker(self, does as u32, rests, ran, now) }
     }
 
     /// Its worker will not take a connection now: it sleeps elsewhere, or was at work for too long.
@@ -270,8 +272,8 @@ mod tests {
     fn a_worker_that_has_gone_is_passed_by_before_a_connection_has_waited() {
         let chosen = |own: &[(Worker, u64, u64)], other: Worker, length: u32, now: u64| {
             let mut all = queues(&[0, length]);
-            own.iter().for_each(|(does, rests, at)| all[0].worker(*does, *rests, *at));
-            all[1].worker(other, 0, now);
+            own.iter().for_each(|(does, rests, at)| all[0].worker(*does, *rests, 0, *at));
+            all[1].worker(other, 0, 0, now);
             choose(&mut all, &RULES, Some(0), 0, now)
         };
         use Worker::{Runs, Sleeps, Unknown, Waits};
@@ -293,27 +295,43 @@ mod tests {
         assert_eq!(chosen(&[(Waits, 1, MS), (Runs, 1, 9 * MS)], Waits, 0, 9 * MS), own);
         // It has taken one meanwhile.
         let mut all = queues(&[1, 0]);
-        all[0].worker(Runs, 1, MS);
+        all[0].worker(Runs, 1, 0, MS);
         all[0].seen(&RULES, 0, 0, 0, MS + AWAY);
-        all[1].worker(Waits, 0, MS);
+        all[1].worker(Waits, 0, 0, MS);
         assert!(!all[0].is_gone(&RULES, MS + AWAY) && all[0].is_gone(&RULES, MS + 2 * AWAY));
         assert_eq!(choose(&mut all, &RULES, Some(0), 0, MS + AWAY), own);
+    }
+
+    /// What it has used between two looks counts if they are close, and if it is at work at the second.
+    #[test]
+    fn cpu_time_between_two_looks_tells_how_long_a_worker_has_been_at_work() {
+        let gone = |does: Worker, used: u64, after: u64| {
+            let mut queue = Queue::default();
+            queue.worker(Worker::Waits, 1, 5 * MS, MS);
+            queue.seen(&RULES, 0, 0, 0, MS);
+            queue.worker(does, 2, 5 * MS + used, MS + after);
+            queue.is_gone(&RULES, MS + after)
+        };
+        assert!(gone(Worker::Runs, AWAY, 2 * MS));
+        assert!(!gone(Worker::Runs, AWAY - 1, 2 * MS));
+        assert!(!gone(Worker::Waits, AWAY, 2 * MS));
+        assert!(!gone(Worker::Runs, AWAY, 4 * MS), "that long ago it may have been anything");
     }
 
     /// That a worker has gone does not hide that its queue is busy or late.
     #[test]
     fn one_that_has_gone_gives_as_a_busy_and_a_late_one_too() {
         let mut all = queues(&[HIGH, 2]);
-        all[0].worker(Worker::Sleeps, 1, MS);
-        all[1].worker(Worker::Runs, 1, MS);
+        all[0].worker(Worker::Sleeps, 1, 0, MS);
+        all[1].worker(Worker::Runs, 1, 0, MS);
         assert_eq!(choose(&mut all, &RULES, Some(0), 0, MS), Some((1, Why::Away)));
         let mut all = queues(&[1, 0]);
-        all[0].worker(Worker::Sleeps, 1, MS);
-        all[1].worker(Worker::Runs, 1, MS + LATE);
+        all[0].worker(Worker::Sleeps, 1, 0, MS);
+        all[1].worker(Worker::Runs, 1, 0, MS + LATE);
         assert_eq!(choose(&mut all, &RULES, Some(0), 0, MS + LATE), Some((1, Why::Away)));
         // Behind one that has gone is worse than behind others.
         let mut all = queues(&[2, 0, 3]);
-        all[1].worker(Worker::Sleeps, 1, MS);
+        all[1].worker(Worker::Sleeps, 1, 0, MS);
         assert_eq!(choose(&mut all, &RULES, None, 0, MS), Some((0, Why::NoOwn)));
     }
 
@@ -354,7 +372,7 @@ mod tests {
             let mut all = vec![Queue::default(); lengths.len()];
             for (n, (length, age, does)) in lengths.iter().enumerate() {
                 let at = now - age * MS;
-                all[n].worker(Worker::ALL[*does], 1, at);
+                all[n].worker(Worker::ALL[*does], 1, 0, at);
                 all[n].seen(&rules, if *length > 0 { n as u64 + 1 } else { 0 }, at, *length, at);
             }
             let stands = |n: usize| lengths[n].0 > 0 && lengths[n].1 * MS >= STALLED;

@@ -74,6 +74,7 @@ struct weir_accept_queue {
 	weir_u64 born;		/* when its oldest connection came into it, ns */
 	weir_u64 away;		/* while its worker neither waits nor is unknown: since when it was seen so without a rest, ns */
 	weir_u64 rests;		/* how often the worker had slept then */
+	weir_u64 ran;		/* its CPU time at the last look, ns */
 	weir_u64 waits_in;	/* the reader's: where the worker waits, and who it is */
 	weir_u64 task;
 };
@@ -99,14 +100,24 @@ weir_accept_seen(struct weir_accept_queue *queue, const struct weir_accept_rules
 		queue->busy = 0;
 }
 
-/* The worker was seen to do this; `rests` is any number that changes when it sleeps. */
+/* CPU time that a worker used between two looks tells how long it has been at work only while they are so close, ns. */
+#define WEIR_ACCEPT_CLOSE 4000000ULL
+
+/* The worker was seen to do this; `rests` is any number that changes when it sleeps, `ran` its CPU time in ns or 0. To be called before
+ * weir_accept_seen. */
 static inline __attribute__((always_inline)) void
-weir_accept_worker(struct weir_accept_queue *queue, weir_u32 does, weir_u64 rests, weir_u64 now)
+weir_accept_worker(struct weir_accept_queue *queue, weir_u32 does, weir_u64 rests, weir_u64 ran, weir_u64 now)
 {
-	if (does < WEIR_ACCEPT_RUNS || queue->worker < WEIR_ACCEPT_RUNS || queue->rests != rests)
+	weir_u64 used = queue->ran && ran > queue->ran ? ran - queue->ran : 0;
+
+	if (does < WEIR_ACCEPT_RUNS || queue->worker < WEIR_ACCEPT_RUNS || queue->rests != rests) {
 		queue->away = now;
+		if (does == WEIR_ACCEPT_RUNS && now - queue->seen < WEIR_ACCEPT_CLOSE && used < now - queue->seen)
+			queue->away -= used;
+	}
 	queue->worker = does;
 	queue->rests = rests;
+	queue->ran = ran;
 }
 
 /* It will not take a connection now. */
