@@ -293,6 +293,9 @@ mod tests {
         assert_eq!(chosen(&[(Runs, 1, MS)], Waits, 0, MS + AWAY - 1), own);
         assert_eq!(chosen(&[(Runs, 1, MS), (Runs, 2, MS + AWAY)], Waits, 0, MS + AWAY), own);
         assert_eq!(chosen(&[(Waits, 1, MS), (Runs, 1, 9 * MS)], Waits, 0, 9 * MS), own);
+        // For as long as a connection would be late: one that is at work too, if it has just begun.
+        assert_eq!(chosen(&[(Runs, 1, MS), (Runs, 1, MS + 1)], Runs, 0, MS + LATE - 1), own);
+        assert_eq!(chosen(&[(Runs, 1, MS), (Runs, 1, MS + 1)], Runs, 0, MS + LATE), away);
         // It has taken one meanwhile.
         let mut all = queues(&[1, 0]);
         all[0].worker(Runs, 1, 0, MS);

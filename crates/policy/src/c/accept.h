@@ -6,7 +6,8 @@
  *   own      the queue of the core that received the SYN, if nothing below holds
  *   stalled  its oldest connection has been the oldest for `stalled`: the shortest of a few whose worker moves
  *   away     its worker sleeps elsewhere than where it waits for events, and one of a few is empty; or it has been at work for `away`
- *            without a rest and without taking one, and one of a few that is empty has a worker that waits for events: that one
+ *            without a rest and without taking one, and one of a few that is empty has a worker that waits for events (after `late`: one
+ *            that has not gone): that one
  *   late     its oldest connection has been the oldest for `late`, and one of a few is empty: that one
  *   busy     it has reached `high` and not fallen to `low`: one of a few that is below half of it
  *   none     no worker is on this core: the shortest of a few whose worker moves
@@ -165,8 +166,10 @@ weir_accept_choose(struct weir_accept_queue *queues, const struct weir_accept_ru
 	if (own < count) {
 		queue = &queues[own & (WEIR_ACCEPT_QUEUES - 1)];
 		WEIR_ACCEPT_READ(from, queue, rules, now);
-		/* One that sleeps will not move at once, whatever the others do. */
-		late = weir_accept_held(queue, rules->late, now) || (rules->away && queue->worker == WEIR_ACCEPT_SLEEPS);
+		late = weir_accept_held(queue, rules->late, now);
+		/* One that sleeps will not move at once, whatever the others do; nor one that has been at work for so long. */
+		if (weir_accept_gone(queue, rules, now))
+			late |= queue->worker == WEIR_ACCEPT_SLEEPS || now - queue->away >= rules->late;
 		/* 0 means that it is not busy. */
 		length = queue->busy ? queue->length : 0;
 		if (weir_accept_held(queue, rules->stalled, now))
