@@ -181,17 +181,7 @@ impl<'a> Stage<'a> {
         let stopped = stall.filter(|s| s.how == How::Stopped);
         let first = workers.first().copied();
         let stopper = stopped.zip(first).map(|(stall, pid)| Stopper::start(pid, stall, cpus[1]));
-        Ok(Stage {
-            bench,
-            clients,
-            workers,
-            cpus,
-            stopper,
-            weir,
-            _server: server,
-            _share: share,
-            _rig: rig,
-        })
+        Ok(Stage { bench, clients, workers, cpus, stopper, weir, _server: server, _share: share, _rig: rig })
     }
 
     /// One run: `rate` per second, or without it as many as there can be.
