@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
+use kern::wire::counters;
 use kern::wire::share::Share;
 use kern::wire::tasks::{self, Policy};
 use nix::sched::{CpuSet, sched_setaffinity};
@@ -69,6 +70,8 @@ pub(crate) struct Run {
     pub(crate) affine: Option<f64>,
     /// How late a stop by signal began at most, ns.
     pub(crate) stop_late: u64,
+    /// Share of the CPUs' time that was nobody's of the trial.
+    pub(crate) others: f64,
 }
 
 impl Run {
@@ -91,6 +94,23 @@ impl Run {
     }
 }
 
+/// Time of both CPUs: of the trial's own programs and threads for packets (ns), and all of it (ticks of 10 ms).
+#[derive(Debug, Clone, Copy, Default)]
+struct Spent {
+    own: u64,
+    busy: u64,
+    total: u64,
+}
+
+impl Spent {
+    /// Share of the time since `from` that somebody else took, the hypervisor too.
+    fn others_since(&self, from: &Spent) -> f64 {
+        let (busy, total) = (self.busy - from.busy, (self.total - from.total).max(1));
+        let own = (self.own - from.own) as f64 / 1e7;
+        ((busy as f64 - own) / total as f64).max(0.0)
+    }
+}
+
 /// A server, its clients, and what chooses between its listeners; all end when it is dropped.
 pub(crate) struct Stage<'a> {
     bench: &'a Bench,
@@ -98,7 +118,7 @@ pub(crate) struct Stage<'a> {
     workers: Vec<u32>,
     cpus: [usize; 2],
     stopper: Option<Stopper>,
-    _weir: Option<Leashed>,
+    weir: Option<Leashed>,
     _server: Program,
     _share: Option<Share>,
     _rig: Rig<'a>,
@@ -161,17 +181,7 @@ impl<'a> Stage<'a> {
         let stopped = stall.filter(|s| s.how == How::Stopped);
         let first = workers.first().copied();
         let stopper = stopped.zip(first).map(|(stall, pid)| Stopper::start(pid, stall, cpus[1]));
-        Ok(Stage {
-            bench,
-            clients,
-            workers,
-            cpus,
-            stopper,
-            _weir: weir,
-            _server: server,
-            _share: share,
-            _rig: rig,
-        })
+        Ok(Stage { bench, clients, workers, cpus, stopper, weir, _server: server, _share: share, _rig: rig })
     }
 
     /// One run: `rate` per second, or without it as many as there can be.
@@ -183,20 +193,38 @@ impl<'a> Stage<'a> {
         let name = if rate.is_some() { "open" } else { "closed" };
         self.clients.ask(&format!("{name} {load} {} {}", ms(&warm_up), ms(&window)))?;
         self.bench.interrupt.sleep(warm_up)?;
-        let before = self.workers_ns()?;
+        let (before, from) = (self.workers_ns()?, self.spent()?);
         self.bench.interrupt.sleep(window)?;
         let workers_ns = self.workers_ns()?.saturating_sub(before);
+        let others = self.spent()?.others_since(&from);
         let report = self.clients.ask("report")?;
         if let Some(error) = report["error"].as_str() {
             return Err(Error::program("web-clients", error));
         }
         let stop_late = self.stopper.as_ref().map_or(0, |s| s.late.load(Ordering::Relaxed));
-        Ok(Run { workers_ns, affine: self.affine(&report), report, stop_late })
+        Ok(Run { workers_ns, affine: self.affine(&report), report, stop_late, others })
     }
 
     fn workers_ns(&self) -> Result<u64> {
         let each = self.workers.iter().map(|pid| tasks::process_cpu_ns(*pid as i32));
         Ok(each.sum::<kern::wire::Result<u64>>()?)
+    }
+
+    fn spent(&self) -> Result<Spent> {
+        let mut own = self.workers_ns()?;
+        // A thread of weir or of the clients that has just ended has no time: that counts as somebody else's, which is the safe side.
+        for pid in self.weir.iter().map(|w| w.child.id()).chain([self.clients.id()]) {
+            own += tasks::process_cpu_ns(pid as i32).unwrap_or(0);
+        }
+        let mut spent = Spent { own, ..Spent::default() };
+        for cpu in self.cpus {
+            let times = counters::cpu_times(cpu)?;
+            spent.total += times.total;
+            spent.busy += times.total - times.idle;
+            let softirqd = tasks::find(|name| name == format!("ksoftirqd/{cpu}"))?;
+            spent.own += softirqd.and_then(|pid| tasks::cpu_ns(pid).ok()).unwrap_or(0);
+        }
+        Ok(spent)
     }
 
     fn affine(&self, report: &Value) -> Option<f64> {
@@ -296,5 +324,19 @@ impl Drop for Stopper {
             // It does nothing that could panic.
             let _ = thread.join();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// 2 s of two CPUs, of which 3 s were busy: 2.8 s with the trial, so 5 % of all with something else.
+    #[test]
+    fn what_is_nobodys_of_the_trial_is_somebody_elses() {
+        let from = Spent { own: 1_000_000_000, busy: 50, total: 1000 };
+        let to = |own_ms: u64| Spent { own: from.own + own_ms * 1_000_000, busy: 350, total: 1400 };
+        assert!((to(2800).others_since(&from) - 0.05).abs() < 1e-9);
+        assert!(to(3005).others_since(&from) < 1e-9);
     }
 }

@@ -15,7 +15,7 @@
 
 pub mod queues;
 
-use queues::{Choice, Queue};
+use queues::{Choice, Queue, Worker};
 
 /// Where a new connection is placed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,9 +81,11 @@ struct Core {
     cursor: u32,
     /// Connections taken from its queue: the name of the oldest one.
     taken: u64,
+    /// Times that a worker began to wait.
+    rests: u64,
 }
 
-/// The state of all cores. Memory: 20 bytes a core, 4 per pair of cores, 2 per flow group.
+/// The state of all cores. Memory: 130 bytes a core, 4 per pair of cores, 2 per flow group.
 #[derive(Clone, Debug)]
 pub struct Accept {
     rules: Rules,
@@ -230,14 +232,25 @@ impl Accept {
         Some(from)
     }
 
-    /// A worker of `core` starts to wait for a connection.
-    pub fn waits(&mut self, core: usize) {
+    /// A worker of `core` starts to wait for a connection at `now`.
+    pub fn waits(&mut self, core: usize, now: u64) {
         self.cores[core].waiting += 1;
+        self.cores[core].rests += 1;
+        self.does(core, now);
     }
 
     /// It has got something else to do.
-    pub fn leaves(&mut self, core: usize) {
+    pub fn leaves(&mut self, core: usize, now: u64) {
         self.cores[core].waiting = self.cores[core].waiting.saturating_sub(1);
+        self.does(core, now);
+    }
+
+    /// A live choice looks again and again; here it is told.
+    fn does(&mut self, core: usize, now: u64) {
+        let state = self.cores[core];
+        let does = if state.waiting > 0 { Worker::Waits } else { Worker::Runs };
+        // Here all begins and ends of work are told: no CPU time is needed.
+        self.queues[core].worker(does, state.rests, 0, now);
     }
 
     /// The core of which one waiting worker is to be woken for a connection in `queue`: its own, or if none waits
@@ -332,6 +345,23 @@ mod tests {
         assert_eq!(places, [0, 0, 0, 0, 1, 2, 3]);
     }
 
+    /// At work for too long without a rest: one that waits takes it, though nobody waits at the own core.
+    #[test]
+    fn a_core_whose_worker_has_gone_spills() {
+        let mut a = accept(2, Rules { placing: Placing::Spill, ..Rules::OWN });
+        a.waits(1, 0);
+        a.waits(0, 0);
+        a.leaves(0, 10);
+        assert_eq!(a.place(0, 0, queues::AWAY), Some(0));
+        assert_eq!(a.take(0, queues::AWAY), Some(0), "which takes it at that time");
+        assert_eq!(a.place(0, 0, 2 * queues::AWAY - 1), Some(0));
+        let mut a = accept(2, Rules { placing: Placing::Spill, ..Rules::OWN });
+        a.waits(1, 0);
+        a.waits(0, 0);
+        a.leaves(0, 10);
+        assert_eq!(a.place(0, 0, 10 + queues::AWAY), Some(1));
+    }
+
     #[test]
     fn a_full_queue_takes_nothing() {
         let mut a = accept(2, Rules { limit: 2, ..Rules::OWN });
@@ -417,7 +447,7 @@ mod tests {
                         } else {
                             prop_assert_eq!(lengths[core], 0);
                         },
-                        3 => { a.waits(core); prop_assert!(a.wake(core, draw).is_some()); a.leaves(core); }
+                        3 => { a.waits(core, 0); prop_assert!(a.wake(core, draw).is_some()); a.leaves(core, 0); }
                         _ => if let Some(moved) = a.migrate(core) {
                             prop_assert!(moved.to == core && moved.from != core);
                             groups[moved.from] -= 1;

@@ -73,6 +73,14 @@ fn accept(p: &mut Pair, runs: f64) {
     p.reader(runs, 0.0, 'S');
 }
 
+/// Beside it is a listener of the same address in which `waiting` of 8 wait.
+fn another_listener(p: &mut Pair, waiting: u64) {
+    let mut other = socket(Kind::Accept, 443, INODE + 1);
+    (other.waiting, other.limit) = (waiting, 8);
+    p.before.sockets.push(other.clone());
+    p.after.sockets.push(other);
+}
+
 /// Packets find a queue to a packet filter full.
 fn filter(p: &mut Pair, lost: u64) {
     let queue = FilterQueue { queue: 3, port: READER, ids: BASE, ..FilterQueue::default() };
@@ -303,6 +311,18 @@ const CASES: &[Case] = &[
         instead: &["buffer-small"],
     },
     Case {
+        rule: "accept-uneven",
+        plant: |p| {
+            accept(p, 0.3);
+            another_listener(p, 3);
+        },
+        spare: |p| {
+            accept(p, 0.3);
+            another_listener(p, 4);
+        },
+        instead: &["accept-small"],
+    },
+    Case {
         rule: "accept-idle",
         plant: |p| accept(p, 0.09),
         spare: |p| accept(p, 0.11),
@@ -441,6 +461,17 @@ fn what_the_change_says_fits_the_host() {
             "sudo sysctl -w net.core.rmem_default=1048576     # then restart reader 5 (udp 7000)".to_owned(),
         ]
     );
+}
+
+#[test]
+fn a_queue_that_is_full_while_its_neighbours_have_room_wants_weir_accept() {
+    let mut host = Pair::new();
+    accept(&mut host, 0.3);
+    another_listener(&mut host, 3);
+    assert_eq!(host.report().findings[0].change, ["sudo weir accept 443"]);
+    // One of another address is no neighbour.
+    host.after.sockets[1].local.set_port(444);
+    assert_eq!(host.rules(), ["accept-small"]);
 }
 
 #[test]

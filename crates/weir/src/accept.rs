@@ -45,8 +45,7 @@ pub fn run(args: &AcceptArgs) -> anyhow::Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     let stop = stop_flag()?;
-    let rules =
-        if args.no_stall { Rules { late: 0, stalled: 0, ..Rules::default() } } else { Rules::default() };
+    let rules = if args.no_stall { Rules::NO_STALL } else { Rules::DEFAULT };
     let outbox = Outbox::new("weir-report", REPORTS_MAX, Standard::Out)?;
     let mut following = follow::Following::begin(targets, finder, rules, groups)?;
     out::talk(&report::greeting(&following));

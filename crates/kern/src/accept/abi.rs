@@ -3,13 +3,15 @@
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
 /// Reasons of policy in `State::chosen`; behind them those of the kernel's own choice.
-pub const PLACED: usize = 5;
+pub const PLACED: usize = policy::accept::queues::Why::ALL.len();
 /// The lease was over.
-pub const LEASE_OVER: usize = 5;
+pub const LEASE_OVER: usize = PLACED;
 /// The group has other members than are known.
-pub const MEMBERS_OTHER: usize = 6;
+pub const MEMBERS_OTHER: usize = PLACED + 1;
 /// The kernel did not take the choice: the listener was just closed.
-pub const REFUSED: usize = 7;
+pub const REFUSED: usize = PLACED + 2;
+/// Numbers in `State::chosen`.
+pub const CHOSEN: usize = 12;
 /// `WEIR_ACCEPT_CORES`.
 pub(super) const CORES: usize = 4096;
 const QUEUES: usize = policy::accept::queues::QUEUES;
@@ -25,8 +27,14 @@ pub(super) struct Queue {
     pub place: AtomicU32,
     pub placed: AtomicU32,
     pub limit: AtomicU32,
-    pub pad: AtomicU32,
+    pub worker: AtomicU32,
     pub seen: AtomicU64,
+    pub born: AtomicU64,
+    pub away: AtomicU64,
+    pub rests: AtomicU64,
+    pub ran: AtomicU64,
+    pub waits_in: AtomicU64,
+    pub task: AtomicU64,
 }
 
 /// `struct weir_accept`.
@@ -38,18 +46,21 @@ pub(super) struct State {
     pub low: AtomicU32,
     pub looks: AtomicU32,
     pub rules_pad: AtomicU32,
+    pub away: AtomicU64,
     pub lease: AtomicU64,
     pub count: AtomicU32,
     pub sockets: AtomicU32,
-    pub chosen: [AtomicU64; 8],
+    pub chosen: [AtomicU64; CHOSEN],
     pub cursor: AtomicU32,
-    pub pad: AtomicU32,
-    pub spare: [AtomicU64; 4],
+    pub ticks: AtomicU32,
+    pub group: AtomicU64,
+    pub asked: AtomicU64,
+    pub looks_done: AtomicU64,
     pub queues: [Queue; QUEUES],
     pub own: [AtomicU32; CORES],
 }
-const _: () = assert!(size_of::<Queue>() == 56);
-const _: () = assert!(size_of::<State>() == 152 + 56 * QUEUES + 4 * CORES);
+const _: () = assert!(size_of::<Queue>() == 104);
+const _: () = assert!(size_of::<State>() == 184 + 104 * QUEUES + 4 * CORES);
 
 /// `struct weir_held`, as bytes in the order of the header.
 #[cfg(not(no_bpf))]

@@ -1,12 +1,12 @@
 //! The choice of one group: its program, its array of sockets and what both sides know of the queues.
 
-use super::abi::{CORES, State};
+use super::abi::{CHOSEN, CORES, State};
 use super::{Group, any, cookie, detach, dup, set};
 use crate::error::{Error, Result};
 use crate::guard::object::{Aligned, failed, open};
 use crate::guard::{Error as BpfError, Shared};
 use libbpf_rs::{MapCore, MapFlags, Object};
-use policy::accept::queues::{Choice as Rules, QUEUES};
+use policy::accept::queues::{Choice as Rules, QUEUES, Worker};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::atomic::Ordering::Relaxed;
@@ -25,6 +25,25 @@ pub struct Choice {
     state: Shared<State>,
     id: u32,
     filled: usize,
+}
+
+/// What was seen of one queue.
+#[derive(Clone, Copy, Debug)]
+pub struct Seen {
+    /// Connections placed since it was filled; wraps.
+    pub placed: u32,
+    /// Connections that waited.
+    pub waiting: u32,
+    /// When the oldest of them came (CLOCK_MONOTONIC, ns).
+    pub oldest: Option<u64>,
+    /// What its worker did.
+    pub does: Worker,
+}
+
+impl Default for Seen {
+    fn default() -> Self {
+        Seen { placed: 0, waiting: 0, oldest: None, does: Worker::Unknown }
+    }
 }
 
 fn absent(what: &str) -> BpfError {
@@ -66,6 +85,7 @@ impl Choice {
         state.high.store(rules.high, Relaxed);
         state.low.store(rules.low, Relaxed);
         state.looks.store(rules.looks, Relaxed);
+        state.away.store(rules.away, Relaxed);
         Ok(choice)
     }
 
@@ -129,8 +149,10 @@ impl Choice {
             for number in [&queue.length, &queue.busy, &queue.placed] {
                 number.store(0, Relaxed);
             }
-            queue.head.store(0, Relaxed);
-            queue.seen.store(0, Relaxed);
+            for number in [&queue.head, &queue.seen, &queue.waits_in, &queue.task, &queue.ran] {
+                number.store(0, Relaxed);
+            }
+            queue.worker.store(0, Relaxed);
             queue.place.store(slot as u32, Relaxed);
             queue.limit.store(member.limit, Relaxed);
         }
@@ -178,13 +200,25 @@ impl Choice {
     }
 
     /// Connections by reason: [`policy::accept::queues::Why::ALL`], then those that the kernel chose for ([`super::LEASE_OVER`], ...).
-    pub fn chosen(&self) -> [u64; 8] {
+    pub fn chosen(&self) -> [u64; CHOSEN] {
         std::array::from_fn(|n| self.state().chosen[n].load(Relaxed))
     }
 
-    /// Of the queue at `slot`: connections placed since it was filled, and the length as it was last seen.
-    pub fn queue(&self, slot: usize) -> (u32, u32) {
-        self.state().queues.get(slot).map_or((0, 0), |q| (q.placed.load(Relaxed), q.length.load(Relaxed)))
+    /// The queue at `slot`, as it was last seen.
+    pub fn queue(&self, slot: usize) -> Seen {
+        let Some(queue) = self.state().queues.get(slot) else { return Seen::default() };
+        let born = (queue.head.load(Relaxed) != 0).then(|| queue.born.load(Relaxed));
+        Seen {
+            placed: queue.placed.load(Relaxed),
+            waiting: queue.length.load(Relaxed),
+            oldest: born.filter(|born| *born != 0),
+            does: Worker::ALL.get(queue.worker.load(Relaxed) as usize).copied().unwrap_or(Worker::Unknown),
+        }
+    }
+
+    /// Times that the timer has looked at what workers do.
+    pub fn looks(&self) -> u64 {
+        self.state().looks_done.load(Relaxed)
     }
 
     /// True if the queue at `slot` was not empty at `now` and nobody had taken from it for `ns` when it was last seen.

@@ -16,7 +16,7 @@ mod owner;
 
 pub use abi::{LEASE_OVER, MEMBERS_OTHER, PLACED, REFUSED};
 #[cfg(not(no_bpf))]
-pub use choice::Choice;
+pub use choice::{Choice, Seen};
 #[cfg(not(no_bpf))]
 pub use find::Finder;
 pub use owner::{Owner, Where, own_cpus};

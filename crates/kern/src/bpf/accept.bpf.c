@@ -7,6 +7,10 @@
  * loader has not seen: a new worker must not be left out.
  *
  * Work per connection: the own queue and one other are read, at most WEIR_ACCEPT_LOOKS more when the own one is not good.
+ *
+ * What a worker does is read from where it waits for events: its listener's list of who is to be told has its epoll, and that one's list
+ * of waiters has the worker while it waits; or it is in the first list itself, while it is in accept() or poll(). A timer looks at WEIR_ACCEPT_TICK queues every WEIR_ACCEPT_TICK_NS while connections come, since
+ * how long a worker has been at work can be seen by looking twice only. It ends by itself, and with the loader.
  */
 #include <linux/bpf.h>
 #include <bpf/bpf_core_read.h>
@@ -44,8 +48,54 @@ struct sock_reuseport {
 	struct sock *socks[];
 } __attribute__((preserve_access_index));
 
+struct list_head {
+	struct list_head *next;
+};
+
+struct wait_queue_head {
+	struct list_head head;
+} __attribute__((preserve_access_index));
+
+struct wait_queue_entry {
+	void *private;
+	void *func;
+	struct list_head entry;
+} __attribute__((preserve_access_index));
+
+struct socket_wq {
+	struct wait_queue_head wait;
+} __attribute__((preserve_access_index));
+
+struct eventpoll {
+	struct wait_queue_head wq;
+} __attribute__((preserve_access_index));
+
+struct epitem {
+	struct eventpoll *ep;
+} __attribute__((preserve_access_index));
+
+struct eppoll_entry {
+	struct epitem *base;
+	struct wait_queue_entry wait;
+} __attribute__((preserve_access_index));
+
+struct poll_wqueues {
+	struct task_struct *polling_task;
+} __attribute__((preserve_access_index));
+
+struct sched_entity {
+	__u64 sum_exec_runtime;
+} __attribute__((preserve_access_index));
+
+struct task_struct {
+	unsigned int __state;
+	struct sched_entity se;
+	unsigned long nvcsw;
+} __attribute__((preserve_access_index));
+
 struct sock {
 	struct sock_common __sk_common;
+	struct socket_wq *sk_wq;
 	__u32 sk_ack_backlog;
 	struct sock_reuseport *sk_reuseport_cb;
 } __attribute__((preserve_access_index));
@@ -73,7 +123,29 @@ struct {
 	__type(value, __u64);
 } accept_sockets SEC(".maps");
 
+struct ticking {
+	struct bpf_timer timer;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct ticking);
+} accept_timer SEC(".maps");
+
+#define WEIR_ACCEPT_TICK 16
+#define WEIR_ACCEPT_TICK_NS 1000000
+/* Without a connection for so long the timer ends. */
+#define WEIR_ACCEPT_TICK_IDLE 20000000
+
 extern void *bpf_rdonly_cast(const void *obj, __u32 btf_id) __ksym;
+/* How who waits in epoll, poll() and accept() is told. Where one has another name, what workers do is not known. */
+extern const void ep_poll_callback __ksym __weak;
+extern const void pollwake __ksym __weak;
+extern const void autoremove_wake_function __ksym __weak;
+
+#define AS(type, address) ((struct type *)bpf_rdonly_cast((const void *)(__u64)(address), bpf_core_type_id_kernel(struct type)))
 
 /* The member at `place` of the group, if it has this cookie. The group is only read: a member that leaves meanwhile is freed after a grace
  * period, and this runs inside one. */
@@ -86,6 +158,69 @@ static __always_inline struct sock *member(const struct sock_reuseport *group, _
 		return 0;
 	sk = bpf_rdonly_cast(sk, bpf_core_type_id_kernel(struct sock));
 	return (__u64)sk->__sk_common.skc_cookie.counter == cookie ? sk : 0;
+}
+
+/* Who waits in the listener's own list, in weir_accept_queue.waits_in. */
+#define DIRECTLY 1
+
+/* What the worker does that waits for events of `sk`, alone. Lists are only read, without their locks: what is read while one changes is
+ * wrong for one look at most. */
+static __always_inline void look_at_worker(struct sock *sk, struct weir_accept_queue *queue, __u64 now)
+{
+	__u64 list, entry, first, func, task = 0, waits_in = 0, rests = 0, ran = 0;
+	__u32 does = WEIR_ACCEPT_UNKNOWN;
+	struct task_struct *worker;
+
+	list = (__u64)sk->sk_wq;
+	if (!list)
+		goto seen;
+	list += bpf_core_field_offset(struct socket_wq, wait.head);
+	first = (__u64)AS(list_head, list)->next;
+	if (first == list) { /* One that waits there itself has left. */
+		waits_in = DIRECTLY;
+		goto known;
+	}
+	if ((__u64)AS(list_head, first)->next != list)
+		goto seen; /* Several, among which it cannot be told who takes it. */
+	entry = first - bpf_core_field_offset(struct wait_queue_entry, entry);
+	func = (__u64)AS(wait_queue_entry, entry)->func;
+	if (!func)
+		goto seen;
+	if (func == (__u64)&ep_poll_callback) {
+		entry -= bpf_core_field_offset(struct eppoll_entry, wait);
+		waits_in = (__u64)AS(epitem, AS(eppoll_entry, entry)->base)->ep;
+		list = waits_in + bpf_core_field_offset(struct eventpoll, wq.head);
+		first = (__u64)AS(list_head, list)->next;
+		if (first != list) {
+			entry = first - bpf_core_field_offset(struct wait_queue_entry, entry);
+			task = (__u64)AS(wait_queue_entry, entry)->private;
+		}
+	} else if (func == (__u64)&autoremove_wake_function) {
+		waits_in = DIRECTLY;
+		task = (__u64)AS(wait_queue_entry, entry)->private;
+	} else if (func == (__u64)&pollwake) {
+		waits_in = DIRECTLY;
+		task = (__u64)AS(poll_wqueues, AS(wait_queue_entry, entry)->private)->polling_task;
+	} else {
+		goto seen;
+	}
+known:
+	if (queue->waits_in != waits_in) {
+		queue->waits_in = waits_in;
+		queue->task = 0;
+	}
+	if (task)
+		queue->task = task;
+	if (queue->task) {
+		/* If it has ended, its listener or epoll is closed; where another process keeps that, the loader fills the group anew. */
+		worker = AS(task_struct, queue->task);
+		does = task ? WEIR_ACCEPT_WAITS : worker->__state ? WEIR_ACCEPT_SLEEPS : WEIR_ACCEPT_RUNS;
+		rests = worker->nvcsw;
+		/* While it runs it is brought up to date when another thread comes in between, and at each tick of the scheduler. */
+		ran = worker->se.sum_exec_runtime;
+	}
+seen:
+	weir_accept_worker(queue, does, rests, ran, now);
 }
 
 /* Verified once, for all places that call it: inlined into the loop it would take the kernel seconds to verify. */
@@ -109,6 +244,8 @@ weir_read(__u64 group, struct weir_accept_queue *queue, const struct weir_accept
 		oldest = bpf_rdonly_cast(head->sk, bpf_core_type_id_kernel(struct tcp_sock));
 		born = oldest->rcvq_space.time * 1000;
 	}
+	if (rules->away)
+		look_at_worker(sk, queue, now);
 	weir_accept_seen(queue, rules, (__u64)head, born > now ? now : born, sk->sk_ack_backlog, now);
 	return 0;
 }
@@ -143,6 +280,46 @@ __attribute__((noinline)) int weir_find_place(__u64 of, struct weir_accept_queue
 	return 0;
 }
 
+static int tick(void *map, __u32 *slot, struct ticking *ticking)
+{
+	__u32 key = 0, i, at;
+	struct weir_accept *of = bpf_map_lookup_elem(&accept_state, &key);
+	__u64 now = bpf_ktime_get_ns();
+
+	if (!of)
+		return 0;
+	if (now > of->asked + WEIR_ACCEPT_TICK_IDLE || now > of->lease) {
+		of->ticks = 0;
+		return 0;
+	}
+	at = of->cursor;
+	for (i = 0; i < WEIR_ACCEPT_TICK && i < of->count; i++) {
+		at = at + 1 >= of->count ? 0 : at + 1;
+		weir_read(of->group, &of->queues[at & (WEIR_ACCEPT_QUEUES - 1)], &of->rules, now);
+	}
+	of->cursor = at;
+	of->looks++;
+	bpf_timer_start(&ticking->timer, WEIR_ACCEPT_TICK_NS, 0);
+	return 0;
+}
+
+/* Starts the timer unless it runs. */
+static __always_inline void keep_ticking(struct weir_accept *of)
+{
+	struct ticking *ticking;
+	__u32 key = 0;
+
+	if (!of->rules.away || of->ticks || __sync_val_compare_and_swap(&of->ticks, 0, 1))
+		return;
+	ticking = bpf_map_lookup_elem(&accept_timer, &key);
+	if (!ticking)
+		return;
+	/* Refused if it is there already. */
+	bpf_timer_init(&ticking->timer, &accept_timer, 1 /* CLOCK_MONOTONIC */);
+	if (bpf_timer_set_callback(&ticking->timer, tick) || bpf_timer_start(&ticking->timer, WEIR_ACCEPT_TICK_NS, 0))
+		of->ticks = 0;
+}
+
 SEC("sk_reuseport")
 int weir_accept(struct sk_reuseport_md *ctx)
 {
@@ -170,6 +347,9 @@ int weir_accept(struct sk_reuseport_md *ctx)
 		__sync_fetch_and_add(&of->chosen[WEIR_ACCEPT_MEMBERS], 1);
 		return SK_PASS;
 	}
+	of->group = at;
+	of->asked = now;
+	keep_ticking(of);
 	draw = bpf_get_prandom_u32();
 	core = bpf_get_smp_processor_id();
 	own = of->own[core & (WEIR_ACCEPT_CORES - 1)];
@@ -186,8 +366,8 @@ int weir_accept(struct sk_reuseport_md *ctx)
 		__sync_fetch_and_add(&of->chosen[WEIR_ACCEPT_REFUSED], 1);
 		return SK_PASS;
 	}
-	__sync_fetch_and_add(&of->chosen[why & 7], 1);
-	__sync_fetch_and_add(&of->queues[slot].placed, 1);
+	__sync_fetch_and_add(&of->chosen[why < WEIR_ACCEPT_WHYS ? why : 0], 1);
+	__sync_fetch_and_add(&of->queues[slot & (WEIR_ACCEPT_QUEUES - 1)].placed, 1);
 	return SK_PASS;
 }
 

@@ -8,24 +8,27 @@
 
 #define WEIR_ACCEPT_CORES 4096
 
-/* One group of listeners. Written by the loader but for `queues` (shared), `chosen`, `sockets`, `strangers` and `cursor`. */
+/* One group of listeners. Written by the loader but for `queues` (shared), `chosen`, `sockets` and what follows
+ * `chosen` up to `queues`. */
 struct weir_accept {
 	struct weir_accept_rules rules;
 	__u64 lease;		/* CLOCK_MONOTONIC, ns: beyond it the choice is the kernel's */
 	__u32 count;		/* queues; 0: the choice is the kernel's */
 	__u32 sockets;		/* members of the kernel's group, as last seen */
-	__u64 chosen[8];	/* by enum weir_accept_why; then: the kernel chose, lease over, other members, refused */
+	__u64 chosen[12];	/* by enum weir_accept_why; then: the kernel chose, lease over, other members, refused */
 	__u32 cursor;		/* the queue that is read beside the own one */
-	__u32 pad;
-	__u64 spare[4];
+	__u32 ticks;		/* 1: the timer runs */
+	__u64 group;		/* the kernel's, at the last connection; only ever read as what it may no longer be */
+	__u64 asked;		/* when that was, ns */
+	__u64 looks;		/* of the timer */
 	struct weir_accept_queue queues[WEIR_ACCEPT_QUEUES];
 	__u32 own[WEIR_ACCEPT_CORES];	/* by core: first queue << 16 | how many; 0: none */
 };
 
 enum weir_accept_kernel {
-	WEIR_ACCEPT_LEASE = 5,
-	WEIR_ACCEPT_MEMBERS = 6,
-	WEIR_ACCEPT_REFUSED = 7,
+	WEIR_ACCEPT_LEASE = WEIR_ACCEPT_WHYS,
+	WEIR_ACCEPT_MEMBERS,
+	WEIR_ACCEPT_REFUSED,
 };
 
 /* A TCP socket in the descriptors of one process: a listener, or a connection that was accepted. */

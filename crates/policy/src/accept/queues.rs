@@ -6,7 +6,8 @@
 //! the simulator's alone.
 //!
 //! # Properties
-//! - An empty queue of the own core always takes it, and no load that all cores share equally moves a connection elsewhere.
+//! - An empty queue of the own core takes it unless its worker has gone and that of another empty one has not; no load that all
+//!   cores share equally moves a connection elsewhere.
 //! - It never goes to a queue whose worker stands while one that was looked at moves.
 //! - A busy queue gives only to one that is below half of it.
 //! - At most `looks` other queues are looked at.
@@ -19,6 +20,8 @@ pub const LOOKS: u32 = 8;
 pub const LATE: u64 = 500_000;
 /// The worker has taken nothing for so long that it counts as stalled, ns.
 pub const STALLED: u64 = 5_000_000;
+/// The worker has been at work for so long, without a rest and without taking a connection, that one which waits for events is better, ns.
+pub const AWAY: u64 = 300_000;
 /// Length at which a queue becomes busy.
 pub const HIGH: u32 = 16;
 /// Length at which it is no longer.
@@ -41,11 +44,49 @@ pub struct Choice {
     pub looks: u32,
     /// Nothing.
     pub pad: u32,
+    /// See [`AWAY`]; 0: what workers do is not asked.
+    pub away: u64,
+}
+
+impl Choice {
+    /// The defaults.
+    pub const DEFAULT: Choice =
+        Choice { late: LATE, stalled: STALLED, high: HIGH, low: LOW, looks: LOOKS, pad: 0, away: AWAY };
+    /// Without all that passes by a worker because it stands.
+    pub const NO_STALL: Choice = Choice { late: 0, stalled: 0, away: 0, ..Choice::DEFAULT };
 }
 
 impl Default for Choice {
     fn default() -> Self {
-        Choice { late: LATE, stalled: STALLED, high: HIGH, low: LOW, looks: LOOKS, pad: 0 }
+        Choice::DEFAULT
+    }
+}
+
+/// What the worker of a queue does: `enum weir_accept_worker`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Worker {
+    /// It cannot be told.
+    Unknown,
+    /// It waits for events of its listener: it takes the next connection at once.
+    Waits,
+    /// It runs, or wants to.
+    Runs,
+    /// It sleeps somewhere else, or is stopped.
+    Sleeps,
+}
+
+impl Worker {
+    /// All, by their number in the header.
+    pub const ALL: [Worker; 4] = [Worker::Unknown, Worker::Waits, Worker::Runs, Worker::Sleeps];
+
+    /// As reports name it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Worker::Unknown => "unknown",
+            Worker::Waits => "waits",
+            Worker::Runs => "runs",
+            Worker::Sleeps => "sleeps",
+        }
     }
 }
 
@@ -62,10 +103,16 @@ pub struct Queue {
     place: u32,
     placed: u32,
     limit: u32,
-    pad: u32,
+    worker: u32,
     seen: u64,
+    born: u64,
+    away: u64,
+    rests: u64,
+    ran: u64,
+    waits_in: u64,
+    task: u64,
 }
-const _: () = assert!(size_of::<Queue>() == 56 && size_of::<Choice>() == 32);
+const _: () = assert!(size_of::<Queue>() == 104 && size_of::<Choice>() == 40);
 
 /// Why a queue was chosen: `enum weir_accept_why`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,11 +127,13 @@ pub enum Why {
     Busy,
     /// The own core has no worker.
     NoOwn,
+    /// The own core's worker has gone, and that of this empty one has not.
+    Away,
 }
 
 impl Why {
     /// All, by their number in the header.
-    pub const ALL: [Why; 5] = [Why::Own, Why::Stalled, Why::Late, Why::Busy, Why::NoOwn];
+    pub const ALL: [Why; 6] = [Why::Own, Why::Stalled, Why::Late, Why::Busy, Why::NoOwn, Why::Away];
 
     /// As reports name it.
     pub fn name(self) -> &'static str {
@@ -94,6 +143,7 @@ impl Why {
             Why::Late => "late",
             Why::Busy => "busy",
             Why::NoOwn => "no_own",
+            Why::Away => "away",
         }
     }
 }
@@ -107,6 +157,8 @@ unsafe extern "C" {
         length: u32,
         now: u64,
     );
+    fn weir_host_accept_worker(queue: *mut Queue, does: u32, rests: u64, ran: u64, now: u64);
+    fn weir_host_accept_gone(queue: *const Queue, rules: *const Choice, now: u64) -> i32;
     fn weir_host_accept_choose(
         queues: *mut Queue,
         rules: *const Choice,
@@ -123,6 +175,19 @@ impl Queue {
     pub fn seen(&mut self, rules: &Choice, head: u64, born: u64, length: u32, now: u64) {
         // SAFETY: only this struct is written; both layouts are those of the header.
         unsafe { weir_host_accept_seen(self, rules, head, born, length, now) }
+    }
+
+    /// Its worker was seen at `now` (ns) to do this; `rests` is any number that changes when the worker sleeps, `ran` its CPU time in
+    /// ns, 0 where that is not known. To be called before [`Queue::seen`].
+    pub fn worker(&mut self, does: Worker, rests: u64, ran: u64, now: u64) {
+        // SAFETY: only this struct is written; its layout is that of the header.
+        unsafe { weir_host_accept_worker(self, does as u32, rests, ran, now) }
+    }
+
+    /// Its worker will not take a connection now: it sleeps elsewhere, or was at work for too long.
+    pub fn is_gone(&self, rules: &Choice, now: u64) -> bool {
+        // SAFETY: both are only read; their layouts are those of the header.
+        unsafe { weir_host_accept_gone(self, rules, now) != 0 }
     }
 
     /// It has reached the high mark and not fallen to the low one.
@@ -156,7 +221,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    const RULES: Choice = Choice { late: LATE, stalled: STALLED, high: HIGH, low: LOW, looks: LOOKS, pad: 0 };
+    const RULES: Choice = Choice::DEFAULT;
     const MS: u64 = 1_000_000;
 
     /// Queues of these lengths whose oldest connections were seen first at 1 ms.
@@ -177,9 +242,8 @@ mod tests {
         // Its worker takes one: the head is another one, however long the queue is.
         all[0].seen(&RULES, 7, 6 * MS, 9, 6 * MS);
         assert_eq!(choose(&mut all, &RULES, Some(0), 0, 6 * MS), Some((0, Why::Own)));
-        let never = Choice { stalled: 0, late: 0, ..RULES };
         let mut all = queues(&[1, 0]);
-        assert_eq!(choose(&mut all, &never, Some(0), 0, 1000 * MS), Some((0, Why::Own)));
+        assert_eq!(choose(&mut all, &Choice::NO_STALL, Some(0), 0, 1000 * MS), Some((0, Why::Own)));
     }
 
     /// Nobody looked while the only connection waited.
@@ -201,6 +265,77 @@ mod tests {
         assert_eq!(choose(&mut all, &RULES, Some(0), 0, MS + LATE), Some((2, Why::Late)));
         let mut all = queues(&[2, 1, 1]);
         assert_eq!(choose(&mut all, &RULES, Some(0), 0, MS + LATE), Some((0, Why::Own)));
+    }
+
+    /// One that nobody has waited in yet: only what its worker does can tell.
+    #[test]
+    fn a_worker_that_has_gone_is_passed_by_before_a_connection_has_waited() {
+        let chosen = |own: &[(Worker, u64, u64)], other: Worker, length: u32, now: u64| {
+            let mut all = queues(&[0, length]);
+            own.iter().for_each(|(does, rests, at)| all[0].worker(*does, *rests, 0, *at));
+            all[1].worker(other, 0, 0, now);
+            choose(&mut all, &RULES, Some(0), 0, now)
+        };
+        use Worker::{Runs, Sleeps, Unknown, Waits};
+        let away = Some((1, Why::Away));
+        let own = Some((0, Why::Own));
+        assert_eq!(chosen(&[(Sleeps, 1, MS)], Waits, 0, MS), away);
+        // One that would have to wait there too stays.
+        assert_eq!(chosen(&[(Sleeps, 1, MS)], Waits, 1, MS), own);
+        assert_eq!(chosen(&[(Sleeps, 1, MS)], Sleeps, 0, MS), own);
+        // One that is at work is better than one that sleeps, and no better than one that was so for long.
+        assert_eq!(chosen(&[(Sleeps, 1, MS)], Runs, 0, MS), away);
+        assert_eq!(chosen(&[(Runs, 1, MS), (Runs, 1, MS + 1)], Runs, 0, MS + AWAY), own);
+        assert_eq!(chosen(&[(Runs, 1, MS), (Runs, 1, MS + 1)], Unknown, 0, MS + AWAY), own);
+        assert_eq!(chosen(&[(Waits, 1, MS), (Unknown, 0, 2 * MS)], Waits, 0, 9 * MS), own);
+        // At work: for too long, too short, with a rest between two looks, first seen to be so now.
+        assert_eq!(chosen(&[(Runs, 1, MS), (Runs, 1, MS + 1)], Waits, 0, MS + AWAY), away);
+        assert_eq!(chosen(&[(Runs, 1, MS)], Waits, 0, MS + AWAY - 1), own);
+        assert_eq!(chosen(&[(Runs, 1, MS), (Runs, 2, MS + AWAY)], Waits, 0, MS + AWAY), own);
+        assert_eq!(chosen(&[(Waits, 1, MS), (Runs, 1, 9 * MS)], Waits, 0, 9 * MS), own);
+        // For as long as a connection would be late: one that is at work too, if it has just begun.
+        assert_eq!(chosen(&[(Runs, 1, MS), (Runs, 1, MS + 1)], Runs, 0, MS + LATE - 1), own);
+        assert_eq!(chosen(&[(Runs, 1, MS), (Runs, 1, MS + 1)], Runs, 0, MS + LATE), away);
+        // It has taken one meanwhile.
+        let mut all = queues(&[1, 0]);
+        all[0].worker(Runs, 1, 0, MS);
+        all[0].seen(&RULES, 0, 0, 0, MS + AWAY);
+        all[1].worker(Waits, 0, 0, MS);
+        assert!(!all[0].is_gone(&RULES, MS + AWAY) && all[0].is_gone(&RULES, MS + 2 * AWAY));
+        assert_eq!(choose(&mut all, &RULES, Some(0), 0, MS + AWAY), own);
+    }
+
+    /// What it has used between two looks counts if they are close, and if it is at work at the second.
+    #[test]
+    fn cpu_time_between_two_looks_tells_how_long_a_worker_has_been_at_work() {
+        let gone = |does: Worker, used: u64, after: u64| {
+            let mut queue = Queue::default();
+            queue.worker(Worker::Waits, 1, 5 * MS, MS);
+            queue.seen(&RULES, 0, 0, 0, MS);
+            queue.worker(does, 2, 5 * MS + used, MS + after);
+            queue.is_gone(&RULES, MS + after)
+        };
+        assert!(gone(Worker::Runs, AWAY, 2 * MS));
+        assert!(!gone(Worker::Runs, AWAY - 1, 2 * MS));
+        assert!(!gone(Worker::Waits, AWAY, 2 * MS));
+        assert!(!gone(Worker::Runs, AWAY, 4 * MS), "that long ago it may have been anything");
+    }
+
+    /// That a worker has gone does not hide that its queue is busy or late.
+    #[test]
+    fn one_that_has_gone_gives_as_a_busy_and_a_late_one_too() {
+        let mut all = queues(&[HIGH, 2]);
+        all[0].worker(Worker::Sleeps, 1, 0, MS);
+        all[1].worker(Worker::Runs, 1, 0, MS);
+        assert_eq!(choose(&mut all, &RULES, Some(0), 0, MS), Some((1, Why::Away)));
+        let mut all = queues(&[1, 0]);
+        all[0].worker(Worker::Sleeps, 1, 0, MS);
+        all[1].worker(Worker::Runs, 1, 0, MS + LATE);
+        assert_eq!(choose(&mut all, &RULES, Some(0), 0, MS + LATE), Some((1, Why::Away)));
+        // Behind one that has gone is worse than behind others.
+        let mut all = queues(&[2, 0, 3]);
+        all[1].worker(Worker::Sleeps, 1, 0, MS);
+        assert_eq!(choose(&mut all, &RULES, None, 0, MS), Some((0, Why::NoOwn)));
     }
 
     #[test]
@@ -230,7 +365,7 @@ mod tests {
         /// Whatever the queues hold: the four promises of the module.
         #[test]
         fn promises(
-            lengths in prop::collection::vec((0u32..40, 0u64..10), 1..40),
+            lengths in prop::collection::vec((0u32..40, 0u64..10, 0usize..4), 1..40),
             own in prop::option::of(0usize..40),
             draw: u32,
             looks in 1u32..=LOOKS,
@@ -238,11 +373,13 @@ mod tests {
             let rules = Choice { looks, ..RULES };
             let now = 20 * MS;
             let mut all = vec![Queue::default(); lengths.len()];
-            for (n, (length, age)) in lengths.iter().enumerate() {
+            for (n, (length, age, does)) in lengths.iter().enumerate() {
                 let at = now - age * MS;
+                all[n].worker(Worker::ALL[*does], 1, 0, at);
                 all[n].seen(&rules, if *length > 0 { n as u64 + 1 } else { 0 }, at, *length, at);
             }
             let stands = |n: usize| lengths[n].0 > 0 && lengths[n].1 * MS >= STALLED;
+            let gone: Vec<bool> = all.iter().map(|queue| queue.is_gone(&rules, now)).collect();
             let own = own.filter(|own| *own < all.len());
             let (to, why) = choose(&mut all, &rules, own, draw, now).unwrap();
             prop_assert!(to < all.len());
@@ -251,12 +388,13 @@ mod tests {
                 (0..looks.min(lengths.len() as u32) as usize).map(|i| (first + i) % lengths.len()).collect();
             if let Some(own) = own {
                 prop_assert!(to == own || looked.contains(&to));
-                prop_assert!(lengths[own].0 > 0 || to == own);
+                prop_assert!(lengths[own].0 > 0 || to == own || gone[own] && lengths[to].0 == 0 && !gone[to]);
                 match why {
                     Why::Own => prop_assert_eq!(to, own),
                     Why::Late => prop_assert_eq!(lengths[to].0, 0),
                     Why::Busy => prop_assert!(lengths[to].0 == 0 || lengths[to].0 * 2 < lengths[own].0),
                     Why::Stalled => prop_assert!(stands(own) && !stands(to)),
+                    Why::Away => prop_assert!(gone[own] && !gone[to] && lengths[to].0 <= lengths[own].0),
                     Why::NoOwn => prop_assert!(false, "it has one"),
                 }
                 if stands(own) && looked.iter().any(|n| *n != own && !stands(*n)) {

@@ -8,6 +8,16 @@ void weir_host_accept_seen(struct weir_accept_queue *queue, const struct weir_ac
 	weir_accept_seen(queue, rules, head, born, length, now);
 }
 
+void weir_host_accept_worker(struct weir_accept_queue *queue, weir_u32 does, weir_u64 rests, weir_u64 ran, weir_u64 now)
+{
+	weir_accept_worker(queue, does, rests, ran, now);
+}
+
+int weir_host_accept_gone(const struct weir_accept_queue *queue, const struct weir_accept_rules *rules, weir_u64 now)
+{
+	return weir_accept_gone(queue, rules, now);
+}
+
 weir_u32 weir_host_accept_choose(struct weir_accept_queue *queues, const struct weir_accept_rules *rules, weir_u32 count,
 				 weir_u32 own, weir_u32 draw, weir_u64 now, weir_u32 *why)
 {

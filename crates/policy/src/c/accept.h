@@ -3,14 +3,18 @@
  * Which accept queue takes a new connection (BH-17, BH-20). One text for two compilers, as classify.h: what the kernel's listeners are
  * chosen by is what the properties of crates/policy/src/accept_tests.rs hold for, and what the simulator's machines run.
  *
- *   own      the queue of the core that received the SYN is empty, or nothing below holds
+ *   own      the queue of the core that received the SYN, if nothing below holds
  *   stalled  its oldest connection has been the oldest for `stalled`: the shortest of a few whose worker moves
- *   late     the same for `late`, and one of a few is empty: that one
+ *   away     its worker sleeps elsewhere than where it waits for events, and one of a few is empty; or it has been at work for `away`
+ *            without a rest and without taking one, and one of a few that is empty has a worker that waits for events (after `late`: one
+ *            that has not gone): that one
+ *   late     its oldest connection has been the oldest for `late`, and one of a few is empty: that one
  *   busy     it has reached `high` and not fallen to `low`: one of a few that is below half of it
  *   none     no worker is on this core: the shortest of a few whose worker moves
  *
  * A worker that is slow moves the head of its queue all the same, so load alone never makes it stalled, and connections stay with their
- * core while all cores are equally loaded. A choice looks at WEIR_ACCEPT_LOOKS other queues at most, however many there are.
+ * core while all cores are equally loaded. Only `away` holds before a connection has waited: where the worker stands cannot be seen in an
+ * empty queue. A choice looks at WEIR_ACCEPT_LOOKS other queues at most, however many there are.
  */
 #ifndef WEIR_ACCEPT_H
 #define WEIR_ACCEPT_H
@@ -35,7 +39,16 @@ enum weir_accept_why {
 	WEIR_ACCEPT_LATE = 2,
 	WEIR_ACCEPT_BUSY = 3,
 	WEIR_ACCEPT_NO_OWN = 4,
-	WEIR_ACCEPT_WHYS = 5,
+	WEIR_ACCEPT_AWAY = 5,
+	WEIR_ACCEPT_WHYS = 6,
+};
+
+/* What the worker of a queue does. */
+enum weir_accept_worker {
+	WEIR_ACCEPT_UNKNOWN = 0,	/* it cannot be told */
+	WEIR_ACCEPT_WAITS = 1,		/* for events of its listener: it takes the next connection at once */
+	WEIR_ACCEPT_RUNS = 2,		/* or wants to */
+	WEIR_ACCEPT_SLEEPS = 3,		/* somewhere else, or is stopped */
 };
 
 struct weir_accept_rules {
@@ -45,6 +58,7 @@ struct weir_accept_rules {
 	weir_u32 low;		/* at which it is no longer, below `high` */
 	weir_u32 looks;		/* 1 to WEIR_ACCEPT_LOOKS */
 	weir_u32 pad;
+	weir_u64 away;		/* ns; 0: never */
 };
 
 struct weir_accept_queue {
@@ -56,8 +70,14 @@ struct weir_accept_queue {
 	weir_u32 place;		/* of its socket in the kernel's group */
 	weir_u32 placed;	/* connections that were put here; wraps */
 	weir_u32 limit;		/* connections that may wait */
-	weir_u32 pad;
+	weir_u32 worker;	/* enum weir_accept_worker */
 	weir_u64 seen;		/* when it was looked at last, ns */
+	weir_u64 born;		/* when its oldest connection came into it, ns */
+	weir_u64 away;		/* while its worker neither waits nor is unknown: since when it was seen so without a rest, ns */
+	weir_u64 rests;		/* how often the worker had slept then */
+	weir_u64 ran;		/* its CPU time at the last look, ns */
+	weir_u64 waits_in;	/* the reader's: where the worker waits, and who it is */
+	weir_u64 task;
 };
 
 /* The queue was seen with this oldest connection, which came into it at `born`, and so many. The oldest one became so after it was born
@@ -67,15 +87,47 @@ weir_accept_seen(struct weir_accept_queue *queue, const struct weir_accept_rules
 		 weir_u32 length, weir_u64 now)
 {
 	if (queue->head != head) {
+		if (queue->head) /* The worker has taken it. */
+			queue->away = now;
 		queue->head = head;
 		queue->since = born > queue->seen ? born : queue->seen;
 	}
+	queue->born = born;
 	queue->seen = now;
 	queue->length = length;
 	if (length >= rules->high)
 		queue->busy = 1;
 	else if (length <= rules->low)
 		queue->busy = 0;
+}
+
+/* CPU time that a worker used between two looks tells how long it has been at work only while they are so close, ns. */
+#define WEIR_ACCEPT_CLOSE 4000000ULL
+
+/* The worker was seen to do this; `rests` is any number that changes when it sleeps, `ran` its CPU time in ns or 0. To be called before
+ * weir_accept_seen. */
+static inline __attribute__((always_inline)) void
+weir_accept_worker(struct weir_accept_queue *queue, weir_u32 does, weir_u64 rests, weir_u64 ran, weir_u64 now)
+{
+	weir_u64 used = queue->ran && ran > queue->ran ? ran - queue->ran : 0;
+
+	if (does < WEIR_ACCEPT_RUNS || queue->worker < WEIR_ACCEPT_RUNS || queue->rests != rests) {
+		queue->away = now;
+		if (does == WEIR_ACCEPT_RUNS && now - queue->seen < WEIR_ACCEPT_CLOSE && used < now - queue->seen)
+			queue->away -= used;
+	}
+	queue->worker = does;
+	queue->rests = rests;
+	queue->ran = ran;
+}
+
+/* It will not take a connection now. */
+static inline __attribute__((always_inline)) int
+weir_accept_gone(const struct weir_accept_queue *queue, const struct weir_accept_rules *rules, weir_u64 now)
+{
+	if (!rules->away || queue->worker < WEIR_ACCEPT_RUNS)
+		return 0;
+	return queue->worker == WEIR_ACCEPT_SLEEPS || (now > queue->away && now - queue->away >= rules->away);
 }
 
 /* Its oldest connection has been so for `ns`. Clocks of two CPUs may differ by a little. */
@@ -85,11 +137,19 @@ weir_accept_held(const struct weir_accept_queue *queue, weir_u64 ns, weir_u64 no
 	return ns && queue->length && queue->head && now > queue->since && now - queue->since >= ns;
 }
 
-/* Its length, or more than any if its worker stands. */
+/* How good it is, small is good: twice its length, and 1 unless its worker is known to wait; behind all these one whose worker has gone;
+ * WEIR_ACCEPT_NONE if it stands. */
+#define WEIR_ACCEPT_GONE 0x1000000U
 static inline __attribute__((always_inline)) weir_u32
 weir_accept_look(const struct weir_accept_queue *queue, const struct weir_accept_rules *rules, weir_u64 now)
 {
-	return weir_accept_held(queue, rules->stalled, now) ? WEIR_ACCEPT_NONE : queue->length;
+	weir_u32 length = queue->length < 0x7fffff ? queue->length : 0x7fffff;
+
+	if (weir_accept_held(queue, rules->stalled, now))
+		return WEIR_ACCEPT_NONE;
+	if (weir_accept_gone(queue, rules, now))
+		return WEIR_ACCEPT_GONE + length;
+	return length * 2 + (queue->worker != WEIR_ACCEPT_WAITS);
 }
 
 /* Places a connection: the queue, below `count`, which is 1 to WEIR_ACCEPT_QUEUES. `own` is that of the core or WEIR_ACCEPT_NONE,
@@ -98,7 +158,7 @@ static inline __attribute__((always_inline)) weir_u32
 weir_accept_choose(struct weir_accept_queue *queues, const struct weir_accept_rules *rules, weir_u32 count, weir_u32 own,
 		   weir_u32 draw, weir_u64 now, void *from, weir_u32 *why)
 {
-	weir_u32 i, first, best, shortest, length = 0, looks = rules->looks < count ? rules->looks : count;
+	weir_u32 i, first, best, good, length = 0, late = 0, looks = rules->looks < count ? rules->looks : count;
 	struct weir_accept_queue *queue;
 	weir_u64 found = ~0ULL;
 
@@ -106,14 +166,19 @@ weir_accept_choose(struct weir_accept_queue *queues, const struct weir_accept_ru
 	if (own < count) {
 		queue = &queues[own & (WEIR_ACCEPT_QUEUES - 1)];
 		WEIR_ACCEPT_READ(from, queue, rules, now);
-		length = queue->length;
-		if (!length)
-			*why = WEIR_ACCEPT_OWN;
-		else if (weir_accept_held(queue, rules->stalled, now))
+		late = weir_accept_held(queue, rules->late, now);
+		/* One that sleeps will not move at once, whatever the others do; nor one that has been at work for so long. */
+		if (weir_accept_gone(queue, rules, now))
+			late |= queue->worker == WEIR_ACCEPT_SLEEPS || now - queue->away >= rules->late;
+		/* 0 means that it is not busy. */
+		length = queue->busy ? queue->length : 0;
+		if (weir_accept_held(queue, rules->stalled, now))
 			*why = WEIR_ACCEPT_STALLED;
-		else if (queue->busy)
+		else if (weir_accept_gone(queue, rules, now))
+			*why = WEIR_ACCEPT_AWAY;
+		else if (length)
 			*why = WEIR_ACCEPT_BUSY;
-		else if (weir_accept_held(queue, rules->late, now))
+		else if (late)
 			*why = WEIR_ACCEPT_LATE;
 		else
 			*why = WEIR_ACCEPT_OWN;
@@ -121,7 +186,7 @@ weir_accept_choose(struct weir_accept_queue *queues, const struct weir_accept_ru
 			return own;
 	}
 	first = (weir_u32)(((weir_u64)draw * count) >> 32);
-	/* Length, number of the look and queue in one number, of which the smallest is kept: the kernel verifies few ways through. */
+	/* How good, number of the look and queue in one number, of which the smallest is kept: the kernel verifies few ways through. */
 	for (i = 0; i < WEIR_ACCEPT_LOOKS; i++) {
 		weir_u32 other = (first + i) % count;
 		weir_u64 seen;
@@ -133,11 +198,11 @@ weir_accept_choose(struct weir_accept_queue *queues, const struct weir_accept_ru
 		if (other != own && seen < found)
 			found = seen;
 	}
-	shortest = (weir_u32)(found >> 32);
-	best = shortest == WEIR_ACCEPT_NONE ? WEIR_ACCEPT_NONE : (weir_u32)found & 0xffff;
+	good = (weir_u32)(found >> 32);
+	best = good == WEIR_ACCEPT_NONE ? WEIR_ACCEPT_NONE : (weir_u32)found & 0xffff;
 	if (own >= count) /* If all stand, it is drawn. */
 		return best < count ? best : first;
-	if (best < count && (*why == WEIR_ACCEPT_STALLED || !shortest || (*why == WEIR_ACCEPT_BUSY && shortest < length / 2)))
+	if (best < count && (*why == WEIR_ACCEPT_STALLED || !good || (late && good < 2) || good / 2 < length / 2))
 		return best;
 	*why = WEIR_ACCEPT_OWN;
 	return own;

@@ -3,7 +3,7 @@
 use super::{Case, Cause, Rule, name, packet_share, percent};
 use crate::model::{Kind, Process, Snapshot};
 
-pub(super) static RULES: [Rule; 12] = [
+pub(super) static RULES: [Rule; 13] = [
     Rule { name: "stopped", of: READERS, source: "WU-14; TASK_STOPPED, proc_pid_stat(5)", test: stopped },
     Rule {
         name: "memory",
@@ -28,6 +28,12 @@ pub(super) static RULES: [Rule; 12] = [
         of: READERS,
         source: "WU-18 (EEVDF since 6.6); sched_prio_to_weight, kernel/sched/core.c",
         test: starved_by_priority,
+    },
+    Rule {
+        name: "accept-uneven",
+        of: &["tcp"],
+        source: "BH-17, BH-20; reuseport_select_sock, net/core/sock_reuseport.c",
+        test: accept_uneven,
     },
     Rule { name: "program-full", of: READERS, source: "WU-13, R_s > R_d; WU-14", test: program_full },
     Rule {
@@ -75,6 +81,8 @@ const FULL: f64 = 0.8;
 const IDLE: f64 = 0.1;
 /// Share of what comes for a queue from which its loss is more than that of bursts.
 const MUCH: f64 = 0.1;
+/// Level below which a queue would have had room for the connections of another one.
+const ROOM: f64 = 0.5;
 /// Level from which a queue stands full.
 const STANDS: f64 = 0.8;
 
@@ -293,6 +301,37 @@ fn reader_unknown(case: &Case<'_>) -> Option<Cause> {
         effect: "it names the program, and says whether that sleeps, waits for a CPU, is too slow, or has too small a \
                  buffer"
             .into(),
+    })
+}
+
+/// A listener per worker (SO_REUSEPORT): the kernel's hash gives connections to a full queue while others have room.
+fn accept_uneven(case: &Case<'_>) -> Option<Cause> {
+    let c = case.loss.consumer.filter(|c| c.kind == Kind::Accept && !c.local.is_empty())?;
+    let others: Vec<_> = case
+        .s
+        .consumers
+        .iter()
+        .filter(|o| o.kind == Kind::Accept && o.local == c.local && o.id != c.id)
+        .collect();
+    let roomy = others.iter().filter(|o| o.level.is_some_and(|l| l < ROOM));
+    let best = roomy.clone().min_by_key(|o| o.waiting)?;
+    let port = c.local.rsplit(':').next().unwrap_or_default();
+    Some(Cause {
+        key: c.local.clone(),
+        title: format!(
+            "{} cannot take its connections while {} of the {} other listeners of {} can",
+            name(c),
+            roomy.count(),
+            others.len(),
+            c.local
+        ),
+        evidence: vec![
+            lost(case),
+            level(case),
+            row(&name(best), format!("{} of {} connections at the end", best.waiting, best.limit)),
+        ],
+        change: vec![format!("sudo weir accept {port}")],
+        effect: "connections pass by a worker that stands or is late, to one that waits".into(),
     })
 }
 

@@ -163,7 +163,7 @@ pub fn greeting(following: &Following) -> String {
 }
 
 fn placed(one: &Attached) -> Vec<u64> {
-    (0..one.group.members.len()).map(|slot| u64::from(one.choice.queue(slot).0)).collect()
+    (0..one.group.members.len()).map(|slot| u64::from(one.choice.queue(slot).placed)).collect()
 }
 
 /// A line per group.
@@ -180,10 +180,12 @@ pub fn lines(following: &Following) -> String {
         }
         let _ = write!(
             text,
-            "{} placed, own core {:.1} %, past stalled {}, late {}, busy {}, no worker here {}, by the kernel {kernel}",
+            "{} placed, own core {:.1} %, past stalled {}, away {}, late {}, busy {}, \
+             no worker here {}, by the kernel {kernel}",
             out::grouped(ours),
             100.0 * of(Why::Own) as f64 / ours.max(1) as f64,
             of(Why::Stalled),
+            of(Why::Away),
             of(Why::Late),
             of(Why::Busy),
             of(Why::NoOwn),
@@ -220,15 +222,17 @@ pub fn json(following: &Following, end: bool) -> anyhow::Result<String> {
                 .iter()
                 .enumerate()
                 .map(|(slot, m)| {
-                    let (placed, waiting) = one.choice.queue(slot);
+                    let seen = one.choice.queue(slot);
+                    let oldest = seen.oldest.filter(|_| seen.waiting > 0);
+                    let oldest = oldest.map(|born| now.saturating_sub(born) as f64 / 1e6);
                     let owner = m.owner.as_ref();
                     json!({"pid": owner.map(|o| o.pid), "tid": owner.map(|o| o.tid), "core": m.core(),
-                        "pinned": owner.is_some_and(|o| o.known == Where::Pinned), "placed": placed,
-                        "waiting": waiting, "limit": m.limit, "stalled": one.choice.stands(slot, now, STALLED)})
+                        "pinned": owner.is_some_and(|o| o.known == Where::Pinned), "placed": seen.placed,
+                        "waiting": seen.waiting, "oldest_ms": oldest, "does": seen.does.name(), "limit": m.limit, "stalled": one.choice.stands(slot, now, STALLED)})
                 })
                 .collect();
             json!({"address": one.group.local.to_string(), "netns": one.group.netns, "server": server(&one.group),
-                "there": one.there, "program": one.choice.id(), "chosen": by,
+                "there": one.there, "program": one.choice.id(), "chosen": by, "looks": one.choice.looks(),
                 "own_percent": (ours > 0).then(|| 100.0 * own as f64 / ours as f64),
                 "max_over_mean": even.map(|e| e.0), "jain": even.map(|e| e.1), "workers": workers})
         })

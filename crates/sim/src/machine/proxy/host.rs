@@ -185,7 +185,7 @@ impl<'a> Host<'a> {
             for core in usize::from(s.workers_from)..=to {
                 let thread = all[core].cpu.thread(Class::Normal(0));
                 idle[if queues > 1 { core } else { 0 }].push_back(workers.len() as u16);
-                accept.waits(core);
+                accept.waits(core, 0);
                 workers.push(Worker::new(core, thread));
             }
         }

@@ -122,7 +122,7 @@ impl Host<'_> {
             self.accept.wake(to, draw).and_then(|core| self.idle[core].pop_front())
         };
         woken.map_or(0, |worker| {
-            self.accept.leaves(self.workers[usize::from(worker)].core);
+            self.accept.leaves(self.workers[usize::from(worker)].core, now);
             self.wake(now, core, usize::from(worker))
         })
     }

@@ -41,7 +41,7 @@ impl Host<'_> {
         let list = if self.s.accept == Queues::PerCore { to } else { 0 };
         if let Some(at) = self.idle[list].iter().position(|other| usize::from(*other) == index) {
             self.idle[list].remove(at);
-            self.accept.leaves(to);
+            self.accept.leaves(to, now);
         }
         self.cores[to].cpu.burst(now, thread, LOOP, SYS);
         self.touch(to);
@@ -94,7 +94,7 @@ impl Host<'_> {
             worker.idle = true;
             let list = if self.s.accept == Queues::PerCore { core } else { 0 };
             self.idle[list].push_back(index as u16);
-            self.accept.waits(core);
+            self.accept.waits(core, now);
             self.cores[core].cpu.block(now, self.workers[index].thread);
             return self.touch(core);
         };
