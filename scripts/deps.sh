@@ -35,7 +35,7 @@ look() {
     fi
     if [ "$what" = image-test ]; then
         have podman || wanted="$wanted podman"
-        have crun || wanted="$wanted crun"
+        have crun || have runc || wanted="$wanted runc"
     fi
     if [ "$what" = fuzz ]; then
         "${BPF_CLANG:-clang}" -print-runtime-dir 2>/dev/null | grep -q . &&

@@ -17,7 +17,6 @@ use common::dump::assert_same;
 use common::procs::signal;
 use common::world::{FLOOD, PORT, World, bind_to};
 use common::{HOST_CPU, WIRE_CPU, alone, ms, possible, within};
-use nix::sys::resource::{Resource, getrlimit};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
@@ -48,6 +47,10 @@ impl Podman<'_> {
         let dir = |name: &str| self.dir.path().join(name);
         command.arg("--root").arg(dir("root")).arg("--runroot").arg(dir("run"));
         command.args(["--storage-driver", "vfs", "--cgroup-manager", "cgroupfs", "--events-backend", "none"]);
+        // crun refuses where both versions of control groups are mounted.
+        if Path::new("/sys/fs/cgroup/unified").exists() {
+            command.args(["--runtime", "runc"]);
+        }
         command.stdin(Stdio::null());
         command
     }
@@ -55,17 +58,14 @@ impl Podman<'_> {
     /// `podman run` of the image with these capabilities, in the network namespace of the host under test.
     fn run(&self, capabilities: &[&str], more: &[&str]) -> Command {
         let mut command = self.command();
-        command.args(["run", "--rm", "--cgroups", "disabled", "--read-only", "--cap-drop", "all"]);
+        command.args(["run", "--rm", "--read-only", "--cap-drop", "all"]);
         for cap in capabilities {
             command.args(["--cap-add", cap]);
         }
         // The default profile of podman 4 lets only CAP_SYS_ADMIN call bpf().
         command.args(["--security-opt", "seccomp=unconfined"]);
-        // As this machine has them: without CAP_SYS_RESOURCE podman cannot raise them.
-        for (name, of) in [("nofile", Resource::RLIMIT_NOFILE), ("nproc", Resource::RLIMIT_NPROC)] {
-            let (soft, hard) = getrlimit(of).unwrap();
-            command.arg(format!("--ulimit={name}={soft}:{hard}"));
-        }
+        // Without CAP_SYS_RESOURCE podman cannot raise them, as it does by default.
+        command.args(["--ulimit", "nofile=1024:1024", "--ulimit", "nproc=1024:1024"]);
         command.arg(format!("--network=ns:/run/netns/{}", self.world.host.name()));
         let run = self.world.dir.path().join("run");
         command.arg("--volume").arg(format!("{}:/run/weir", run.display()));
@@ -150,7 +150,7 @@ fn image(name: &str) -> Option<PathBuf> {
     if image.is_none() {
         eprintln!("skipped: {name} needs WEIR_IMAGE: make image-test");
     } else if Command::new("podman").arg("--version").output().is_err() {
-        eprintln!("skipped: {name} needs podman: apt-get install podman crun");
+        eprintln!("skipped: {name} needs podman: apt-get install podman runc");
         return None;
     }
     image
@@ -181,11 +181,11 @@ fn the_image_guards_with_four_capabilities_root() {
     let status: Value = serde_json::from_str(text.trim()).unwrap();
     let source = &status["interfaces"][0]["sources"][0];
     println!("{:.0} k/s read; missing: {}", read / 1e3, status["missing"]);
-    assert_eq!(
-        (&source["mode"], &status["pollers"][0]["sched"]),
-        (&"poll".into(), &"fifo".into()),
-        "{status:#}"
-    );
+    assert_eq!(source["mode"], "poll", "{status:#}");
+    // A container's control group may have no real-time share; the capability is there.
+    let missing = status["missing"].to_string();
+    assert!(status["pollers"][0]["sched"] == "fifo" || missing.contains("no real-time share"), "{missing}");
+    assert!(!missing.contains("CAP_SYS_NICE"), "{missing}");
     assert!(read > 1e4, "{read}");
 
     // Who only looks needs none; the probes need two.
@@ -219,10 +219,13 @@ fn what_a_killed_container_left_is_undone_by_the_next_root() {
     let before = world.dump();
     let _sink = world.sink(0, PORT);
     let podman = Podman::new(&world, &image);
-    // The first process of a namespace of its own: the kernel ends its keeper together with it.
     let mut guard = Guard::start(&podman, &[]);
     let load = world.send(&[(0, PORT)], &[], &[(ms(60_000), FLOOD)]);
     within("takeover", ms(500), || world.taken(0));
+    // All at once, as a runtime does. The guard alone would leave its keeper the time to put everything back, although the
+    // kernel ends that together with the first process of their namespace.
+    let keepers = common::procs::weirs(&world.host).into_iter().filter(|pid| *pid != guard.pid);
+    keepers.for_each(|pid| signal(pid, Signal::SIGKILL));
     signal(guard.pid, Signal::SIGKILL);
     within("the container ends", ms(2000), || guard.ended().is_some());
     assert!(world.taken(0), "somebody has put it back already: the test shows nothing");
