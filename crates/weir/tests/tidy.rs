@@ -109,7 +109,7 @@ fn every_option_is_documented() {
         ("place", "docs/place.md"),
         ("status", "docs/operations.md"),
         ("undo", "docs/operations.md"),
-        ("bug-report", "docs/operations.md"),
+        ("bug-report", "docs/bug-report.md"),
         ("lab run", "docs/lab.md"),
         ("lab list", "docs/lab.md"),
         ("sim run", "docs/simulator.md"),
