@@ -10,6 +10,10 @@
 #   make install  into PREFIX, /usr/local; settings in SYSCONFDIR, /etc; DESTDIR for packages. After make, as root
 #   make uninstall    removes it again, but for a changed weir.toml
 #   make deb      target/deb/weir_VERSION_ARCH.deb
+#   make static   target/static/weir: one static program, for hosts of any distribution (musl-tools, rustup target)
+#   make image    target/image/weir-VERSION-ARCH.oci.tar: an OCI image with nothing but that program (buildah)
+#   make image-test      the image twice to the same bytes, then guard, watch and undo in podman (root)
+#   make rules-test      the alert rules from cause to end (promtool, in Debian's package prometheus)
 #   make package-test    the package in a clean Debian: install, guard, purge, nothing is left (root, about 2 minutes)
 #   make browser-test    the page of weir watch --web in a real browser (installs Chromium, 350 MB)
 #   make vm-test  real drivers in emulated machines with Debian kernels (QEMU, no KVM); half an hour
@@ -23,7 +27,7 @@ PREFIX ?= /usr/local
 SYSCONFDIR ?= /etc
 export PREFIX SYSCONFDIR DESTDIR
 
-.PHONY: all build deps demo test lint fuzz soak mutants vm-test browser-test clean install uninstall deb package-test
+.PHONY: all build deps demo test lint fuzz soak mutants vm-test browser-test clean install uninstall deb package-test static image image-test rules-test
 
 all: build
 
@@ -72,6 +76,22 @@ deb: build
 package-test: deb
 	@sh scripts/deps.sh package-test
 	@sh scripts/package-test.sh
+
+static:
+	@sh scripts/deps.sh static
+	@sh scripts/static.sh
+
+image: static
+	@sh scripts/deps.sh image
+	@sh scripts/image.sh
+
+image-test: static
+	@sh scripts/deps.sh image-test
+	@sh scripts/image-test.sh
+
+rules-test:
+	@sh scripts/deps.sh rules
+	$(CARGO) test -p weir --test packaging $$(sh scripts/features.sh) -- --nocapture
 
 browser-test:
 	@sh scripts/deps.sh browser

@@ -1,7 +1,7 @@
 #!/bin/sh
 # Installs what the build or the tests need through apt where it may (root, or sudo without a password).
 # Otherwise names what is missing, what is lost without it, and the command that installs it.
-# Usage: deps.sh build|test|deb|package-test|fuzz|vm|browser. Fails only if nothing can be built.
+# Usage: deps.sh build|test|deb|package-test|static|image|image-test|rules|fuzz|vm|browser. Fails only if nothing can be built.
 PATH=$PATH:/usr/sbin:/sbin
 what=${1:-build}
 
@@ -24,6 +24,19 @@ look() {
     case $what in
     deb | package-test) have dpkg-shlibdeps || wanted="$wanted dpkg-dev" ;;
     esac
+    case $what in
+    static | image | image-test) have musl-gcc || wanted="$wanted musl-tools" ;;
+    esac
+    case $what in
+    image | image-test) have buildah || wanted="$wanted buildah" ;;
+    esac
+    if [ "$what" = rules ]; then
+        have promtool || wanted="$wanted prometheus"
+    fi
+    if [ "$what" = image-test ]; then
+        have podman || wanted="$wanted podman"
+        have crun || have runc || wanted="$wanted runc"
+    fi
     if [ "$what" = fuzz ]; then
         "${BPF_CLANG:-clang}" -print-runtime-dir 2>/dev/null | grep -q . &&
             ls "$("${BPF_CLANG:-clang}" -print-runtime-dir)"/libclang_rt.fuzzer* >/dev/null 2>&1 ||
@@ -88,6 +101,7 @@ if [ -n "$wanted" ]; then
     echo "missing:$wanted" >&2
     case $what in
     deb) echo "  without them there is no package" >&2 ;;
+    static | image) echo "  without them there is no static program, and no image" >&2 ;;
     *) echo "  without them some tests are skipped or fail" >&2 ;;
     esac
     echo "  install them: sudo apt-get install$wanted" >&2

@@ -34,7 +34,7 @@ if [ "${1:-}" = --remove ]; then
     rm -f bin/weir lib/weir/udp-sink lib/weir/hog lib/weir/echo lib/weir/probe lib/weir/screen lib/weir/tap lib/weir/web-workers lib/weir/web-clients lib/systemd/system/weir-guard@.service
     rm -f share/man/man1/weir.1 share/man/man1/weir-*.1
     rm -f share/bash-completion/completions/weir "$zsh/_weir" share/fish/vendor_completions.d/weir.fish
-    rm -rf "$doc" share/weir/grafana
+    rm -rf "$doc" share/weir/grafana share/weir/prometheus share/weir/kubernetes
     [ ! -d share/weir ] || rmdir --ignore-fail-on-non-empty share/weir
     [ ! -d lib/weir ] || rmdir --ignore-fail-on-non-empty lib/weir
     cd - >/dev/null
@@ -83,6 +83,9 @@ for page in README.md CHANGELOG.md LICENSE-MIT LICENSE-APACHE docs/*.md docs/*.s
 done
 put 644 crates/serve/assets/uplot/LICENSE "$prefix/$doc/LICENSE-uPlot"
 put 644 packaging/grafana/weir.json "$prefix/share/weir/grafana/weir.json"
+put 644 packaging/prometheus/weir.rules.yml "$prefix/share/weir/prometheus/weir.rules.yml"
+put 644 packaging/prometheus/weir.test.yml "$prefix/share/weir/prometheus/weir.test.yml"
+put 644 packaging/kubernetes/weir.yaml "$prefix/share/weir/kubernetes/weir.yaml"
 # One level less than in the source tree.
 sed -i 's|](docs/|](|g' "$root$prefix/$doc/README.md"
 if [ -z "$root" ] && [ -d /run/systemd/system ]; then systemctl daemon-reload; fi

@@ -358,17 +358,13 @@ fn probe_threaded(access: &Access) -> Seen {
 
 fn probe_fifo() -> Seen {
     let tried = std::thread::Builder::new().name("weir-probe".into()).spawn(|| {
-        let fifo = libc::sched_param { sched_priority: 1 };
-        // SAFETY: `fifo` lives through the call; 0 is this thread, which ends right after.
-        let r = unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &raw const fifo) };
-        if r == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+        // It ends right after.
+        crate::schedule::set(0, libc::SCHED_FIFO, 1)
     });
     match tried.map(|t| t.join()) {
         Ok(Ok(Ok(()))) => seen(Here::Yes, "a thread was given SCHED_FIFO 1"),
         Ok(Ok(Err(e))) if !nix::unistd::geteuid().is_root() => hidden(format!("SCHED_FIFO 1: {e}")),
-        Ok(Ok(Err(e))) => {
-            seen(Here::No, format!("SCHED_FIFO 1: {e}; the cgroup may have no real-time share"))
-        }
+        Ok(Ok(Err(e))) => seen(Here::No, format!("SCHED_FIFO 1: {}", crate::schedule::refusal(&e))),
         _ => seen(Here::NotKnown, "no thread could be made"),
     }
 }
@@ -692,10 +688,33 @@ pub fn check(
 /// What is missing for `weir guard`, as one line with the way to get it; `Ok` if it can run.
 pub fn require_privileges(host: &Host) -> Result<()> {
     let p = &host.probes;
-    if p.net_admin && p.bpf && p.perfmon {
-        return Ok(());
-    }
-    Err(Error::Denied { what: "guard".into(), need: "CAP_NET_ADMIN, CAP_BPF and CAP_PERFMON" })
+    let need = match (p.net_admin, p.bpf, p.perfmon) {
+        (true, true, true) => return Ok(()),
+        (false, false, false) => "CAP_NET_ADMIN, CAP_BPF and CAP_PERFMON",
+        (true, false, false) => "CAP_BPF and CAP_PERFMON",
+        (false, true, false) => "CAP_NET_ADMIN and CAP_PERFMON",
+        (false, false, true) => "CAP_NET_ADMIN and CAP_BPF",
+        (false, true, true) => "CAP_NET_ADMIN",
+        (true, false, true) => "CAP_BPF",
+        (true, true, false) => "CAP_PERFMON",
+    };
+    Err(Error::Denied { what: "guard".into(), need })
+}
+
+/// Those of `wanted` that this process does not have. CAP_SYS_ADMIN stands for CAP_BPF and CAP_PERFMON, as in the kernel.
+#[must_use]
+pub fn lacking(wanted: &[Capability]) -> Vec<String> {
+    let has = |cap| caps::has_cap(None, CapSet::Effective, cap).unwrap_or(false);
+    let by_admin = |cap| matches!(cap, Capability::CAP_BPF | Capability::CAP_PERFMON);
+    let may = |cap| has(cap) || (by_admin(cap) && has(Capability::CAP_SYS_ADMIN));
+    wanted.iter().filter(|cap| !may(**cap)).map(ToString::to_string).collect()
+}
+
+/// The capabilities that `weir accept` lacks.
+#[must_use]
+pub fn accept_lacks() -> Vec<String> {
+    use Capability::{CAP_BPF, CAP_NET_ADMIN, CAP_PERFMON, CAP_SYS_PTRACE};
+    lacking(&[CAP_BPF, CAP_PERFMON, CAP_NET_ADMIN, CAP_SYS_PTRACE])
 }
 
 #[cfg(test)]

@@ -102,6 +102,8 @@ fn poorer_hosts() {
     let r = report(&host, nic("e1000e"));
     assert_eq!((r.tier, r.mode), (Tier::None, Mode::None));
     assert!(r.todo[0].starts_with("Run it with sudo"));
+    assert_eq!(require_privileges(&host).unwrap_err().to_string(), "guard: needs CAP_BPF; run it with sudo");
+    (host.probes.net_admin, host.probes.perfmon) = (false, false);
     assert_eq!(
         require_privileges(&host).unwrap_err().to_string(),
         "guard: needs CAP_NET_ADMIN, CAP_BPF and CAP_PERFMON; run it with sudo"

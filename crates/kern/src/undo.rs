@@ -99,6 +99,21 @@ pub fn dry_run(dir: &Path, only: &[String]) -> Result<Report> {
     run(dir, only, false)
 }
 
+/// Journals in `dir` of this network namespace whose guard is dead: what [`undo`] would put back. What `weir place` has changed
+/// stays for as long as its user wants it, and does not count. Reads journals only.
+///
+/// # Errors
+/// If the directory cannot be read, or the namespace cannot be told.
+pub fn left(dir: &Path) -> Result<usize> {
+    let paths = paths(dir)?;
+    if paths.is_empty() {
+        return Ok(0);
+    }
+    let here = crate::netns::current()?;
+    let journals = paths.iter().filter(|path| !is_host(path)).filter_map(|path| Journal::load(path).ok());
+    Ok(journals.filter(|journal| journal.netns().same(&here) && !journal.owner().alive()).count())
+}
+
 fn run(dir: &Path, only: &[String], write: bool) -> Result<Report> {
     if paths(dir)?.is_empty() {
         return Ok(Report::default());

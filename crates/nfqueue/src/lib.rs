@@ -156,10 +156,7 @@ impl Queue {
     /// # Errors
     /// If the kernel refuses.
     pub fn set_patience(&self, limit: Duration) -> io::Result<()> {
-        let time = libc::timeval {
-            tv_sec: limit.as_secs() as libc::time_t,
-            tv_usec: (limit.subsec_micros() as libc::suseconds_t).max(1),
-        };
+        let time = libc::timeval { tv_sec: limit.as_secs() as _, tv_usec: limit.subsec_micros().max(1) as _ };
         self.set(libc::SOL_SOCKET, libc::SO_RCVTIMEO, &time)
     }
 

@@ -59,7 +59,8 @@ impl Room {
                 socket,
                 self.headers.as_mut_ptr(),
                 self.headers.len() as libc::c_uint,
-                libc::MSG_WAITFORONE,
+                // Signed or not, as the library has it.
+                libc::MSG_WAITFORONE as _,
                 std::ptr::null_mut(),
             )
         };

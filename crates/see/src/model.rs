@@ -45,6 +45,9 @@ pub struct Snapshot {
     /// Running guards of the interfaces that are watched.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub guards: Vec<Guard>,
+    /// Interfaces whose guard died and which nobody has put back since; `None` where that may not be known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub left_changed: Option<u64>,
     /// Counters of the stack that moved, by the kernel's own names.
     pub stack: BTreeMap<String, u64>,
     /// Numbers of the end of the interval that are no counters, such as `sockstat.UDP.mem` (pages).

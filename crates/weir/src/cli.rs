@@ -13,11 +13,13 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 mod accept;
+mod bug_report;
 mod place;
 mod screen;
 mod sim;
 
 pub use accept::AcceptArgs;
+pub use bug_report::BugReportArgs;
 pub use place::{Layout, PlaceArgs};
 pub use screen::ScreenArgs;
 pub use sim::{SimCommand, SimRunArgs, SimTableArgs};
@@ -120,6 +122,13 @@ pub enum Command {
                       that still runs are never touched."
     )]
     Undo(UndoArgs),
+    /// One redacted archive of what happens here, for a bug report
+    #[command(
+        long_about = "Write one archive with what somebody needs who was not there: check, status, undo --dry-run, a second of \
+                      watch, two of explain, journals, configuration, kernel and counters. Addresses and the name of the host \
+                      are replaced, comments left out. Changes nothing and sends nothing."
+    )]
+    BugReport(BugReportArgs),
     /// The largest loss-free rate of this host, and what limits it
     #[command(
         long_about = "The largest rate that this host takes without loss (MLFRR), what limits it and what happens beyond, \

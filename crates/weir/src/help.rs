@@ -7,7 +7,7 @@ use clap::{Arg, ArgAction, Command, CommandFactory};
 
 /// Commands under the question they answer.
 const GROUPS: [(&str, &[&str]); 4] = [
-    ("See", &["check", "watch", "explain", "status", "predict"]),
+    ("See", &["check", "watch", "explain", "status", "predict", "bug-report"]),
     ("Protect", &["guard", "accept", "screen", "place", "undo"]),
     ("Prove", &["lab", "sim"]),
     ("Install", &["completions", "man"]),

@@ -4,6 +4,7 @@
 
 #[cfg(not(no_bpf))]
 mod accept;
+mod bug_report;
 mod check;
 mod cli;
 mod config;
@@ -88,6 +89,7 @@ fn command(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Status(args) => status::run(&args, paint),
         Command::Completions { shell } => install::completions(shell),
         Command::Man { dir } => install::man(&dir),
+        Command::BugReport(args) => bug_report::run(&args),
         Command::Undo(args) => undo::run(&args, paint),
         Command::Keeper { fd } => {
             guard::last_words::aborts("the keeper");

@@ -82,12 +82,10 @@ impl Outbox {
 /// Leaves the class that the calling thread may have inherited from one that must not wait: what waits has no place before
 /// programs.
 pub fn ordinary() {
-    let param = libc::sched_param { sched_priority: 0 };
-    // SAFETY: plain system calls on the calling thread; giving priority up is always permitted.
-    unsafe {
-        libc::sched_setscheduler(0, libc::SCHED_OTHER, &raw const param);
-        libc::setpriority(libc::PRIO_PROCESS, 0, 0);
-    }
+    // Giving priority up is always permitted.
+    let _ = kern::schedule::set(0, libc::SCHED_OTHER, 0);
+    // SAFETY: plain system call on the calling thread.
+    unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, 0) };
 }
 
 fn write_all(inbox: &Receiver<Vec<u8>>, mut to: impl Write, shared: &Shared) {

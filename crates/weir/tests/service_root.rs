@@ -265,7 +265,7 @@ fn the_units_capabilities_are_enough_and_none_is_too_many_root() {
         match (missing.as_str(), result) {
             // Works, less well.
             ("sys_nice", Ok(guard)) => {
-                within("its warning", ms(500), || guard.said("no SCHED_FIFO").is_some());
+                within("its warning", ms(500), || guard.said("no SCHED_FIFO (needs CAP_SYS_NICE)").is_some());
                 assert_eq!(guard.stop().0.code(), Some(0));
             }
             (_, Err(refused)) => {

@@ -109,6 +109,7 @@ fn every_option_is_documented() {
         ("place", "docs/place.md"),
         ("status", "docs/status.md"),
         ("undo", "docs/undo.md"),
+        ("bug-report", "docs/bug-report.md"),
         ("lab run", "docs/lab.md"),
         ("lab list", "docs/lab.md"),
         ("sim run", "docs/simulator.md"),

@@ -14,7 +14,8 @@ use super::Event;
 fn wait_readable(fd: RawFd, timeout: Option<Duration>) -> io::Result<bool> {
     let mut poll = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
     let ts = timeout.map(|t| libc::timespec {
-        tv_sec: t.as_secs() as libc::time_t,
+        // Without its name, which changes in musl.
+        tv_sec: t.as_secs() as _,
         tv_nsec: i64::from(t.subsec_nanos()),
     });
     let ts_ptr = ts.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);

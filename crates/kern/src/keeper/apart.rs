@@ -1,6 +1,6 @@
 //! What the keeper does to depend on nothing that the guard depends on.
 
-use crate::{cpus, sysfs};
+use crate::{cpus, schedule, sysfs};
 use std::{
     fs::File,
     io,
@@ -43,11 +43,7 @@ pub(super) fn isolate(fd: RawFd) {
 /// Before all programs, where that is permitted.
 fn fifo() {
     // Under a flood a thread of the normal class can wait for seconds.
-    let fifo = libc::sched_param { sched_priority: 1 };
-    // SAFETY: `fifo` lives through the call; 0 is the calling thread.
-    if unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK, &raw const fifo) }
-        < 0
-    {
+    if schedule::set(0, libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK, 1).is_err() {
         // SAFETY: plain numbers; 0 is the calling thread.
         unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, -20) };
     }
@@ -57,9 +53,7 @@ fn fifo() {
 /// owner of the kernel's lock from its CPU.
 pub(super) fn gently<T>(spins: bool, work: impl FnOnce() -> T) -> T {
     if spins {
-        let other = libc::sched_param { sched_priority: 0 };
-        // SAFETY: `other` lives through the call; 0 is the calling thread.
-        unsafe { libc::sched_setscheduler(0, libc::SCHED_OTHER, &raw const other) };
+        let _ = schedule::set(0, libc::SCHED_OTHER, 0);
         // SAFETY: plain numbers; 0 is the calling thread.
         unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, -20) };
     }

@@ -69,14 +69,13 @@ impl Leader {
         if !self.is_there() {
             return;
         }
-        let fifo = libc::sched_param { sched_priority: 1 };
         let policy = libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK;
         for task in std::fs::read_dir(format!("/proc/{}/task", self.tid)).into_iter().flatten().flatten() {
             let Some(tid) = task.file_name().to_str().and_then(|name| name.parse::<i32>().ok()) else {
                 continue;
             };
-            // SAFETY: `fifo` lives through the call; a thread that is gone is an error that changes nothing.
-            unsafe { libc::sched_setscheduler(tid, policy, &raw const fifo) };
+            // A thread that is gone is an error that changes nothing.
+            let _ = crate::schedule::set(tid, policy, 1);
         }
     }
 }

@@ -7,7 +7,7 @@ use std::os::fd::AsRawFd;
 
 use super::{Context, Result};
 
-const SIOCETHTOOL: libc::c_ulong = 0x8946;
+const SIOCETHTOOL: libc::Ioctl = 0x8946;
 const ETHTOOL_GSTRINGS: u32 = 0x1b;
 const ETHTOOL_GSTATS: u32 = 0x1d;
 const ETHTOOL_STSO: u32 = 0x1f;

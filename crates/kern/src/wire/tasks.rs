@@ -62,8 +62,8 @@ pub fn schedule(pid: i32, policy: Policy) -> Result<()> {
 /// that wakes meanwhile waits that long for it, not for 1 to 3 ms. A refusal changes nothing, and a thread that is not
 /// SCHED_OTHER is left as it is.
 pub fn short_slice(least: i32) {
-    // SAFETY: plain system calls on the calling thread.
-    let (policy, nice) = unsafe { (libc::sched_getscheduler(0), libc::getpriority(libc::PRIO_PROCESS, 0)) };
+    // SAFETY: plain system call on the calling thread.
+    let (policy, nice) = (crate::schedule::policy(), unsafe { libc::getpriority(libc::PRIO_PROCESS, 0) });
     if policy == libc::SCHED_OTHER {
         let _ = schedule(0, Policy::Sliced(nice.max(least), 100_000));
     }

@@ -138,7 +138,7 @@ fn each(map: &BTreeMap<String, u64>, take: &mut Take<'_>) {
 }
 
 /// All metrics but those about weir itself.
-pub static FAMILIES: [Family; 53] = [
+pub static FAMILIES: [Family; 54] = [
     Family {
         name: "interval",
         unit: "seconds",
@@ -569,6 +569,15 @@ pub static FAMILIES: [Family; 53] = [
         limit: 1,
         help: "Running guards of the interfaces that are watched; only root sees them",
         of: |seen, take| one(seen, take, |s| s.guards.len() as f64),
+    },
+    Family {
+        name: "left_changed",
+        unit: "",
+        kind: Kind::Gauge,
+        labels: &[],
+        limit: 1,
+        help: "Interfaces whose guard died and which nobody has put back since: weir undo does; only root sees them",
+        of: |seen, take| seen.snapshot.left_changed.iter().for_each(|left| take(&[], n(*left))),
     },
     Family {
         name: "guard_mode",

@@ -2,6 +2,8 @@
 
 use std::io;
 
+use kern::schedule;
+
 /// Class of the calling thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Class {
@@ -24,12 +26,9 @@ impl Class {
 /// Makes the calling thread SCHED_FIFO 1; where that is refused (a cgroup without realtime share, a missing
 /// privilege) nice -20, with the kernel's answer.
 pub fn go_fifo() -> (Class, Option<io::Error>) {
-    let param = libc::sched_param { sched_priority: 1 };
-    // SAFETY: plain system call on the calling thread.
-    if unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &raw const param) } == 0 {
+    let Err(refused) = schedule::set(0, libc::SCHED_FIFO, 1) else {
         return (Class::Fifo, None);
-    }
-    let refused = io::Error::last_os_error();
+    };
     // SAFETY: plain system call on the calling thread; a refusal leaves the nice value as it is.
     unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, -20) };
     (Class::Other, Some(refused))
@@ -37,9 +36,7 @@ pub fn go_fifo() -> (Class, Option<io::Error>) {
 
 /// Makes the calling thread run before those of [`go_fifo`], where that is permitted.
 pub fn go_above_fifo() {
-    let param = libc::sched_param { sched_priority: 2 };
-    // SAFETY: plain system call on the calling thread; a refusal changes nothing.
-    unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &raw const param) };
+    let _ = schedule::set(0, libc::SCHED_FIFO, 2);
 }
 
 /// Gives the calling thread the strongest nice value, where that is permitted: it shares the CPU with programs, and gets what it needs.
@@ -58,9 +55,8 @@ pub struct Urgent {
 impl Urgent {
     /// From here on.
     pub fn begin() -> Self {
-        // SAFETY: plain system calls on the calling thread.
-        let (policy, nice) =
-            unsafe { (libc::sched_getscheduler(0), libc::getpriority(libc::PRIO_PROCESS, 0)) };
+        // SAFETY: plain system call on the calling thread.
+        let (policy, nice) = (schedule::policy(), unsafe { libc::getpriority(libc::PRIO_PROCESS, 0) });
         go_fifo();
         Self { policy, nice }
     }
@@ -71,12 +67,10 @@ impl Drop for Urgent {
         if self.policy != libc::SCHED_OTHER && self.policy != libc::SCHED_BATCH {
             return;
         }
-        let param = libc::sched_param { sched_priority: 0 };
-        // SAFETY: plain system calls on the calling thread; giving priority up is always permitted.
-        unsafe {
-            libc::sched_setscheduler(0, self.policy, &raw const param);
-            libc::setpriority(libc::PRIO_PROCESS, 0, self.nice);
-        }
+        // Giving priority up is always permitted.
+        let _ = schedule::set(0, self.policy, 0);
+        // SAFETY: plain system call on the calling thread.
+        unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, self.nice) };
     }
 }
 
@@ -89,8 +83,7 @@ pub struct Gentle {
 impl Gentle {
     /// From here on.
     pub fn begin() -> Self {
-        // SAFETY: plain system call on the calling thread.
-        let fifo = unsafe { libc::sched_getscheduler(0) } == libc::SCHED_FIFO;
+        let fifo = schedule::policy() == libc::SCHED_FIFO;
         if fifo {
             ordinary();
             strong();
@@ -109,25 +102,20 @@ impl Drop for Gentle {
 
 /// Makes the calling thread SCHED_OTHER, whatever it has inherited.
 pub fn ordinary() {
-    let param = libc::sched_param { sched_priority: 0 };
-    // SAFETY: plain system call on the calling thread; giving priority up is always permitted.
-    unsafe { libc::sched_setscheduler(0, libc::SCHED_OTHER, &raw const param) };
+    // Giving priority up is always permitted.
+    let _ = schedule::set(0, libc::SCHED_OTHER, 0);
 }
 
 /// Makes the calling thread run only when nothing else wants the CPU, where that is permitted.
 pub fn go_idle() {
-    let param = libc::sched_param { sched_priority: 0 };
-    // SAFETY: plain system call on the calling thread; a refusal changes nothing.
-    unsafe { libc::sched_setscheduler(0, libc::SCHED_IDLE, &raw const param) };
+    let _ = schedule::set(0, libc::SCHED_IDLE, 0);
 }
 
 /// Makes thread `tid` of this process SCHED_FIFO 1 (true) or SCHED_IDLE; a thread that is gone or a refusal changes
 /// nothing.
 pub fn set_fifo(tid: u32, fifo: bool) {
-    let param = libc::sched_param { sched_priority: i32::from(fifo) };
     let policy = if fifo { libc::SCHED_FIFO } else { libc::SCHED_IDLE };
-    // SAFETY: plain system call; the kernel checks the thread id.
-    unsafe { libc::sched_setscheduler(tid as i32, policy, &raw const param) };
+    let _ = schedule::set(tid as i32, policy, i32::from(fifo));
 }
 
 /// Binds the calling thread to one CPU.

@@ -127,3 +127,25 @@ fn what_is_shed_is_told_by_class_root() {
     assert_eq!(guard.stop().0.code(), Some(0));
     watch.end();
 }
+
+/// Cannot flake: what is counted is a state that only the undo below ends.
+#[test]
+fn settings_that_a_dead_guard_left_are_counted_until_they_are_undone_root() {
+    if !possible("settings_that_a_dead_guard_left_are_counted_until_they_are_undone_root") {
+        return;
+    }
+    let _alone = alone();
+    let world = World::new("left", 1);
+    let mut guard = world.guard(&[]);
+    let watch = watch(&world);
+    assert_eq!(watch.interval().left_changed, Some(0), "a guard that runs");
+    guard.kill_both();
+    let begin = Instant::now();
+    while watch.interval().left_changed != Some(1) {
+        assert!(begin.elapsed() < Duration::from_secs(10), "nobody counts what the dead guard has left");
+    }
+    assert_eq!(world.undo().0, 0);
+    watch.rest();
+    assert_eq!(watch.interval().left_changed, Some(0), "undone");
+    watch.end();
+}

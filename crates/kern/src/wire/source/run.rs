@@ -566,7 +566,8 @@ impl Running<'_> {
             if state.is_ok_and(|s| s.done != 0) {
                 // The program sends nothing more; a signal spares the kernel the rest of its repeat count.
                 // SAFETY: the thread is not joined, so its handle is valid; the signal's handler does nothing.
-                unsafe { libc::pthread_kill(thread.as_pthread_t(), wake_signal()) };
+                // A pointer in musl, a number elsewhere.
+                unsafe { libc::pthread_kill(thread.as_pthread_t() as _, wake_signal()) };
             }
             std::thread::sleep(Duration::from_micros(500));
         }

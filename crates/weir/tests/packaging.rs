@@ -1,0 +1,273 @@
+//! What is shipped beside the program and is read by others: rules and dashboard for a monitor, manifests for Kubernetes. Each
+//! names things of the program that may not vanish behind its back.
+//!
+//! Cannot flake: files are read, and programs of others that look at files only.
+
+#![allow(clippy::expect_used, reason = "a step that fails is a test that fails")]
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().expect("workspace")
+}
+
+fn read(path: &str) -> String {
+    std::fs::read_to_string(root().join(path)).unwrap_or_else(|err| panic!("{path}: {err}"))
+}
+
+/// What a program of others answers; says that the test is skipped if it is not there.
+fn other(test: &str, program: &str, how: &str, args: &[&str], dir: &str) -> Option<Output> {
+    let output = Command::new(program).args(args).current_dir(root().join(dir)).output();
+    if output.is_err() {
+        eprintln!("skipped: {test} needs {program}: {how}");
+    }
+    output.ok()
+}
+
+const RULES: &str = "packaging/prometheus/weir.rules.yml";
+
+/// Words of a query, with colons: names of metrics, recorded ones too, labels, functions.
+fn words(text: &str) -> impl Iterator<Item = &str> {
+    text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_' && c != ':')
+}
+
+#[test]
+fn rules_ask_for_metrics_that_exist() {
+    let text = read(RULES);
+    let names: BTreeSet<String> = serve::metrics::names().into_iter().collect();
+    let recorded: BTreeSet<&str> = text.lines().filter_map(|l| l.trim().strip_prefix("- record: ")).collect();
+    assert!(recorded.len() >= 4, "{recorded:?}");
+    // Comments and annotations may name what they like.
+    let queries = text.lines().filter(|line| !line.trim().starts_with('#') && !line.contains("summary: "));
+    let queries: Vec<&str> =
+        queries.filter(|line| !line.contains("action: ") && !line.contains("page: ")).collect();
+    let mut asked = BTreeSet::new();
+    for word in queries.iter().flat_map(|line| words(line)) {
+        if word.contains(":weir_") {
+            assert!(recorded.contains(word), "{RULES}: nothing records {word}");
+        } else if word.starts_with("weir_") {
+            assert!(names.contains(word), "{RULES} asks for {word}, which does not exist");
+            asked.insert(word);
+        }
+    }
+    assert!(asked.len() >= 8, "{asked:?}");
+    // What stands in braces after a metric are labels of that metric.
+    let text = queries.join("\n");
+    let mut labels = 0;
+    for (at, _) in text.match_indices('{') {
+        let before = &text[..at];
+        let name = words(before).last().unwrap_or_default();
+        if !name.starts_with("weir_") || name.contains(':') {
+            continue;
+        }
+        let family = serve::metrics::FAMILIES.iter().find(|family| family.full_name() == name);
+        let family = family.unwrap_or_else(|| panic!("{name} is no family"));
+        let inside = text[at + 1..].split('}').next().unwrap_or_default();
+        for label in inside.split(',').map(|part| part.split(['=', '!']).next().unwrap_or_default().trim()) {
+            assert!(family.labels.contains(&label), "{label} is no label of {name}");
+            labels += 1;
+        }
+    }
+    assert!(labels >= 4, "{labels}");
+}
+
+#[test]
+fn every_alert_is_explained_and_tested() {
+    let (rules, page, tests) =
+        (read(RULES), read("docs/alerts.md"), read("packaging/prometheus/weir.test.yml"));
+    let alerts: Vec<&str> = rules.lines().filter_map(|l| l.trim().strip_prefix("- alert: ")).collect();
+    assert!(alerts.len() >= 5, "{alerts:?}");
+    for alert in &alerts {
+        assert!(page.contains(&format!("\n## {alert}\n")), "docs/alerts.md has no section {alert}");
+        let anchor = format!("page: docs/alerts.md#{}", alert.to_lowercase());
+        assert!(rules.contains(&anchor), "{RULES}: {alert} names no page");
+        assert!(tests.contains(&format!("alertname: {alert}\n")), "no test of {alert}");
+    }
+    let sections = page.lines().filter_map(|l| l.strip_prefix("## Weir")).count();
+    assert_eq!(sections, alerts.len(), "docs/alerts.md explains an alert that is not there");
+}
+
+#[test]
+fn the_rules_do_what_their_tests_say() {
+    let name = "the_rules_do_what_their_tests_say";
+    for args in [["check", "rules", "weir.rules.yml"], ["test", "rules", "weir.test.yml"]] {
+        let how = "apt-get install prometheus";
+        let Some(output) = other(name, "promtool", how, &args, "packaging/prometheus") else { return };
+        let text = [output.stdout, output.stderr].concat();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&text));
+    }
+}
+
+const MANIFEST: &str = "packaging/kubernetes/weir.yaml";
+
+/// The capabilities that the service's unit names, as a container's runtime writes them.
+fn of_the_unit() -> BTreeSet<String> {
+    let unit = read("packaging/weir-guard@.service");
+    let line = unit.lines().find_map(|l| l.strip_prefix("CapabilityBoundingSet=")).expect("capabilities");
+    line.split(' ').map(|c| c.trim_start_matches("CAP_").to_owned()).collect()
+}
+
+/// Keys that stand in the text of a YAML file.
+fn keys(text: &str) -> BTreeSet<&str> {
+    let lines = text.lines().map(|line| line.trim_start().trim_start_matches("- "));
+    let key = |line: &'_ str| -> Option<usize> {
+        let end = line.find(':')?;
+        let word = line[..end].bytes().all(|b| b.is_ascii_alphanumeric() || b"-./_".contains(&b));
+        (word && end > 0 && line[end + 1..].chars().next().is_none_or(|c| c == ' ')).then_some(end)
+    };
+    lines.filter(|line| !line.starts_with('#')).filter_map(|line| Some(&line[..key(line)?])).collect()
+}
+
+/// Every key and string below `value`.
+fn told<'a>(value: &'a Value, found: &mut BTreeSet<&'a str>) {
+    match value {
+        Value::Array(list) => list.iter().for_each(|one| told(one, found)),
+        Value::Object(map) => map.iter().for_each(|(key, one)| {
+            found.insert(key);
+            told(one, found);
+        }),
+        _ => {}
+    }
+}
+
+/// The objects of a manifest as the API's own types have them: a field that they do not know is dropped on the way, and a
+/// value of a wrong type is an error. `None` without kubectl, which asks no server for this.
+fn objects(test: &str, path: &str) -> Option<Vec<Value>> {
+    let args = ["label", "--local", "-f", path, "-o", "json", "weir.test/is=one"];
+    let output = other(test, "kubectl", "see kubernetes.io", &args, ".")?;
+    assert!(output.status.success(), "{path}: {}", String::from_utf8_lossy(&output.stderr));
+    let list = serde_json::Deserializer::from_slice(&output.stdout).into_iter().collect::<Result<_, _>>();
+    Some(list.expect("JSON"))
+}
+
+#[test]
+fn the_manifest_is_what_the_api_knows_and_what_the_guard_needs() {
+    let text = read(MANIFEST);
+    let wanted: Vec<String> = of_the_unit().into_iter().collect();
+    let quoted: BTreeSet<String> = wanted.iter().map(|c| format!("\"{c}\"")).collect();
+    let line = text.lines().find_map(|l| l.trim().strip_prefix("add: [")).expect("capabilities");
+    let added: BTreeSet<String> = line.trim_end_matches(']').split(", ").map(str::to_owned).collect();
+    assert_eq!(added, quoted, "the unit and the manifest name different capabilities");
+
+    let name = "the_manifest_is_what_the_api_knows_and_what_the_guard_needs";
+    let Some(objects) = objects(name, MANIFEST) else { return };
+    let mut known = BTreeSet::new();
+    objects.iter().for_each(|object| told(object, &mut known));
+    let dropped: Vec<&str> = keys(&text).into_iter().filter(|key| !known.contains(key)).collect();
+    // Of the configuration inside the ConfigMap, whose keys are weir's.
+    assert!(dropped.is_empty(), "{MANIFEST}: the API knows no {dropped:?}");
+
+    let set = objects.iter().find(|o| o["kind"] == "DaemonSet").expect("a DaemonSet");
+    let pod = &set["spec"]["template"]["spec"];
+    assert_eq!((&pod["hostNetwork"], &pod["hostPID"]), (&true.into(), &true.into()));
+    let volumes: BTreeSet<&str> =
+        pod["volumes"].as_array().expect("volumes").iter().filter_map(|v| v["name"].as_str()).collect();
+    let all = |kind: &str| pod[kind].as_array().expect("containers").clone();
+    let containers = [all("initContainers"), all("containers")].concat();
+    let names: Vec<&str> = containers.iter().filter_map(|c| c["name"].as_str()).collect();
+    assert_eq!(names, ["undo", "guard", "metrics"]);
+    for container in &containers {
+        let rights = &container["securityContext"];
+        assert_eq!(
+            (&rights["readOnlyRootFilesystem"], &rights["allowPrivilegeEscalation"]),
+            (&true.into(), &false.into())
+        );
+        assert_eq!(rights["capabilities"]["drop"], serde_json::json!(["ALL"]), "{}", container["name"]);
+        assert_eq!(container["image"], containers[0]["image"], "one image");
+        assert!(container["resources"]["limits"]["cpu"].is_null(), "a CPU limit stops a poller in its turn");
+        for mount in container["volumeMounts"].as_array().into_iter().flatten() {
+            assert!(volumes.contains(mount["name"].as_str().expect("name")), "{mount}");
+        }
+    }
+    assert_eq!(containers[0]["args"], serde_json::json!(["undo"]));
+    let guard = &containers[1]["securityContext"]["capabilities"]["add"];
+    let added: BTreeSet<&str> =
+        guard.as_array().expect("capabilities").iter().filter_map(Value::as_str).collect();
+    assert_eq!(added, wanted.iter().map(String::as_str).collect());
+    assert!(
+        containers[2]["securityContext"]["capabilities"]["add"].is_null(),
+        "who serves metrics needs none"
+    );
+    for probe in ["readinessProbe", "livenessProbe"] {
+        let get = &containers[2][probe]["httpGet"];
+        assert_eq!((&get["path"], &get["port"]), (&"/metrics".into(), &"metrics".into()));
+    }
+
+    // Its configuration is one that the guard takes: only the interface is not one of this machine.
+    let toml = objects.iter().find_map(|o| o["data"]["weir.toml"].as_str()).expect("a configuration");
+    let dir = tempfile::tempdir().expect("directory");
+    let file = dir.path().join("weir.toml");
+    std::fs::write(&file, toml.replace("eth0", "weir-nosuch")).expect("file");
+    let output = Command::new(env!("CARGO_BIN_EXE_weir")).arg("guard").arg("--config").arg(&file).output();
+    let stderr = String::from_utf8(output.expect("weir starts").stderr).expect("UTF-8");
+    assert!(stderr.contains("weir-nosuch: no such interface"), "{stderr}");
+}
+
+/// `a.b` of a file of values with one level of nesting; each value is a line.
+fn values(text: &str) -> BTreeMap<String, String> {
+    let (mut found, mut outer) = (BTreeMap::new(), String::new());
+    for line in text.lines().filter(|line| !line.trim_start().starts_with('#')) {
+        let Some((key, value)) = line.split_once(':') else { continue };
+        let (inner, value) = (key.starts_with(' '), value.trim());
+        match (inner, value) {
+            (false, "") => key.clone_into(&mut outer),
+            (false, _) => drop(found.insert(key.to_owned(), value.to_owned())),
+            (true, _) => drop(found.insert(format!("{outer}.{}", key.trim()), value.to_owned())),
+        }
+    }
+    found
+}
+
+/// A template of the chart with its own values: what it repeats or leaves out depends on values that are empty.
+fn rendered(template: &str, values: &BTreeMap<String, String>) -> String {
+    let (mut out, mut inside) = (String::new(), false);
+    for line in template.lines().filter(|line| !line.starts_with("{{- /*")) {
+        let word = line.trim();
+        if word.starts_with("{{- range ") || word.starts_with("{{- with ") {
+            let name = word.split(".Values.").nth(1).and_then(|w| w.split(' ').next()).expect("a value");
+            assert_eq!(values[name], "{}", "only what is empty can be left out here");
+            inside = true;
+        } else if word == "{{- end }}" {
+            inside = false;
+        } else if !inside {
+            let mut line = line.to_owned();
+            while let Some((before, rest)) = line.clone().split_once("{{ ") {
+                let (what, after) = rest.split_once(" }}").expect("an end");
+                let value = match what.trim_end_matches(" | toJson") {
+                    ".Release.Namespace" => "weir",
+                    what => values[what.strip_prefix(".Values.").expect("a value")].as_str(),
+                };
+                line = format!("{before}{value}{after}");
+            }
+            out += &line;
+            out.push('\n');
+        }
+    }
+    out
+}
+
+#[test]
+fn the_chart_makes_what_the_manifest_has() {
+    let chart = "packaging/helm/weir";
+    let (values, manifest) = (values(&read(&format!("{chart}/values.yaml"))), read(MANIFEST));
+    let documents: Vec<&str> = manifest.split("\n---\n").collect();
+    for (template, document) in [("configmap", documents[1]), ("daemonset", documents[2])] {
+        let made = rendered(&read(&format!("{chart}/templates/{template}.yaml")), &values);
+        assert_eq!(made.trim_end(), document.trim_end(), "{template}");
+    }
+    let version = env!("CARGO_PKG_VERSION");
+    let meta = read(&format!("{chart}/Chart.yaml"));
+    assert!(
+        meta.contains(&format!("\nappVersion: \"{version}\"\n")),
+        "Chart.yaml: another version than {version}"
+    );
+    assert_eq!(values["image.tag"], version, "values.yaml: another version");
+
+    let name = "the_chart_makes_what_the_manifest_has";
+    let Some(lint) = other(name, "helm", "see helm.sh", &["lint", "--strict", chart], ".") else { return };
+    assert!(lint.status.success(), "{}", String::from_utf8_lossy(&lint.stdout));
+}
