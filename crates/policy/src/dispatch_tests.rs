@@ -39,8 +39,8 @@ fn sources_of_other_cpus_share_the_pollers() {
 fn net_cpus_take_sources_while_they_are_in_the_set() {
     let mut d = host(4);
     d.resize(1);
-    assert_eq!(d.full(0, 0, 0, 1).map(|o| o.cpu), Some(0), "CPU 1 is not a net CPU");
-    let mut switch = d.full(0, 0, 1, 0).unwrap().switch;
+    assert_eq!(d.full(0, 0, 0, 1, false).map(|o| o.cpu), Some(0), "CPU 1 is not a net CPU");
+    let mut switch = d.full(0, 0, 1, 0, false).unwrap().switch;
     switch.revoked();
     assert!(d.follow(0, 2).is_none(), "nobody has moved it");
     // The set grows, and one source moves.
@@ -53,10 +53,10 @@ fn net_cpus_take_sources_while_they_are_in_the_set() {
     // A seat outside of the set, or whose poller is away, counts for nothing.
     d.seat(2, 1);
     d.resize(1);
-    assert_eq!(d.full(0, 0, 2, 1).map(|o| o.cpu), Some(0));
+    assert_eq!(d.full(0, 0, 2, 1, false).map(|o| o.cpu), Some(0));
     // Where the whole set is away any poller is better than none.
     d.set_away(0, true);
-    assert_eq!(d.full(0, 0, 3, 0).map(|o| o.cpu), Some(1));
+    assert_eq!(d.full(0, 0, 3, 0, false).map(|o| o.cpu), Some(1));
 }
 
 #[test]
