@@ -89,7 +89,8 @@ fn verdict(grid: &Grid, kinds: &[(Served, bool)]) -> Vec<Verdict> {
     claims
 }
 
-/// What floods a port: SYNs where the program speaks TCP, and datagrams that mean nothing else.
+/// What floods a port: SYNs where the program speaks TCP, and datagrams that mean nothing else; its own port from an address that is
+/// not the client's.
 fn target(rig: &Rig<'_>, program: Served, own: bool) -> Target {
     let input = &rig.inputs[0];
     let (near, far) = (input.near.mac, input.far.mac);
@@ -100,7 +101,7 @@ fn target(rig: &Rig<'_>, program: Served, own: bool) -> Target {
     if program.tcp() {
         return syn_flood::syns(rig, to.1);
     }
-    let frame = frame::udp(near, far, (input.peer, 20_000), to, &[0xff; 18]);
+    let frame = frame::udp(near, far, (syn_flood::NOWHERE, 20_000), to, &[0xff; 18]);
     Target { frame, payload: Payload::Fixed, flows: 64 }
 }
 
