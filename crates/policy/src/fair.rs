@@ -61,7 +61,7 @@ pub struct Fair {
     crowd: u32,
     loudest: u64,
     votes: u32,
-    pad: u32,
+    last: u32,
 }
 const _: () = assert!(size_of::<Fair>() == 64);
 
@@ -103,6 +103,7 @@ unsafe extern "C" {
         now: u32,
     ) -> u32;
     fn weir_host_fair_judge(of: *mut Fair, sketch: *mut Sketch, hash: u64, left: u32) -> u32;
+    fn weir_host_fair_leaves(of: *mut Fair, sender: u64, left: u32) -> u32;
     fn weir_host_fair_is_quiet(of: *mut Fair, sender: u64) -> u32;
     fn weir_host_fair_lead(sketch: *const Sketch, hash: u64) -> u32;
 }
@@ -143,6 +144,13 @@ impl Fair {
     pub fn is_quiet(&mut self, sender: u64) -> bool {
         // SAFETY: only this struct is written, whose layout is that of the header.
         unsafe { weir_host_fair_is_quiet(self, sender) != 0 }
+    }
+
+    /// True if a frame of `sender` is shed although there is room for `left` packets, since it is the one loud sender's, and these
+    /// places are for the others. To be asked after [`Self::is_quiet`] and before [`Self::judge`].
+    pub fn leaves(&mut self, sender: u64, left: u32) -> bool {
+        // SAFETY: only this struct is written, whose layout is that of the header.
+        unsafe { weir_host_fair_leaves(self, sender, left) != 0 }
     }
 
     /// Of how many packets that pass one is a sender's share, in [`ONE`] per packet; 0 while room was never short.

@@ -387,3 +387,41 @@ proptest! {
         }
     }
 }
+
+/// One sends a thousand times as much as the other, whose frames are too rare for what is held to be learnt.
+#[test]
+fn one_rare_sender_beside_a_loud_one_finds_room() {
+    let (mut of, mut sketch) = (Fair::default(), Sketch::default());
+    let (mut left, mut rare, mut lost) = (0, 0, 0);
+    for poll in 0..20_000u32 {
+        let now = 1 + poll / 1000;
+        // The program reads 30 of its 256 places in each poll's time, and 60 frames come.
+        let free = (left + 30).min(256);
+        left = of.poll(&mut sketch, left, Room { given: free, free, whole: 256 }, now);
+        for frame in 0..60 {
+            let sender = if frame == 59 && poll % 17 == 0 { 2 } else { 1 };
+            let _ = of.is_quiet(sender);
+            let passes = !of.leaves(sender, left)
+                && of.judge(&mut sketch, hash(7, now, 0, sender), left) == Verdict::Pass;
+            left -= u32::from(passes);
+            // Who is loud is known by then.
+            if sender == 2 && poll > 100 {
+                (rare, lost) = (rare + 1, lost + u32::from(!passes));
+            }
+        }
+    }
+    assert!(rare > 1000 && lost * 100 <= rare, "{lost} of {rare} lost");
+}
+
+#[test]
+fn of_a_small_buffer_nothing_is_kept() {
+    let (mut of, mut sketch) = (Fair::default(), Sketch::default());
+    for poll in 0..1000 {
+        let mut left = of.poll(&mut sketch, 0, Room { given: 5, free: 5, whole: 31 }, 1 + poll / 1000);
+        for _ in 0..60 {
+            let _ = of.is_quiet(1);
+            assert!(!of.leaves(1, left));
+            left -= u32::from(of.judge(&mut sketch, hash(7, 1, 0, 1), left) == Verdict::Pass);
+        }
+    }
+}

@@ -33,6 +33,8 @@ __noinline __u32 weir_rx_fair(struct xdp_md *ctx, const struct weir_view *view, 
 	quiet = weir_fair_is_quiet(of, sender) ? WEIR_FAIR_QUIET : 0;
 	if (left == WEIR_FAIR_KEPT)
 		return WEIR_FAIR_FULL | quiet;
+	if (weir_fair_leaves(of, sender, left))
+		return WEIR_FAIR_OVER;
 	return quiet | weir_fair_judge(of, &all->sketch, weir_fair_hash(gate_seed, of->now, consumer, sender), left);
 }
 

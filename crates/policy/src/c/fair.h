@@ -22,6 +22,9 @@
  * Shares are kept only while frames are looked at. So it is also told whether there is anybody to be kept from a loud sender: a
  * vote of all frames that come while room is short knows the one sender of more than eight in nine of them, if there is one. The
  * others are quiet. A sender alone has no vote against it, and where several are alike none gets that many.
+ *
+ * What is held is learnt from how often senders find no room, and one that sends little never does so often. So the one loud sender
+ * leaves the last places of the room to others at all times: at most WEIR_FAIR_LAST, and of a small buffer none.
  */
 #ifndef WEIR_FAIR_H
 #define WEIR_FAIR_H
@@ -59,6 +62,10 @@
 #define WEIR_FAIR_VOTES 256
 #define WEIR_FAIR_AGAINST 8
 
+/* Places that the one loud sender leaves, and of how many there is one. */
+#define WEIR_FAIR_LAST 8
+#define WEIR_FAIR_LAST_OF 32
+
 enum weir_fair_verdict { WEIR_FAIR_FULL = 0, WEIR_FAIR_PASS = 1, WEIR_FAIR_OVER = 2 };
 
 /* Of one consumer at one source. */
@@ -77,7 +84,7 @@ struct weir_fair {
 	weir_u32 crowd;		/* there are too many senders to tell them apart */
 	weir_u64 loudest;	/* the sender of most frames, if `votes` are many */
 	weir_u32 votes;
-	weir_u32 pad;
+	weir_u32 last;		/* places that the loudest leaves */
 };
 
 /* Of one source. */
@@ -171,6 +178,7 @@ WEIR_INLINE weir_u32 weir_fair_poll(struct weir_fair *of, struct weir_sketch *sk
 	weir_u32 passed = of->passed, most = left, less;
 
 	of->now = now;
+	of->last = whole / WEIR_FAIR_LAST_OF < WEIR_FAIR_LAST ? whole / WEIR_FAIR_LAST_OF : WEIR_FAIR_LAST;
 	if (!of->active)
 		return left;
 	of->passed = 0;
@@ -234,6 +242,15 @@ WEIR_INLINE weir_u32 weir_fair_is_quiet(struct weir_fair *of, weir_u64 sender)
 	}
 	of->votes = votes - WEIR_FAIR_AGAINST;
 	return votes >= WEIR_FAIR_VOTES / 2;
+}
+
+/* True if `sender` is the one loud sender, and what is `left` is for others. */
+WEIR_INLINE weir_u32 weir_fair_leaves(struct weir_fair *of, weir_u64 sender, weir_u32 left)
+{
+	if (!of->active || left > of->last || !left || sender != of->loudest || of->votes < WEIR_FAIR_VOTES / 2)
+		return 0;
+	of->shortage = of->now;
+	return 1;
 }
 
 /*

@@ -216,7 +216,12 @@ impl Gate {
         }
         let verdict = if *left == 0 || fair.is_active() {
             let hash = fair::hash(SEED, now, index as u32, u64::from(sender));
-            fair.judge(&mut self.sketch, hash, *left)
+            let _ = fair.is_quiet(u64::from(sender));
+            if fair.leaves(u64::from(sender), *left) {
+                Verdict::Over
+            } else {
+                fair.judge(&mut self.sketch, hash, *left)
+            }
         } else {
             Verdict::Pass
         };
