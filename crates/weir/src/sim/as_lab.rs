@@ -106,6 +106,7 @@ const LAB: [(&str, Answer); 25] = [
             quick: &["clocked-50us", "clocked-1000us", "clocked-10000us", "weir"],
         }),
     ),
+    ("cpu-net", Answer::Nearest("net CPUs of a host of today", "cpu-net")),
 ];
 /// Rates of a quick run, in percent of 1 x, and the wire's maximum.
 const QUICK_PERCENT: [u64; 5] = [50, 100, 200, 400, 1000];
