@@ -80,6 +80,8 @@ fn flooded(world: &World, options: &[&str]) -> (f64, f64, bool) {
     let client = world.client(0, ECHO);
     // The looks of a poller are what protects here: polled to the end.
     let guard = world.guard(&[&["--mode", "poll"], options].concat());
+    // Else the sender's CPU may do the driver's part, and the sink keeps up.
+    world.prime(0);
     let load = world.send(&[(0, PORT)], &[], &[(ms(300_000), FLOOD)]);
     within("takeover", ms(1000), || world.taken(0));
     let quiet = Quiet::watch(&[guard.pid(), sink.pid(), std::process::id()]);
@@ -117,7 +119,7 @@ fn a_protected_flow_and_arp_survive_a_flood_root() {
         assert!(kept_out > 0.2, "the flood passes: {kept_out:.2}");
         seen.push((plain, lost));
         // Where others had the CPU too, the ring overflowed meanwhile: then only the comparison tells.
-        if plain > 2.0 * LOSS_MAX && (lost <= LOSS_MAX || !alone && lost < plain / 2.0) {
+        if lost <= LOSS_MAX || plain > 2.0 * LOSS_MAX && !alone && lost < plain / 2.0 {
             break;
         }
     }
@@ -128,6 +130,7 @@ fn a_protected_flow_and_arp_survive_a_flood_root() {
     let guard = world.guard(&["--mode", "poll"]);
     let client = world.client(0, ECHO);
     let _sink = world.sink(0, PORT);
+    world.prime(0);
     let load = world.send(&[(0, PORT)], &[], &[(ms(300_000), FLOOD)]);
     within("takeover", ms(1000), || world.taken(0));
     for round in 0..3 {
