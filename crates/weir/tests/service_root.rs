@@ -97,12 +97,15 @@ fn a_service_manager_hears_what_it_must_root() {
     let _sink = world.sink(0, PORT);
     let manager = Manager::new(&world);
     let begin = Instant::now();
-    let guard = Guard::start_as(&world, &["in0"], &CPUS, &manager.manner()).unwrap();
+    // Its status is looked at in the flood: polled to the end.
+    let arguments = ["in0", "--mode", "poll"];
+    let guard = Guard::start_as(&world, &arguments, &CPUS, &manager.manner()).unwrap();
     within("READY=1", ms(500), || !manager.since(begin, "READY=1").is_empty());
     let status = "STATUS=guarding in0: 0 of 1 sources polled";
     assert!(!manager.since(begin, status).is_empty(), "{:?}", manager.since(begin, ""));
 
     // Under a flood too, and with the pollers asleep.
+    world.prime(0);
     let load = world.send(&[(0, PORT)], &[], &[(ms(60_000), FLOOD)]);
     within("takeover", ms(200), || world.taken(0));
     std::thread::sleep(WATCHDOG * 2);
