@@ -227,6 +227,7 @@ fn the_units_capabilities_are_enough_and_none_is_too_many_root() {
     let effective = std::fs::read_to_string(format!("/proc/{}/status", guard.pid())).unwrap();
     let effective = effective.lines().find_map(|l| l.strip_prefix("CapEff:")).unwrap().trim().to_owned();
     assert_eq!(u64::from_str_radix(&effective, 16).unwrap().count_ones(), 4, "{effective}");
+    world.prime(0);
     let load = world.send(&[(0, PORT)], &[], &[(ms(60_000), FLOOD)]);
     within("takeover", ms(200), || world.taken(0));
     std::thread::sleep(ms(100));
@@ -243,6 +244,7 @@ fn the_units_capabilities_are_enough_and_none_is_too_many_root() {
 
     // The same under a guard that may do everything, for comparison.
     let guard = world.guard(&[]);
+    world.prime(0);
     let load = world.send(&[(0, PORT)], &[], &[(ms(60_000), FLOOD)]);
     within("takeover", ms(200), || world.taken(0));
     std::thread::sleep(ms(100));
@@ -254,6 +256,7 @@ fn the_units_capabilities_are_enough_and_none_is_too_many_root() {
 
     // The keeper that is left needs no more than its guard.
     let mut guard = Guard::start_as(&world, &["in0", "--cpu", "1"], &CPUS, &with(&all)).unwrap();
+    world.prime(0);
     let load = world.send(&[(0, PORT)], &[], &[(ms(60_000), FLOOD)]);
     within("takeover", ms(200), || world.taken(0));
     guard.kill();
