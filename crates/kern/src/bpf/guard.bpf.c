@@ -668,7 +668,7 @@ int BPF_PROG(weir_find_filter, struct sock *sk, int ret, int flags)
 struct window {
 	__u64 begin_ns;
 	__u64 used; /* `net_rx_ns` at that time */
-	__u64 starved; /* windows in a row that were over the budget, while a program wanted the CPU at their ends */
+	__u64 starved; /* windows over the budget, while a program wanted the CPU at their ends, less the others since */
 };
 
 struct {
@@ -739,7 +739,7 @@ static __always_inline _Bool programs_want(void)
 
 /* The end of a window: softirq that takes more than the budget from programs that want the CPU is overload (MR-27), also
  * while no poll is full. A program that was just woken looks as if it wanted, and any host has some that run now and then: so many
- * windows in a row tell. */
+ * windows more than others tell. */
 #define STARVED_WINDOWS 7
 
 static __always_inline void judge(struct weir_cpu_stat *stat, struct window *window, __u32 cpu, __u64 now)
@@ -750,9 +750,9 @@ static __always_inline void judge(struct weir_cpu_stat *stat, struct window *win
 
 	if (guard && guard->budget && window->begin_ns && used * 1000 > (now - window->begin_ns) * guard->budget &&
 	    programs_want())
-		window->starved++;
+		window->starved += window->starved < STARVED_WINDOWS;
 	else
-		window->starved = 0;
+		window->starved -= window->starved > 0;
 	if (window->starved >= STARVED_WINDOWS)
 		bpf_ringbuf_output(&events, &event, sizeof(event), BPF_RB_FORCE_WAKEUP);
 	window->begin_ns = now;

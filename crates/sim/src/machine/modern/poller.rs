@@ -90,7 +90,7 @@ pub struct Weir {
 struct Meter {
     begin: Nanos,
     used: Nanos,
-    /// Windows in a row that were over the budget, while a program wanted the CPU at their ends.
+    /// Windows over the budget, while a program wanted the CPU at their ends, less the others since.
     starved: u32,
 }
 
@@ -235,7 +235,8 @@ impl State {
         let held = budget < 1000 && !self.weir.threads;
         let Meter { begin, used: before, starved } = self.weir.window;
         let over = held && begin > 0 && (used - before) * 1000 > (now - begin) * u64::from(budget);
-        let starved = if over && self.programs_want() { starved + 1 } else { 0 };
+        let starves = over && self.programs_want();
+        let starved = if starves { (starved + 1).min(STARVED_WINDOWS) } else { starved.saturating_sub(1) };
         self.weir.window = Meter { begin: now, used, starved };
         if starved >= STARVED_WINDOWS && !self.weir.polling {
             self.overloaded(now, Cause::Budget);
