@@ -740,7 +740,7 @@ static __always_inline _Bool programs_want(void)
 /* The end of a window: softirq that takes more than the budget from programs that want the CPU is overload (MR-27), also
  * while no poll is full. A program that was just woken looks as if it wanted, and any host has some that run now and then: so many
  * windows more than others tell. */
-#define STARVED_WINDOWS 7
+#define STARVED_WINDOWS 2
 
 static __always_inline void judge(struct weir_cpu_stat *stat, struct window *window, __u32 cpu, __u64 now)
 {

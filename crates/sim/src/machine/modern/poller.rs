@@ -95,7 +95,7 @@ struct Meter {
 }
 
 /// So many tell that programs starve.
-const STARVED_WINDOWS: u32 = 7;
+const STARVED_WINDOWS: u32 = 2;
 /// Length of that window, ns.
 const WINDOW: Nanos = 10 * policy::MILLISECOND;
 
