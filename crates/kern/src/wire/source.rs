@@ -103,7 +103,7 @@ pub struct Load {
     pub hop: Option<usize>,
     /// The last targets, if they are rarer than a schedule can say.
     pub rare: Option<Rare>,
-    /// Others may have the CPU: whatever else wants to run there does so within [`WAIT_MAX`], and the source is late
+    /// Others may have the CPU: whatever else wants to run there does so within `WAIT_MAX`, and the source is late
     /// meanwhile. Else nothing runs there between two departures.
     pub gentle: bool,
 }
