@@ -16,7 +16,7 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
-use bed::{Behind, Found, frame, now, packets, send, until};
+use bed::{Behind, Found, HOST, frame, now, packets, send, until};
 use kern::guard::{Gauges, Nobody, Rx, list_ports, mode};
 use nix::sys::socket::{setsockopt, sockopt::RcvBuf};
 use policy::classes::{Rule, Table};
@@ -24,7 +24,6 @@ use policy::gate::UNTIL_BOUND;
 use testkit::NetNs;
 use testkit::frames::Random;
 
-const HOST: (Ipv4Addr, Ipv6Addr) = (Ipv4Addr::new(198, 18, 9, 1), Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 1));
 /// Whom the firewall refuses.
 const REFUSED: (Ipv4Addr, Ipv6Addr) =
     (Ipv4Addr::new(198, 18, 9, 66), Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 0x66));
@@ -236,19 +235,7 @@ fn what_is_shed_is_what_the_kernel_would_drop_root() {
     }
     let wanted = if std::env::var("WEIR_SOAK").is_ok_and(|v| v == "1") { 1_000_000 } else { 100_000u64 };
     let (host, wire) = (NetNs::new("ansh"), NetNs::new("answ"));
-    let ip = |ns: &NetNs, line: &str| ns.sh("ip", &line.split(' ').collect::<Vec<_>>());
-    let mac = |mac: [u8; 6]| mac.map(|b| format!("{b:02x}")).join(":");
-    let ends = (mac(bed::HOST_MAC), mac(bed::PEER_MAC));
-    let pair = format!("link add in0 address {} type veth peer name out0 address {}", ends.0, ends.1);
-    ip(&host, &format!("{pair} netns {}", wire.name()));
-    ip(&host, &format!("address add {}/24 dev in0", HOST.0));
-    ip(&host, &format!("address add {}/64 dev in0 nodad", HOST.1));
-    ip(&host, "link set in0 up");
-    ip(&wire, "link set out0 up");
-    for (way, gateway) in [("-4", "198.18.9.2"), ("-6", "fd00::2")] {
-        ip(&host, &format!("{way} neighbour replace {gateway} lladdr {} dev in0", ends.1));
-        ip(&host, &format!("{way} route add default via {gateway}"));
-    }
+    bed::connect(&host, &wire);
     for line in [
         "add table inet w".to_owned(),
         "add chain inet w in { type filter hook input priority 0 ; policy accept ; }".to_owned(),

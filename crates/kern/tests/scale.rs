@@ -12,7 +12,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Mutex, MutexGuard, PoisonError, mpsc};
 use std::time::{Duration, Instant};
 
-use bed::{Behind, Found, frame, now, packets, send, until};
+use bed::{Behind, Found, HOST, frame, now, packets, send, until};
 use kern::guard::{Gauges, Nobody, Rx, Taker, list_ports, mode};
 use nix::sched::{CloneFlags, unshare};
 use nix::sys::resource::{Resource, getrlimit};
@@ -252,8 +252,6 @@ fn the_decision_costs_the_same_beside_65536_sockets_root() {
     }
 }
 
-const HOST: (Ipv4Addr, Ipv6Addr) = (Ipv4Addr::new(198, 18, 9, 1), Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 1));
-
 /// Memory of all BPF maps that this process has open, bytes; by type and number of entries, so that a reader sees which they are.
 fn maps() -> (u64, BTreeMap<String, u64>) {
     let mut all = BTreeMap::new();
@@ -312,20 +310,8 @@ fn millions_of_random_flows_take_no_memory_root() {
     let _alone = alone();
     let frames = if soak() { 10_000_000 } else { 1_000_000u64 };
     let (host, wire) = (NetNs::new("memh"), NetNs::new("memw"));
-    let ip = |ns: &NetNs, line: &str| ns.sh("ip", &line.split(' ').collect::<Vec<_>>());
-    let mac = |mac: [u8; 6]| mac.map(|b| format!("{b:02x}")).join(":");
-    let ends = (mac(bed::HOST_MAC), mac(bed::PEER_MAC));
-    let pair = format!("link add in0 address {} type veth peer name out0 address {}", ends.0, ends.1);
-    ip(&host, &format!("{pair} netns {}", wire.name()));
-    ip(&host, &format!("address add {}/24 dev in0", HOST.0));
-    ip(&host, &format!("address add {}/64 dev in0 nodad", HOST.1));
-    ip(&host, "link set in0 up");
-    ip(&wire, "link set out0 up");
     // Answers leave, and are lost there.
-    for (way, gateway) in [("-4", "198.18.9.2"), ("-6", "fd00::2")] {
-        ip(&host, &format!("{way} neighbour replace {gateway} lladdr {} dev in0", ends.1));
-        ip(&host, &format!("{way} route add default via {gateway}"));
-    }
+    bed::connect(&host, &wire);
     let wire_end = wire.run(|| packets("out0"));
     host.run(|| {
         let (gauges, rx) = judge(kern::netns::index_of("in0").unwrap());

@@ -3,17 +3,21 @@
 #![allow(dead_code, reason = "each test program uses its part")]
 
 use std::collections::BTreeMap;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use kern::guard::{Event, EventRing, Gauges, Taker};
 use policy::gate::tick;
+use testkit::NetNs;
 use testkit::packet::checksum;
 
 pub const HOST_MAC: [u8; 6] = [2, 0, 0, 0, 9, 1];
 pub const PEER_MAC: [u8; 6] = [2, 0, 0, 0, 9, 2];
+/// The host's addresses.
+pub const HOST: (Ipv4Addr, Ipv6Addr) =
+    (Ipv4Addr::new(198, 18, 9, 1), Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 1));
 /// Longest wait for what the kernel does at once, unless something else has the CPU.
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -69,6 +73,23 @@ pub fn frame(from: SocketAddr, to: SocketAddr, behind: Behind<'_>) -> Vec<u8> {
     frame.extend(&packet);
     frame.resize(frame.len().max(60), 0);
     frame
+}
+
+/// A veth from `in0` of the host to `out0` of the wire. All answers of the host leave by it.
+pub fn connect(host: &NetNs, wire: &NetNs) {
+    let ip = |ns: &NetNs, line: &str| ns.sh("ip", &line.split(' ').collect::<Vec<_>>());
+    let mac = |mac: [u8; 6]| mac.map(|b| format!("{b:02x}")).join(":");
+    let ends = (mac(HOST_MAC), mac(PEER_MAC));
+    let pair = format!("link add in0 address {} type veth peer name out0 address {}", ends.0, ends.1);
+    ip(host, &format!("{pair} netns {}", wire.name()));
+    ip(host, &format!("address add {}/24 dev in0", HOST.0));
+    ip(host, &format!("address add {}/64 dev in0 nodad", HOST.1));
+    ip(host, "link set in0 up");
+    ip(wire, "link set out0 up");
+    for (way, gateway) in [("-4", "198.18.9.2"), ("-6", "fd00::2")] {
+        ip(host, &format!("{way} neighbour replace {gateway} lladdr {} dev in0", ends.1));
+        ip(host, &format!("{way} route add default via {gateway}"));
+    }
 }
 
 /// A packet socket on interface `name` of the caller's namespace.

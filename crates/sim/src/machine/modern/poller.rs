@@ -243,13 +243,6 @@ impl State {
         }
     }
 
-    /// A server has answered in mode shed; with a rule about it, a late answer ends the mode.
-    pub(super) fn answered(&mut self, now: Nanos, waited: Nanos) {
-        if self.s.patience.0 > 0 && waited > self.s.patience.0 && self.gate.mode == Mode::Shed {
-            self.overloaded(now, Cause::Budget);
-        }
-    }
-
     pub(super) fn take_over(&mut self, now: Nanos) {
         let Some(order) = self.weir.order.take() else { return };
         if self.weir.refusals > 0 {

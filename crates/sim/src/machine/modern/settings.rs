@@ -195,8 +195,6 @@ settings! {
         feedback: bool = true, any;
         /// weir: sources are left to the kernel and the gate where that will do
         sheds: bool = true, any;
-        /// weir: an answer that took longer in mode shed ends it; 0s: no such rule
-        patience: Time = Time(0), ANY_TIME;
         /// weir: the budget is kept
         budget: bool = true, any;
     }

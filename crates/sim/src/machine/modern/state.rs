@@ -530,7 +530,6 @@ impl State {
             self.window.delivered(now, &packet, self.loading);
             if self.s.asked > 0 && index >= self.first_server() as usize {
                 self.window.answered(now, &packet, index - self.first_server() as usize);
-                self.answered(now, now - packet.born);
             }
         }
         let (thread, hung) = (self.consumers[index].thread, self.consumers[index].hung);
