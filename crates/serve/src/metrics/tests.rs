@@ -82,6 +82,7 @@ fn snapshot() -> Snapshot {
         }),
         skipped: [("sockets".to_owned(), 1)].into(),
         missing: vec!["x".into()],
+        left_changed: Some(1),
         ..Snapshot::default()
     }
 }
