@@ -30,10 +30,11 @@ pub fn refusal(error: &io::Error) -> String {
     }
 }
 
-/// The class of the calling thread, one of `libc::SCHED_*`.
+/// The class of the calling thread, one of `libc::SCHED_*`, without the flag that its children have none.
 pub fn policy() -> i32 {
     // SAFETY: plain system call on the calling thread, which is there.
-    unsafe { libc::syscall(libc::SYS_sched_getscheduler, 0) as i32 }
+    let policy = unsafe { libc::syscall(libc::SYS_sched_getscheduler, 0) as i32 };
+    policy & !libc::SCHED_RESET_ON_FORK
 }
 
 #[cfg(test)]

@@ -324,6 +324,16 @@ fn a_flooded_listener_gets_its_share_and_a_quiet_one_all_root() {
             let passed = sent - shed;
             assert!(passed <= polls * share + ticks * u64::from(FREE) + 2 * (sent / TRICKLE + 1), "{passed}");
             assert!(passed >= polls, "one in each poll: {passed}");
+            // Somebody else beside that one sender: it has places of its own, and a flood of its own ends that.
+            let other: IpAddr =
+                if host.is_ipv4() { [198, 51, 100, 9].into() } else { "2001:db8:9::9".parse().unwrap() };
+            let other = segment(SocketAddr::new(other, 4000), flooded, SYN, (1, 0));
+            for poll in 0..20 {
+                bed.poll();
+                bed.shed(&syn(flooded), 500);
+                assert_eq!(bed.shed(&other, 1), (0, 0), "poll {poll}");
+            }
+            assert!(bed.shed(&other, 20_000).0 > 10_000);
         }
         // Without a listener nothing is counted.
         let closed = SocketAddr::new(host, 8005);

@@ -167,6 +167,8 @@ fn a_ring_polls_by_id_root() {
     if !testkit::root_or_skip("a_ring_polls_by_id_root") {
         return;
     }
+    // Less than a ring and a socket's buffer hold.
+    const SENT: usize = 200;
     let world = world("str");
     let (server, client) = (server(&world, "0.0.0.0:5300"), client(&world, "10.9.0.1:5300"));
     let (index, id) = world.host.run(|| {
@@ -193,7 +195,7 @@ fn a_ring_polls_by_id_root() {
     });
     handle.turn();
     taken_from(&server);
-    for _ in 0..100 {
+    for _ in 0..SENT {
         client.send(b"x").unwrap();
     }
     let first = taken_from(&server);
@@ -203,7 +205,8 @@ fn a_ring_polls_by_id_root() {
     handle.turn();
     let small = taken_from(&server);
     println!("{first} without a turn, {turn} and {small} by turns of 32 and 16");
-    // Calls end by time: a long one never before a short one, and neither without a poll of 8.
-    assert!(turn > 16 && (8..=40).contains(&small), "{first} {turn} {small}");
+    // A call ends by time, and how much a CPU hands up until then is its own affair. But each polls 8 at least, if so many are left.
+    assert_eq!(first, 0);
+    assert!(turn > 16 && small >= 8.min(SENT - turn), "{turn} {small}");
     let _ = index;
 }

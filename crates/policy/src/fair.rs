@@ -8,9 +8,11 @@
 //! - A sender that sends no more than one of `spacing` packets is never trimmed, whatever others do.
 //! - Whatever is held for senders that do not come is given up: at most two buffers are lost by it.
 //! - Only packets that pass write to the sketch; no flood fills it.
-//! - A sender alone is never quiet, nor are several that are alike; who sends little beside one that sends most of all is.
+//! - The one loud sender ([`crate::vote`]) leaves the last places of a large room to others.
 
 use std::fmt;
+
+use crate::vote::Vote;
 
 /// Rows of the sketch.
 const ROWS: usize = 4;
@@ -59,9 +61,9 @@ pub struct Fair {
     refused: u32,
     dry: u32,
     crowd: u32,
-    loudest: u64,
-    votes: u32,
+    vote: Vote,
     last: u32,
+    pad: u32,
 }
 const _: () = assert!(size_of::<Fair>() == 64);
 
@@ -104,7 +106,6 @@ unsafe extern "C" {
     ) -> u32;
     fn weir_host_fair_judge(of: *mut Fair, sketch: *mut Sketch, hash: u64, left: u32) -> u32;
     fn weir_host_fair_leaves(of: *mut Fair, sender: u64, left: u32) -> u32;
-    fn weir_host_fair_is_quiet(of: *mut Fair, sender: u64) -> u32;
     fn weir_host_fair_lead(sketch: *const Sketch, hash: u64) -> u32;
 }
 
@@ -142,8 +143,7 @@ impl Fair {
     /// A frame of `sender` has come while room is short: true if it is a quiet one beside one that sends more than eight in
     /// nine of all frames. A pause would lose it, whatever its share.
     pub fn is_quiet(&mut self, sender: u64) -> bool {
-        // SAFETY: only this struct is written, whose layout is that of the header.
-        unsafe { weir_host_fair_is_quiet(self, sender) != 0 }
+        self.vote.is_quiet(sender)
     }
 
     /// True if a frame of `sender` is shed although there is room for `left` packets, since it is the one loud sender's, and these

@@ -311,7 +311,7 @@ fn what_is_held_for_those_who_left_is_given_up() {
 /// Of a flood the share of frames that are told to be quiet senders', of 1000.
 fn quiet_of(senders: &[(u64, u64)], spoofed: u64) -> u32 {
     let mut random = Random(77);
-    let mut of = Fair::default();
+    let mut of = Vote::default();
     let weight: u64 = senders.iter().map(|(n, each)| n * each).sum::<u64>() + spoofed;
     const ALL: u32 = 100_000;
     let one = |random: &mut Random| {
@@ -347,7 +347,7 @@ proptest! {
     /// Whoever was loud before: a sender that is alone now is no longer taken for a quiet one after 16 frames.
     #[test]
     fn who_is_alone_is_not_quiet_for_long(before in proptest::collection::vec(0u64..5, 0..600)) {
-        let mut of = Fair::default();
+        let mut of = Vote::default();
         for sender in before {
             of.is_quiet(sender);
         }

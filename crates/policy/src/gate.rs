@@ -27,19 +27,19 @@ pub const TRICKLE: u64 = 256;
 pub const LIST_EVERY: Nanos = 1000 * MILLISECOND;
 /// Longest such time: half as long as a list counts.
 pub const LIST_LATEST: Nanos = 60_000 * MILLISECOND;
-/// Part of the time that lists may take: they come less often where they take long. While the kernel walks its table of TCP
-/// connections, 2 x 4.5 ms for an empty one of 262,144 places, nothing else runs on the CPU: once a second would be a late answer
-/// in a hundred.
+/// Part of the time that lists may take: they come less often where they take long. The kernel walks its table of TCP connections,
+/// 2 x 4.5 ms for an empty one of 262,144 places.
 pub const LIST_SHARE: Nanos = 1000;
+/// That one is read in time that nobody else wants; after so long in the time of programs too.
+pub const LIST_IDLE: Nanos = 200 * MILLISECOND;
 
 /// The tick of a time; never 0, which stands for "never".
 pub fn tick(now: Nanos) -> u32 {
     ((now >> TICK_SHIFT) as u32).max(1)
 }
 
-/// When the next list is begun, if the last one took from `begun` until `done`.
-pub fn next_list(begun: Nanos, done: Nanos) -> Nanos {
-    let took = done.saturating_sub(begun);
+/// When the next list is begun, if the last one was begun at `begun` and `took` so much CPU time.
+pub fn next_list(begun: Nanos, took: Nanos) -> Nanos {
     begun.saturating_add(took.saturating_mul(LIST_SHARE).clamp(LIST_EVERY, LIST_LATEST))
 }
 
@@ -240,7 +240,7 @@ mod tests {
 
     #[test]
     fn lists_take_their_share() {
-        assert_eq!(next_list(5, 6), 5 + LIST_EVERY);
+        assert_eq!(next_list(5, 1), 5 + LIST_EVERY);
         assert_eq!(next_list(0, 9 * MILLISECOND), 9000 * MILLISECOND);
         assert_eq!(next_list(0, 200 * MILLISECOND), LIST_LATEST);
         assert_eq!(next_look(7, MILLISECOND), 7 + 100 * MILLISECOND);

@@ -78,6 +78,7 @@ pub mod switch;
 pub mod syns;
 pub mod transit;
 pub mod turns;
+pub mod vote;
 pub mod watchdog;
 pub mod watermark;
 

@@ -7,11 +7,13 @@
 //! # Properties
 //! - While the budget lasts every SYN passes, however many come.
 //! - A listener for which at most [`FREE`] SYNs come in each tick loses none of them, whatever floods others.
-//! - Each poll lets one SYN of a flooded listener pass at least, and one more than [`SYNS`] times `admit` at most.
+//! - Each poll lets one SYN of a flooded listener pass at least, and at most two more than [`SYNS`] times `admit` in the long run.
+//! - Beside one sender of most of its SYNs ([`crate::vote`]), others lose none as long as they send no more than one for each poll.
 //! - A listener that is flooded stays known, whatever comes for others: who is new displaces the one with the fewest SYNs.
 //! - A segment of a connection, of one that begins or of one that has ended is never refused, nor is one that may make a connection.
 
 use crate::Permille;
+use crate::vote::Vote;
 
 /// SYNs of a tick that make no flood.
 pub const FREE: u32 = 64;
@@ -58,8 +60,9 @@ pub struct Listener {
     seen: u32,
     before: u32,
     poll: u32,
-    left: u32,
-    pad: [u32; 2],
+    left: u16,
+    quiet: u16,
+    vote: Vote,
 }
 const _: () = assert!(size_of::<Listener>() == 32);
 
@@ -68,7 +71,7 @@ unsafe extern "C" {
     fn weir_host_segment_asked(syns: *mut Syns, now: u32, admit: u32) -> u32;
     fn weir_host_listener_find(set: *const Listener, key: u32) -> u32;
     fn weir_host_listener_take(set: *mut Listener, key: u32, now: u32) -> u32;
-    fn weir_host_syn_fits(listener: *mut Listener, now: u32, poll: u32, admit: u32) -> u32;
+    fn weir_host_syn_fits(listener: *mut Listener, sender: u64, now: u32, poll: u32, admit: u32) -> u32;
     fn weir_host_segment_refused(taker: u32, flags: u32, cookie: u32, used: u32) -> u32;
 }
 
@@ -77,14 +80,14 @@ unsafe extern "C" {
 pub struct Set([Listener; WAYS]);
 
 impl Set {
-    /// One more SYN for the listener `key` (not 0) in `poll` of its source, at tick `now`, while `admit` is what admission leaves (0: it
-    /// is not known): true if it passes.
-    pub fn syn(&mut self, key: u32, now: u32, poll: u32, admit: Permille) -> bool {
+    /// One more SYN of `sender` for the listener `key` (not 0) in `poll` of its source, at tick `now`, while `admit` is what admission
+    /// leaves (0: it is not known): true if it passes.
+    pub fn syn(&mut self, key: u32, sender: u64, now: u32, poll: u32, admit: Permille) -> bool {
         // SAFETY: it is an array of as many as the header says, whose layout is that of the header.
         let way = unsafe { weir_host_listener_find(self.0.as_ptr(), key) } as usize;
         if let Some(listener) = self.0.get_mut(way) {
             // SAFETY: only this struct is written.
-            return unsafe { weir_host_syn_fits(listener, now, poll, admit.into()) != 0 };
+            return unsafe { weir_host_syn_fits(listener, sender, now, poll, admit.into()) != 0 };
         }
         // SAFETY: as above; only this array is written.
         unsafe { weir_host_listener_take(self.0.as_mut_ptr(), key, now) };
@@ -151,17 +154,48 @@ mod tests {
         let mut set = Set::default();
         let (mut passed, now) = (0, 1000);
         for _ in 0..FREE {
-            assert!(set.syn(5, now, 1, 10), "no flood yet");
+            assert!(set.syn(5, 1, now, 1, 10), "no flood yet");
         }
         for poll in 2..102 {
-            passed += (0..64).filter(|_| set.syn(5, now, poll, 250)).count();
-            assert!(set.syn(7, now, poll, 250) || poll > FREE, "a quiet one");
+            passed += (0..64).filter(|_| set.syn(5, 1, now, poll, 250)).count();
+            assert!(set.syn(7, 1, now, poll, 250) || poll > FREE, "a quiet one");
         }
         assert_eq!(passed, 100 * 17);
         // It goes on being a flood at the beginning of the next tick, and ends a tick after it has stopped.
-        let count = |set: &mut Set, now| (0..10).filter(|_| set.syn(5, now, 1, 10)).count();
+        let count = |set: &mut Set, now| (0..10).filter(|_| set.syn(5, 1, now, 1, 10)).count();
         assert_eq!(count(&mut set, now + 1), 1);
         assert_eq!(count(&mut set, now + 2), 10);
+    }
+
+    /// One sender of 64 SYNs in each poll, others of one each: they have places of their own, however little is admitted.
+    #[test]
+    fn quiet_senders_pass_beside_a_loud_one() {
+        let mut set = Set::default();
+        let (mut passed, mut lost) = (0, 0);
+        for poll in 0..10_000 {
+            let now = 1000 + poll / 100;
+            passed += (0..64).filter(|_| set.syn(5, 9, now, poll, 10)).count();
+            // Known as a flood, and the loud one as loud.
+            let known = poll > 20;
+            lost += usize::from(!set.syn(5, 100 + u64::from(poll % 50), now, poll, 10) && known);
+        }
+        assert_eq!(lost, 0);
+        assert!((10_000..10_000 + 2 * 64).contains(&passed), "{passed}");
+    }
+
+    /// Where nobody is loud a poll gives no more than it did: those that are spoofed have no places of their own.
+    #[test]
+    fn a_spoofed_flood_has_one_share() {
+        let mut set = Set::default();
+        let (mut passed, mut sender) = (0, 0u64);
+        for poll in 0..10_000 {
+            for _ in 0..64 {
+                sender =
+                    sender.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                passed += u32::from(set.syn(5, sender >> 32, 1000, poll, 10));
+            }
+        }
+        assert!(passed <= 10_000 + 2 * 64, "{passed}");
     }
 
     #[test]
@@ -210,7 +244,7 @@ mod tests {
             let (mut set, mut now, mut poll) = (Set::default(), 100, 1);
             for (key, ticks, polls) in steps {
                 (now, poll) = (now + ticks, poll + polls);
-                prop_assert!(set.syn(key, now, poll, 1000) && set.syn(key, now, poll, 0));
+                prop_assert!(set.syn(key, 1, now, poll, 1000) && set.syn(key, 1, now, poll, 0));
             }
         }
 
@@ -228,11 +262,11 @@ mod tests {
                     poll += u32::from(n % 16 == 0);
                     if n < flood {
                         for other in 0..floods {
-                            set.syn(100 + other, now, poll, admit);
+                            set.syn(100 + other, 1, now, poll, admit);
                         }
                     }
                     if n < quiet {
-                        prop_assert!(set.syn(7, now, poll, admit), "{n} of {quiet} in tick {now}");
+                        prop_assert!(set.syn(7, 1, now, poll, admit), "{n} of {quiet} in tick {now}");
                     }
                 }
             }
@@ -242,24 +276,38 @@ mod tests {
         #[test]
         fn the_share_is_kept(admit in 0u16..1200, polls in proptest::collection::vec(1u32..200, 1..50)) {
             let (mut set, now) = (Set::default(), 100);
-            (0..=FREE).for_each(|_| { set.syn(5, now, 1, admit); });
+            (0..=FREE).for_each(|_| { set.syn(5, 1, now, 1, admit); });
             let share = 1 + SYNS * u32::from(admit) / 1000;
             for (poll, arrive) in (2..).zip(polls) {
-                let passed = (0..arrive).filter(|_| set.syn(5, now, poll, admit)).count() as u32;
+                let passed = (0..arrive).filter(|_| set.syn(5, 1, now, poll, admit)).count() as u32;
                 let expected = if admit == 0 || admit >= 1000 { arrive } else { arrive.min(share) };
                 prop_assert_eq!(passed, expected);
             }
+        }
+
+        /// Whoever sends: what passes in the long run is bounded.
+        #[test]
+        fn quiet_senders_are_bounded(
+            admit in 1u16..1000,
+            polls in proptest::collection::vec(proptest::collection::vec(0u64..3, 0..100), 1..100),
+        ) {
+            let (mut set, now, mut passed, all) = (Set::default(), 100, 0, polls.len() as u32);
+            (0..=FREE).for_each(|_| { set.syn(5, 1, now, 1, admit); });
+            for (poll, senders) in (2..).zip(polls) {
+                passed += senders.iter().filter(|s| set.syn(5, **s, now, poll, admit)).count() as u32;
+            }
+            prop_assert!(passed <= all * (2 + SYNS * u32::from(admit) / 1000) + 1, "{passed} in {all}");
         }
 
         /// One flood stays known beside any number of quiet listeners that come and go.
         #[test]
         fn a_flood_stays_known(others in proptest::collection::vec(1000u32..1_000_000, 1..500)) {
             let (mut set, now) = (Set::default(), 100);
-            (0..1000).for_each(|_| { set.syn(5, now, 1, 100); });
+            (0..1000).for_each(|_| { set.syn(5, 1, now, 1, 100); });
             for other in others {
-                set.syn(other, now + 1, 2, 100);
+                set.syn(other, 1, now + 1, 2, 100);
                 prop_assert!(set.knows(5));
-                set.syn(5, now + 1, 2, 100);
+                set.syn(5, 1, now + 1, 2, 100);
             }
         }
     }

@@ -99,7 +99,8 @@ struct weir_consumer_ctl {
 	__u32 maxlen;		/* of a packet filter's queue, packets; 0: only the buffer counts */
 	__u32 port;		/* of a consumer behind the host, host order; a socket that has another one by now is closed */
 	__u64 inner;		/* where its packets go, by hash; 0: it is in the guard's namespace, or nothing is judged by it */
-	__u32 pad[4];
+	__u32 paused;		/* tick in which input was kept away last */
+	__u32 pad[3];
 };
 
 struct weir_consumer_stat {

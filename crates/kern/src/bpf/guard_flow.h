@@ -26,6 +26,12 @@ static __always_inline __u32 gate_address(const __u32 *address, __u32 words)
 	return hash;
 }
 
+/* Whose packet it is: an IPv4 address, or the first half of an IPv6 one. */
+static __always_inline __u64 gate_sender(const struct gate_flow *flow)
+{
+	return flow->words == 1 ? flow->source[0] : (__u64)flow->source[1] << 32 | flow->source[0];
+}
+
 static __always_inline __u64 gate_flow_hash(const struct gate_flow *flow)
 {
 	__u64 hash = weir_mix64(gate_seed, flow->source[0]);

@@ -2,8 +2,9 @@
 /*
  * Which packets of a poll get the room of their consumer, see fair.h.
  *
- * Cost: one look-up per frame of a tracked consumer. While its room is short one more, a hash, four loads of the sketch and the
- * vote's one store; four stores more if it passes. Per poll and consumer three reads of its socket and the clock.
+ * Cost: one look-up per frame of a tracked consumer. While its room is short, or its input was kept away lately, one more and the
+ * vote's one store; while it is short a hash and four loads of the sketch too, and four stores more if it passes. Per poll and
+ * consumer three reads of its socket and the clock.
  */
 #ifndef WEIR_RX_FAIR_H
 #define WEIR_RX_FAIR_H
@@ -12,6 +13,8 @@
 #define WEIR_FAIR_QUIET 4
 /* Instead of the packets that there is room for: nothing passes, and no share is counted. */
 #define WEIR_FAIR_KEPT ~0U
+/* Input was kept away lately: in the last second. */
+#define WEIR_PAUSED_TICKS 60
 
 /* The verdict on one frame for a consumer that has room for `left` packets. */
 __noinline __u32 weir_rx_fair(struct xdp_md *ctx, const struct weir_view *view, __u32 slot, __u32 consumer, __u32 left)
@@ -26,14 +29,15 @@ __noinline __u32 weir_rx_fair(struct xdp_md *ctx, const struct weir_view *view, 
 	if (!view || !all || consumer >= WEIR_CONSUMERS || !rx_flow(data, end, view, &flow))
 		return left && left != WEIR_FAIR_KEPT ? WEIR_FAIR_PASS : WEIR_FAIR_FULL;
 	of = &all->of[consumer];
-	/* An IPv4 address, or the first half of an IPv6 one. */
-	sender = flow.words == 1 ? flow.source[0] : (__u64)flow.source[1] << 32 | flow.source[0];
+	sender = gate_sender(&flow);
 	/* The two families have places of their own. */
 	consumer |= (view->key[2] & WEIR_F_V6) << 16;
-	quiet = weir_fair_is_quiet(of, sender) ? WEIR_FAIR_QUIET : 0;
+	quiet = weir_is_quiet(&of->vote, weir_voter(sender)) ? WEIR_FAIR_QUIET : 0;
 	if (left == WEIR_FAIR_KEPT)
 		return WEIR_FAIR_FULL | quiet;
-	if (weir_fair_leaves(of, sender, left))
+	if (left && !of->active)
+		return WEIR_FAIR_PASS | quiet;
+	if (weir_fair_leaves(of, weir_voter(sender), left))
 		return WEIR_FAIR_OVER;
 	return quiet | weir_fair_judge(of, &all->sketch, weir_fair_hash(gate_seed, of->now, consumer, sender), left);
 }
@@ -98,10 +102,13 @@ static __always_inline __u32 fits(struct xdp_md *ctx, const struct weir_view *vi
 	struct weir_share *share = share_of(slot, consumer, ctl, stat, slices, poller);
 	struct weir_senders *by_sender = bpf_map_lookup_elem(&senders, &slot);
 	__u32 verdict = WEIR_FAIR_PASS;
+	struct weir_fair *of;
 
 	if (!share || !by_sender || consumer >= WEIR_CONSUMERS)
 		return WEIR_FAIR_PASS;
-	if (!share->left || by_sender->of[consumer].active)
+	of = &by_sender->of[consumer];
+	/* Pauses keep room from getting short: whether they harm anybody the vote must tell all the same. */
+	if (!share->left || of->active || weir_recent(ctl->paused, of->now, WEIR_PAUSED_TICKS))
 		verdict = weir_rx_fair(ctx, view, slot, consumer,
 				       share->left < WEIR_FAIR_ROOM ? share->left : WEIR_FAIR_ROOM);
 	if ((verdict & ~WEIR_FAIR_QUIET) == WEIR_FAIR_PASS)

@@ -72,7 +72,8 @@ __noinline int weir_rx_syn(struct xdp_md *ctx, const struct weir_view *view, __u
 	set = key >> 1 & (WEIR_LISTENER_SETS - 1);
 	of = &all->of[set * WEIR_LISTENER_WAYS];
 	way = weir_listener_find(of, key);
-	if (way < WEIR_LISTENER_WAYS && !weir_syn_fits(&of[way], now, (__u32)source->polls + 1, admit))
+	if (way < WEIR_LISTENER_WAYS &&
+	    !weir_syn_fits(&of[way], weir_voter(gate_sender(&flow)), now, (__u32)source->polls + 1, admit))
 		return 1;
 	if (way < WEIR_LISTENER_WAYS && !exact)
 		return 0;

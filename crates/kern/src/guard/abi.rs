@@ -183,6 +183,8 @@ shared!(
         port: AtomicU32,
         /// Where the packets of a consumer behind the host go, by hash; 0: nothing is judged by it.
         inner: AtomicU64,
+        /// Tick of the gate in which input was kept away last.
+        paused: AtomicU32,
     }
 );
 

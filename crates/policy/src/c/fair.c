@@ -25,10 +25,10 @@ weir_u32 weir_host_fair_lead(const struct weir_sketch *sketch, weir_u64 hash)
 
 weir_u32 weir_host_fair_leaves(struct weir_fair *of, weir_u64 sender, weir_u32 left)
 {
-	return weir_fair_leaves(of, sender, left);
+	return weir_fair_leaves(of, weir_voter(sender), left);
 }
 
-weir_u32 weir_host_fair_is_quiet(struct weir_fair *of, weir_u64 sender)
+weir_u32 weir_host_is_quiet(struct weir_vote *vote, weir_u64 sender)
 {
-	return weir_fair_is_quiet(of, sender);
+	return weir_is_quiet(vote, weir_voter(sender));
 }

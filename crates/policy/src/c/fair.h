@@ -19,9 +19,8 @@
  *
  * Where more than twice WEIR_FAIR_MOST senders find no room, as in a flood from spoofed addresses, nobody is trimmed.
  *
- * Shares are kept only while frames are looked at. So it is also told whether there is anybody to be kept from a loud sender: a
- * vote of all frames that come while room is short knows the one sender of more than eight in nine of them, if there is one. The
- * others are quiet. A sender alone has no vote against it, and where several are alike none gets that many.
+ * Shares are kept only while frames are looked at. So it is also told whether there is anybody to be kept from a loud sender, by a
+ * vote of all frames that come while room is short (vote.h).
  *
  * What is held is learnt from how often senders find no room, and one that sends little never does so often. So the one loud sender
  * leaves the last places of the room to others at all times: at most WEIR_FAIR_LAST, and of a small buffer none.
@@ -30,6 +29,7 @@
 #define WEIR_FAIR_H
 
 #include "gate.h"
+#include "vote.h"
 
 #define WEIR_FAIR_ROWS 4
 #define WEIR_FAIR_CELLS 1024
@@ -58,10 +58,6 @@
 /* Larger room is as good as this; no product of it overflows. */
 #define WEIR_FAIR_ROOM 65535
 
-/* Votes that the loudest sender may have, for how many its own frames count one each, and what another's frame takes from them. */
-#define WEIR_FAIR_VOTES 256
-#define WEIR_FAIR_AGAINST 8
-
 /* Places that the one loud sender leaves, and of how many there is one. */
 #define WEIR_FAIR_LAST 8
 #define WEIR_FAIR_LAST_OF 32
@@ -82,9 +78,9 @@ struct weir_fair {
 	weir_u32 refused;	/* senders within their share that found no room in the round */
 	weir_u32 dry;		/* the consumer has run empty in it */
 	weir_u32 crowd;		/* there are too many senders to tell them apart */
-	weir_u64 loudest;	/* the sender of most frames, if `votes` are many */
-	weir_u32 votes;
+	struct weir_vote vote;
 	weir_u32 last;		/* places that the loudest leaves */
+	weir_u32 pad;
 };
 
 /* Of one source. */
@@ -226,28 +222,10 @@ WEIR_INLINE weir_u32 weir_fair_trims(const struct weir_fair *of, weir_u32 lead, 
 	return (weir_u64)left * WEIR_FAIR_ONE * range <= (weir_u64)of->held * ahead;
 }
 
-/* A frame of `sender` has come while room is short: true if it is a quiet one beside a loud one. */
-WEIR_INLINE weir_u32 weir_fair_is_quiet(struct weir_fair *of, weir_u64 sender)
+/* True if `voter` is the one loud sender, and what is `left` is for others. */
+WEIR_INLINE weir_u32 weir_fair_leaves(struct weir_fair *of, weir_u32 voter, weir_u32 left)
 {
-	weir_u32 votes = of->votes;
-
-	if (sender == of->loudest) {
-		of->votes = votes < WEIR_FAIR_VOTES ? votes + 1 : WEIR_FAIR_VOTES;
-		return 0;
-	}
-	if (votes < WEIR_FAIR_AGAINST) {
-		of->loudest = sender;
-		of->votes = 1;
-		return 0;
-	}
-	of->votes = votes - WEIR_FAIR_AGAINST;
-	return votes >= WEIR_FAIR_VOTES / 2;
-}
-
-/* True if `sender` is the one loud sender, and what is `left` is for others. */
-WEIR_INLINE weir_u32 weir_fair_leaves(struct weir_fair *of, weir_u64 sender, weir_u32 left)
-{
-	if (!of->active || left > of->last || !left || sender != of->loudest || of->votes < WEIR_FAIR_VOTES / 2)
+	if (!of->active || left > of->last || !left || !weir_is_loud(&of->vote, voter))
 		return 0;
 	of->shortage = of->now;
 	return 1;

@@ -22,9 +22,9 @@ weir_u32 weir_host_listener_take(struct weir_listener *set, weir_u32 key, weir_u
 	return weir_listener_take(set, key, now);
 }
 
-weir_u32 weir_host_syn_fits(struct weir_listener *listener, weir_u32 now, weir_u32 poll, weir_u32 admit)
+weir_u32 weir_host_syn_fits(struct weir_listener *listener, weir_u64 sender, weir_u32 now, weir_u32 poll, weir_u32 admit)
 {
-	return weir_syn_fits(listener, now, poll, admit);
+	return weir_syn_fits(listener, weir_voter(sender), now, poll, admit);
 }
 
 weir_u32 weir_host_segment_refused(weir_u32 taker, weir_u32 flags, weir_u32 cookie, weir_u32 used)

@@ -9,12 +9,14 @@
  *   else                                                                              pass
  *
  * A listener is flooded if more than WEIR_SYNS_FREE SYNs came for it in this tick or the one before. SYNs for others always pass, and
- * all do while packet work leaves something of its budget. SYNs are counted per source, by its NAPI's owner alone.
+ * all do while packet work leaves something of its budget. SYNs are counted per source, by its NAPI's owner alone. Beside one sender of
+ * most of them (vote.h) the others have places of their own in each poll: a flood that is not spoofed takes nothing from them.
  */
 #ifndef WEIR_SYNS_H
 #define WEIR_SYNS_H
 
 #include "gate.h"
+#include "vote.h"
 
 /* Listeners of one source whose SYNs are counted: sets, which a hash chooses, of so many ways. */
 #define WEIR_LISTENER_SETS 32
@@ -24,6 +26,8 @@
 #define WEIR_SYNS_FREE 64
 /* SYNs of one poll for one flooded listener, of a thousandth of what admission gives; one more passes in any case. */
 #define WEIR_SYNS 64
+/* Places of polls that are saved up for quiet senders, of which each poll brings one. */
+#define WEIR_SYNS_QUIET 16
 /* Segments are looked up for so many ticks, one second, after the budget ran out last: shedding may be why it lasts. */
 #define WEIR_SHORT_TICKS 60
 /* One of so many, a power of two; all of them for so many ticks, 100 ms, after one was refused. */
@@ -48,8 +52,9 @@ struct weir_listener {
 	weir_u32 seen;
 	weir_u32 before;	/* in the tick before that one */
 	weir_u32 poll;		/* that `left` goes for */
-	weir_u32 left;		/* SYNs that may still pass in it */
-	weir_u32 pad[2];
+	weir_u16 left;		/* SYNs that may still pass in it */
+	weir_u16 quiet;		/* and of quiet senders so many more */
+	struct weir_vote vote;
 };
 
 /* Of one source. */
@@ -124,17 +129,20 @@ WEIR_UNROLL
 			set[i].seen = 1;
 			set[i].before = 0;
 			set[i].poll = 0;
-			set[i].left = 0;
+			set[i].left = set[i].quiet = 0;
+			set[i].vote.loudest = set[i].vote.votes = 0;
 		}
 	return least != 0;
 }
 
 /*
- * One more SYN for a listener, in `poll` of its source: true if it passes. Of one that is flooded the first ones of each poll do, as many
- * as `admit` permille leave.
+ * One more SYN of `voter` for a listener, in `poll` of its source: true if it passes. Of one that is flooded the first ones of each poll
+ * do, as many as `admit` permille leave, and of senders that are quiet beside a loud one some more.
  */
-WEIR_INLINE weir_u32 weir_syn_fits(struct weir_listener *listener, weir_u32 now, weir_u32 poll, weir_u32 admit)
+WEIR_INLINE weir_u32 weir_syn_fits(struct weir_listener *listener, weir_u32 voter, weir_u32 now, weir_u32 poll, weir_u32 admit)
 {
+	weir_u32 quiet;
+
 	if (listener->tick != now) {
 		listener->before = now - listener->tick == 1 ? listener->seen : 0;
 		listener->seen = 0;
@@ -143,9 +151,15 @@ WEIR_INLINE weir_u32 weir_syn_fits(struct weir_listener *listener, weir_u32 now,
 	listener->seen++;
 	if (!admit || admit >= 1000 || (listener->seen <= WEIR_SYNS_FREE && listener->before <= WEIR_SYNS_FREE))
 		return 1;
+	quiet = weir_is_quiet(&listener->vote, voter);
 	if (listener->poll != poll) {
 		listener->poll = poll;
 		listener->left = 1 + WEIR_SYNS * admit / 1000;
+		listener->quiet += listener->quiet < WEIR_SYNS_QUIET;
+	}
+	if (quiet && listener->quiet) {
+		listener->quiet--;
+		return 1;
 	}
 	if (!listener->left)
 		return 0;

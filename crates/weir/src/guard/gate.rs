@@ -5,7 +5,7 @@
 //! what was there before the list has.
 
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use std::time::Duration;
 use kern::guard::{Gauges, Nobody, Views, mode};
 use policy::Nanos;
 use policy::behind;
-use policy::gate::{BRIEFLY, UNTIL_BOUND, Watch, Watching, next_list, tick};
+use policy::gate::{BRIEFLY, LIST_IDLE, UNTIL_BOUND, Watch, Watching, next_list, tick};
 
 use super::{clock, sched};
 
@@ -26,6 +26,9 @@ struct Shared {
     /// Counts the times that the programs were attached; 0 while they are not.
     attached: AtomicU64,
     stop: AtomicBool,
+    /// The thread, and since when it lists TCP sockets in idle time; 0 while it does not.
+    tid: AtomicU32,
+    idle_since: AtomicU64,
 }
 
 /// See the module.
@@ -52,6 +55,8 @@ impl Gate {
             views: Arc::clone(views),
             attached: AtomicU64::new(0),
             stop: AtomicBool::new(false),
+            tid: AtomicU32::new(0),
+            idle_since: AtomicU64::new(0),
         });
         let own = Arc::clone(&shared);
         let builder = std::thread::Builder::new().name("weir-ports".into()).stack_size(STACK);
@@ -69,6 +74,10 @@ impl Gate {
 
     /// Attaches the programs while a source is polled or sheds, or containers lose packets, and says how many sources may feed one consumer at once.
     pub fn look(&mut self, gauges: &mut Gauges, now: Nanos) {
+        let since = self.shared.idle_since.load(Relaxed);
+        if since != 0 && now.saturating_sub(since) > LIST_IDLE {
+            sched::set_ordinary(self.shared.tid.load(Relaxed));
+        }
         let modes = self.shared.views.source_ctls.iter().map(|ctl| ctl.mode.load(Relaxed));
         let inputs = modes.filter(|m| matches!(*m, mode::POLL | mode::SHED)).count() as u32;
         let guard = &self.shared.views.guard[0];
@@ -136,6 +145,7 @@ impl Shared {
     fn run(&self) {
         // Where programs starve it would starve with them.
         sched::strong();
+        self.tid.store(sched::tid(), Relaxed);
         // When each list is due, of UDP and of TCP.
         let (mut due, mut listed) = ([0; 2], 0);
         while !self.stop.load(Relaxed) {
@@ -148,12 +158,21 @@ impl Shared {
                 due = [0; 2];
             }
             for (tcp, due) in [false, true].into_iter().zip(&mut due) {
-                let begun = clock::coarse();
+                let (begun, spent) = (clock::coarse(), clock::thread_cpu());
                 if begun >= *due {
                     let holds = || self.attached.load(Relaxed) == times;
+                    // The kernel walks its whole table of TCP connections: in the time of what receives packets it would lose some.
+                    if tcp {
+                        self.idle_since.store(clock::now().max(1), Relaxed);
+                        sched::go_idle();
+                    }
                     // It counts only if the programs have been attached all the while; one that cannot be read is tried again.
                     let _ = kern::guard::list_ports(&self.views, tcp, tick(begun), holds);
-                    *due = next_list(begun, clock::now());
+                    if tcp {
+                        self.idle_since.store(0, Relaxed);
+                        sched::ordinary();
+                    }
+                    *due = next_list(begun, clock::thread_cpu().saturating_sub(spent));
                 }
             }
             let next = due.into_iter().min().unwrap_or_default();

@@ -111,6 +111,11 @@ pub fn go_idle() {
     let _ = schedule::set(0, libc::SCHED_IDLE, 0);
 }
 
+/// Makes thread `tid` of this process SCHED_OTHER with the nice value that it has; a thread that is gone changes nothing.
+pub fn set_ordinary(tid: u32) {
+    let _ = schedule::set(tid as i32, libc::SCHED_OTHER, 0);
+}
+
 /// Makes thread `tid` of this process SCHED_FIFO 1 (true) or SCHED_IDLE; a thread that is gone or a refusal changes
 /// nothing.
 pub fn set_fifo(tid: u32, fifo: bool) {

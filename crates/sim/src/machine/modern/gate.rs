@@ -131,7 +131,7 @@ impl Gate {
         }
         if self.attached && now >= self.list_at {
             // Few sockets: reading the list takes no time.
-            (self.listed, self.list_at) = (tick(now), gate::next_list(now, now));
+            (self.listed, self.list_at) = (tick(now), gate::next_list(now, 0));
         }
     }
 

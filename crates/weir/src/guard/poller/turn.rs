@@ -7,6 +7,7 @@ use std::time::Duration;
 use kern::guard::{CONSUMERS, TurnEnd, wake};
 use policy::Nanos;
 use policy::causes::Release;
+use policy::gate::tick;
 use policy::poller::{Turned, WakeOn};
 use policy::turns::REFUSED_NAP;
 
@@ -170,7 +171,9 @@ impl Loop {
     }
     fn inhibit(&self, consumer: usize) {
         let bit = 1u64 << self.p.index;
-        if self.p.views.consumer_ctls[consumer].inhibited.fetch_or(bit, Relaxed) & bit == 0 {
+        let ctl = &self.p.views.consumer_ctls[consumer];
+        ctl.paused.store(tick(clock::coarse()), Relaxed);
+        if ctl.inhibited.fetch_or(bit, Relaxed) & bit == 0 {
             self.p.views.guard[0].inhibited.fetch_add(1, Relaxed);
         }
     }
