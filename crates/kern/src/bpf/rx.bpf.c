@@ -499,8 +499,11 @@ int weir_rx(struct xdp_md *ctx)
 	class &= 1;
 	stat->by_class[class]++;
 
-	if (marks(data, end, &view, ctl, stat))
+	if (marks(data, end, &view, ctl, stat)) {
+		/* It is the handle's now, and nobody else's. */
+		stat->known++;
 		return XDP_PASS;
+	}
 	if (guard->transit && in_transit(data, end, &view, ctl)) {
 		/* Which of them the filter is asked about is not known here: counted, never dropped. */
 		stat->known++;
