@@ -458,6 +458,16 @@ fn crates_depend_on_each_other_as_the_map_says() {
     assert_eq!(dependencies("policy", "build-dependencies"), BTreeSet::from(["cc".to_owned()]));
 }
 
+/// What runs with capabilities has no library without a reason.
+#[test]
+fn every_library_of_kern_has_its_reason() {
+    let page = read("docs/dependencies.md");
+    let ours = ["policy".to_owned()];
+    for library in dependencies("kern", "dependencies").into_iter().filter(|name| !ours.contains(name)) {
+        assert!(page.contains(&format!("`{library}`")), "docs/dependencies.md has no reason for {library}");
+    }
+}
+
 /// kern is the only way to the kernel's settings: no other crate has the name of a file with one. What is printed for the
 /// user to type does not begin with it.
 #[test]
