@@ -1,4 +1,6 @@
 //! Gauges in, settings out: the only crate that knows libbpf, netlink, sysfs and procfs.
+#[cfg(all(test, not(no_bpf)))]
+mod abi_tests;
 pub mod accept;
 pub mod cgroups;
 pub mod change;

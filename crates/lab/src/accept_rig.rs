@@ -20,7 +20,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
 
-use crate::harm::words;
+use crate::no_harm::words;
 use crate::program::{Leashed, Program, locate};
 use crate::rig::{Rig, Wiring};
 use crate::sinks::now_ns;

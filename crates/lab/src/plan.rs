@@ -197,7 +197,7 @@ impl Drop for Runner<'_> {
 
 /// Bytes that a socket's buffer has: the kernel doubles what SO_RCVBUF is given, and has a default of its own.
 fn effective(rcvbuf: Option<u32>) -> Option<u64> {
-    let default = || std::fs::read_to_string("/proc/sys/net/core/rmem_default").ok()?.trim().parse().ok();
+    let default = || counters::sysctl("net/core/rmem_default").ok()?.parse().ok();
     rcvbuf.map_or_else(default, |given| Some(2 * u64::from(given)))
 }
 

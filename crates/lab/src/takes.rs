@@ -3,6 +3,7 @@
 
 use std::fmt;
 
+use crate::experiment::Experiment;
 use crate::options::Options;
 use crate::{Error, Result};
 
@@ -71,41 +72,6 @@ impl fmt::Display for Choice {
     }
 }
 
-/// What a router takes: the kernel forwards, so that no program and no buffer of it can be chosen.
-const ROUTER: &[Choice] = &[Duration, Repeat, Arms, Hogs, Work, Multiples, Reserves, Guard, BasePps, Seed];
-
-/// The options of each experiment.
-const TAKES: &[(&str, &[Choice])] = &[
-    (
-        "livelock-udp",
-        &[Duration, Repeat, Arms, Hogs, Consumer, Rcvbuf, Work, Multiples, Reserves, Guard, BasePps, Seed],
-    ),
-    ("livelock-router", ROUTER),
-    ("screen", ROUTER),
-    ("quota", ROUTER),
-    ("cycle-limit", ROUTER),
-    ("tx-starvation", ROUTER),
-    ("below-saturation", &[Duration, Pairs, Consumer, Rcvbuf, Work, Guard, BasePps]),
-    ("onset", &[Onsets, Rcvbuf, Work, Guard, BasePps]),
-    ("fairness", &[Duration, Repeat, Rcvbuf, Work, Guard, BasePps, Seed]),
-    ("no-harm", &[Duration, Pairs, Guard, Seed]),
-    ("control-traffic", &[Duration, Repeat, Arms, Consumer, Rcvbuf, Work, Multiples, Guard, BasePps, Seed]),
-    ("innocents", &[Duration, Repeat, Arms, Rcvbuf, Work, Guard, Kinds, Rates, Seed]),
-    ("syn-flood", &[Duration, Repeat, Arms, Guard, Rates, Seed]),
-    ("fair-sources", &[Duration, Repeat, Arms, Guard, Rates, Seed]),
-    ("many-consumers", &[Duration, Repeat, Arms, Guard, Rates, Seed]),
-    ("small-buffers", &[Duration, Repeat, Arms, Work, Guard, Rates, Seed]),
-    ("capture", &[Duration, Repeat, Arms, Guard, Kinds, Rates, Seed]),
-    ("containers", &[Duration, Repeat, Arms, Guard, Kinds, Rates, Seed]),
-    ("real-programs", &[Duration, Repeat, Arms, Guard, Kinds, Rates, Seed]),
-    ("accept", &[Duration, Repeat, Arms, Seed]),
-    ("accept-skew", &[Duration, Repeat, Arms, Kinds, Seed]),
-    ("mlfrr", &[Arms, Seed]),
-    ("shed-cost", &[Duration, Repeat, Guard, Seed]),
-    ("burst-latency", &[Duration, Repeat, Rcvbuf, Work, Seed]),
-    ("clocked", &[Duration, Repeat, Consumer, Rcvbuf, Work, BasePps, Seed]),
-    ("cpu-net", &[Duration, Repeat, Arms, Work, Guard, Seed]),
-];
 /// What a simulated run of an experiment takes.
 const SIMULATED: &[Choice] = &[Arms, Hogs, Seed];
 
@@ -141,15 +107,15 @@ impl Options {
 ///
 /// # Errors
 /// [`Error::Usage`] about the first of them: one line that names the experiments that take it.
-pub fn refuse_ignored(experiment: &str, options: &Options) -> Result<()> {
-    let Some((_, takes)) = TAKES.iter().find(|(name, _)| *name == experiment) else { return Ok(()) };
-    match options.given().into_iter().find(|choice| !takes.contains(choice)) {
+pub fn refuse_ignored(experiment: &Experiment, options: &Options) -> Result<()> {
+    match options.given().into_iter().find(|choice| !experiment.choices.contains(choice)) {
         None => Ok(()),
         Some(choice) => {
-            let others = TAKES.iter().filter(|(_, takes)| takes.contains(&choice));
-            let others: Vec<&str> = others.map(|(name, _)| *name).collect();
+            let others = crate::experiments().iter().filter(|other| other.choices.contains(&choice));
+            let others: Vec<&str> = others.map(|other| other.name).collect();
             Err(Error::Usage(format!(
-                "lab run {experiment}: {choice} has no effect on it; leave it out, it is for {}",
+                "lab run {}: {choice} has no effect on it; leave it out, it is for {}",
+                experiment.name,
                 others.join(", ")
             )))
         }
@@ -160,14 +126,15 @@ pub fn refuse_ignored(experiment: &str, options: &Options) -> Result<()> {
 ///
 /// # Errors
 /// [`Error::Usage`] about the first of them.
-pub fn refuse_not_simulated(experiment: &str, options: &Options) -> Result<()> {
+pub fn refuse_not_simulated(experiment: &Experiment, options: &Options) -> Result<()> {
     match options.given().into_iter().find(|choice| !SIMULATED.contains(choice)) {
         None if options.cpus.is_none() => Ok(()),
         choice => {
             let name = choice.map_or_else(|| "--cpus".into(), |choice| choice.to_string());
             Err(Error::Usage(format!(
-                "lab run {experiment} --backend sim: {name} has no effect on it; leave it out, a simulated run \
-                 takes --quick, --arms, --hogs, --seed, --json and --html"
+                "lab run {} --backend sim: {name} has no effect on it; leave it out, a simulated run takes --quick, \
+                 --arms, --hogs, --seed, --json and --html",
+                experiment.name
             )))
         }
     }
@@ -177,11 +144,8 @@ pub fn refuse_not_simulated(experiment: &str, options: &Options) -> Result<()> {
 mod tests {
     use super::*;
 
-    #[test]
-    fn every_experiment_says_what_it_takes() {
-        let ours: Vec<&str> = TAKES.iter().map(|(name, _)| *name).collect();
-        let all: Vec<&str> = crate::experiments().iter().map(|e| e.name).collect();
-        assert_eq!(ours, all);
+    fn experiment(name: &str) -> &'static Experiment {
+        crate::experiment(name).unwrap()
     }
 
     /// One set of options for each choice that differs from the defaults in nothing else.
@@ -215,24 +179,24 @@ mod tests {
     fn what_has_no_effect_is_refused_with_the_experiments_that_take_it() {
         for (choice, options) in one_of_each() {
             assert_eq!(options.given(), [choice]);
-            let (takers, others): (Vec<_>, Vec<_>) =
-                TAKES.iter().partition(|(_, takes)| takes.contains(&choice));
+            let (takers, others): (Vec<&Experiment>, Vec<&Experiment>) =
+                crate::experiments().iter().partition(|experiment| experiment.choices.contains(&choice));
             assert!(!takers.is_empty(), "{choice}");
-            for (name, _) in &takers {
-                assert!(refuse_ignored(name, &options).is_ok(), "{name} {choice}");
+            for taker in &takers {
+                assert!(refuse_ignored(taker, &options).is_ok(), "{} {choice}", taker.name);
             }
-            for (name, _) in others {
-                let answer = refuse_ignored(name, &options);
-                let Err(Error::Usage(text)) = answer else { panic!("{name} {choice}: {answer:?}") };
-                assert!(text.contains(&choice.to_string()) && text.contains(takers[0].0), "{text}");
+            for other in others {
+                let answer = refuse_ignored(other, &options);
+                let Err(Error::Usage(text)) = answer else { panic!("{} {choice}: {answer:?}", other.name) };
+                assert!(text.contains(&choice.to_string()) && text.contains(takers[0].name), "{text}");
                 assert!(!text.contains('\n'), "{text}");
             }
             assert_eq!(
-                refuse_not_simulated("quota", &options).is_err(),
+                refuse_not_simulated(experiment("quota"), &options).is_err(),
                 !SIMULATED.contains(&choice),
                 "{choice}"
             );
         }
-        assert!(refuse_ignored("onset", &Options { quick: true, ..Options::default() }).is_ok());
+        assert!(refuse_ignored(experiment("onset"), &Options { quick: true, ..Options::default() }).is_ok());
     }
 }

@@ -43,6 +43,8 @@
 //! | [`screen`] | which packets a packet screen in user space lets pass | M&R 6.2, MR-25 |
 //! | [`watchdog`] | when the supervisor may hear that the guard is alive | |
 
+#![cfg_attr(not(test), deny(clippy::float_arithmetic))]
+
 pub mod accept;
 pub mod admission;
 pub mod behind;

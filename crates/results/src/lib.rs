@@ -16,6 +16,7 @@ mod figures;
 mod fold;
 mod format;
 mod html;
+pub mod markdown;
 mod measure;
 mod panel;
 mod picture;

@@ -99,7 +99,7 @@ impl Scale {
         Scale { label: label.into(), names, ..Scale::default() }
     }
 
-    fn show(&self, value: f64) -> String {
+    pub(crate) fn show(&self, value: f64) -> String {
         match self.names.get(value as usize) {
             Some(name) if !self.names.is_empty() => name.clone(),
             _ => format::trimmed(value, usize::from(self.digits)),
@@ -142,7 +142,7 @@ impl Panel {
             .then(|| format!("a panel has more than {MAX_LINES} lines or {MAX_MARKS} marks"))
     }
 
-    fn columns(&self) -> Vec<f64> {
+    pub(crate) fn columns(&self) -> Vec<f64> {
         let mut all: Vec<f64> = self
             .lines
             .iter()
@@ -154,7 +154,7 @@ impl Panel {
         all
     }
 
-    fn cell(&self, line: &Line, x: f64) -> String {
+    pub(crate) fn cell(&self, line: &Line, x: f64) -> String {
         let mark = line.marks.iter().find(|mark| mark.x == x);
         mark.map_or("-".to_string(), |mark| format!("{:.*}", usize::from(self.y.digits), mark.y))
     }

@@ -4,10 +4,10 @@
 #![allow(rustdoc::broken_intra_doc_links, reason = "brackets in help texts hold defaults")]
 
 use crate::options::RUN_DIR;
+use crate::options::rows::FromArgs;
 use crate::out::ColorWhen;
-use crate::parse::{self, Ablate, Mode, Period, Sched};
+use crate::parse::{self, Ablate, Sched};
 use clap::{Args, Parser, Subcommand};
-use kern::cpus::CpuSet;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -348,92 +348,9 @@ pub enum Require {
 #[derive(Debug, Clone, Args)]
 #[command(override_usage = "weir guard IF... [OPTIONS]")]
 pub struct GuardArgs {
-    /// Interfaces to protect
-    #[arg(value_name = "IF")]
-    pub interfaces: Vec<String>,
-
-    /// CPU share that programs are sure to get, on each CPU [20]
-    ///
-    /// weir guard eth0 --reserve 50
-    #[arg(long, value_name = "PCT", value_parser = parse::reserve, help_heading = "Budget")]
-    #[arg(allow_hyphen_values = true)]
-    pub reserve: Option<u8>,
-
-    /// Span over which the budget holds, 1ms to 100ms [auto]
-    ///
-    /// auto: as long as the ring can wait for a poller that is away, at most 10ms.
-    ///
-    /// weir guard eth0 --period 2ms
-    #[arg(long, value_name = "DUR", value_parser = parse::period, help_heading = "Budget")]
-    #[arg(allow_hyphen_values = true)]
-    pub period: Option<Period>,
-
-    /// Packets per turn of one source, even, 2 to 256 [32]
-    ///
-    /// Without it 128 while no other program wants the CPU.
-    ///
-    /// weir guard eth0 --quota 8
-    #[arg(long, value_name = "N", value_parser = parse::quota, help_heading = "Budget")]
-    #[arg(allow_hyphen_values = true)]
-    pub quota: Option<u16>,
-
-    /// CPUs the pollers may use [that of each source]
-    ///
-    /// weir guard eth0 --cpu 0-1
-    #[arg(long, value_name = "LIST", value_parser = parse::cpus, help_heading = "Budget")]
-    #[arg(allow_hyphen_values = true)]
-    pub cpu: Option<CpuSet>,
-
-    /// auto, poll, thread, shed or net [auto]
-    ///
-    /// net: the CPUs of --cpu only do networking, and poll from the first packets on.
-    ///
-    /// weir guard eth0 --mode poll
-    #[arg(long, value_name = "MODE", help_heading = "Budget")]
-    pub mode: Option<Mode>,
-
-    /// Level at which input for a consumer is inhibited [75]
-    ///
-    /// weir guard eth0 --high 60
-    #[arg(long, value_name = "PCT", value_parser = parse::level, help_heading = "Feedback from full queues")]
-    #[arg(allow_hyphen_values = true)]
-    pub high: Option<u8>,
-
-    /// Level at which it is enabled again [25]
-    ///
-    /// weir guard eth0 --high 60 --low 30
-    #[arg(long, value_name = "PCT", value_parser = parse::level, help_heading = "Feedback from full queues")]
-    #[arg(allow_hyphen_values = true)]
-    pub low: Option<u8>,
-
-    /// Longest inhibit, 1ms to 1s [10ms]
-    ///
-    /// A program that hangs blocks nobody else for longer.
-    ///
-    /// weir guard eth0 --timeout 50ms
-    #[arg(long, value_name = "DUR", value_parser = parse::timeout, help_heading = "Feedback from full queues")]
-    #[arg(allow_hyphen_values = true)]
-    pub timeout: Option<Duration>,
-
-    /// Most of a CPU for packets that are shed [the budget]
-    #[arg(long, value_name = "PCT", value_parser = parse::level, allow_hyphen_values = true, hide = true)]
-    pub look: Option<u8>,
-
-    /// Never shed this; adds to the default, none empties it
-    ///
-    /// Names: arp nd icmp dhcp ssh bgp ospf vrrp bfd lacp ptp dns-replies (these are the default), dns ntp igmp \
-    /// lldp. Matches: tcp/PORT, udp/PORT, src/PREFIX, dst/PREFIX, dscp/NAME, vlan/ID. Several with commas.
-    ///
-    /// weir guard eth0 --protect dns,src/10.0.0.0/8
-    #[arg(long, value_name = "RULE", value_delimiter = ',', help_heading = "Classes")]
-    #[arg(allow_hyphen_values = true)]
-    pub protect: Vec<String>,
-
-    /// One JSON line per second; - is standard output [none]
-    ///
-    /// weir guard eth0 --status - | jq .interfaces
-    #[arg(long, value_name = "FILE", help_heading = "Output")]
-    pub status: Option<String>,
+    /// Those that the configuration file has too.
+    #[command(flatten)]
+    pub given: FromArgs,
 
     /// Print every change, make none
     ///

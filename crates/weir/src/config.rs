@@ -2,33 +2,17 @@
 //! line itself and a caret under what is wrong.
 
 use crate::error::Error;
+use crate::options::rows::{FromFile, KEYS};
 use crate::out::{nearest, shown};
-use crate::parse::{self, Mode, Period};
+use crate::parse;
 use kern::cpus::CpuSet;
 use std::io::Read;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 use toml::de::{DeTable, DeValue};
 
 /// Bytes of the longest file that is read.
 const FILE_MAX: u64 = 64 * 1024;
-
-/// Keys of the file, in the order in which an error lists them.
-pub const KEYS: [&str; 12] = [
-    "interfaces",
-    "reserve",
-    "period",
-    "quota",
-    "cpu",
-    "mode",
-    "high",
-    "low",
-    "timeout",
-    "look",
-    "protect",
-    "status",
-];
 
 /// A value and where it stands in the file.
 #[derive(Debug, Clone)]
@@ -44,18 +28,8 @@ pub struct At<T> {
 pub struct File {
     path: PathBuf,
     text: String,
-    pub interfaces: Vec<At<String>>,
-    pub reserve: Option<At<u8>>,
-    pub period: Option<At<Period>>,
-    pub quota: Option<At<u16>>,
-    pub cpu: Option<At<CpuSet>>,
-    pub mode: Option<At<Mode>>,
-    pub high: Option<At<u8>>,
-    pub low: Option<At<u8>>,
-    pub timeout: Option<At<Duration>>,
-    pub look: Option<At<u8>>,
-    pub protect: Vec<At<String>>,
-    pub status: Option<At<String>>,
+    /// The options, by their names.
+    pub given: FromFile,
 }
 
 impl File {
@@ -70,31 +44,19 @@ impl File {
             let message = err.message().lines().collect::<Vec<_>>().join(", ");
             file.error(&err.span().unwrap_or(0..0), &message)
         })?;
+        let mut given = FromFile::default();
         for (key, value) in table.get_ref() {
             let name: &str = key.get_ref();
             let item = Item { file: &file, key: name, value: value.get_ref(), span: value.span() };
-            match name {
-                "interfaces" => file.interfaces = item.list(|text| Ok(text.to_owned()))?,
-                "reserve" => file.reserve = Some(item.number(parse::reserve)?),
-                "period" => file.period = Some(item.text(parse::period)?),
-                "quota" => file.quota = Some(item.number(parse::quota)?),
-                "cpu" => file.cpu = Some(item.cpus()?),
-                "mode" => file.mode = Some(item.text(parse::word)?),
-                "high" => file.high = Some(item.number(parse::level)?),
-                "low" => file.low = Some(item.number(parse::level)?),
-                "timeout" => file.timeout = Some(item.text(parse::timeout)?),
-                "look" => file.look = Some(item.number(parse::level)?),
-                "protect" => file.protect = item.list(|text| Ok(text.to_owned()))?,
-                "status" => file.status = Some(item.text(|text| Ok(text.to_owned()))?),
-                _ => {
-                    let fix = match nearest(name, KEYS) {
-                        Some(key) => format!("did you mean \"{key}\"?"),
-                        None => format!("keys are {}", KEYS.join(", ")),
-                    };
-                    return Err(file.error(&key.span(), &format!("unknown key \"{}\"; {fix}", shown(name))));
-                }
+            if !given.read(&item)? {
+                let fix = match nearest(name, KEYS.iter().copied()) {
+                    Some(key) => format!("did you mean \"{key}\"?"),
+                    None => format!("keys are {}", KEYS.join(", ")),
+                };
+                return Err(file.error(&key.span(), &format!("unknown key \"{}\"; {fix}", shown(name))));
             }
         }
+        file.given = given;
         Ok(file)
     }
 
@@ -156,9 +118,10 @@ fn decoded(path: &Path, bytes: Vec<u8>) -> Result<String, Error> {
 }
 
 /// One key's value while it is checked.
-struct Item<'a> {
+pub struct Item<'a> {
     file: &'a File,
-    key: &'a str,
+    /// Its name.
+    pub key: &'a str,
     value: &'a DeValue<'a>,
     span: Range<usize>,
 }
@@ -169,7 +132,7 @@ impl Item<'_> {
     }
 
     /// A value written without quotes.
-    fn number<T>(&self, parse: impl Fn(&str) -> Result<T, String>) -> Result<At<T>, Error> {
+    pub fn number<T>(&self, parse: impl Fn(&str) -> Result<T, String>) -> Result<At<T>, Error> {
         let DeValue::Integer(number) = self.value else {
             return Err(self.wrong(&format!("{} is a whole number, without quotes", self.key)));
         };
@@ -180,7 +143,7 @@ impl Item<'_> {
     }
 
     /// A value written as a string.
-    fn text<T>(&self, parse: impl Fn(&str) -> Result<T, String>) -> Result<At<T>, Error> {
+    pub fn text<T>(&self, parse: impl Fn(&str) -> Result<T, String>) -> Result<At<T>, Error> {
         match self.value {
             DeValue::String(text) => self.parsed(text, parse),
             _ => Err(self.wrong(&format!("{} is a string, in double quotes", self.key))),
@@ -193,20 +156,21 @@ impl Item<'_> {
     }
 
     /// An array of strings.
-    fn list<T>(&self, parse: impl Fn(&str) -> Result<T, String>) -> Result<Vec<At<T>>, Error> {
+    pub fn list(&self) -> Result<Vec<At<String>>, Error> {
         let DeValue::Array(items) = self.value else {
             return Err(self.wrong(&format!("{} is an array of strings, as [\"...\"]", self.key)));
         };
         items
             .iter()
             .map(|item| {
-                Item { file: self.file, key: self.key, value: item.get_ref(), span: item.span() }.text(&parse)
+                Item { file: self.file, key: self.key, value: item.get_ref(), span: item.span() }
+                    .text(|text| Ok(text.to_owned()))
             })
             .collect()
     }
 
     /// `"0,2-3"` or `[0, 2, 3]`.
-    fn cpus(&self) -> Result<At<CpuSet>, Error> {
+    pub fn cpus(&self) -> Result<At<CpuSet>, Error> {
         let DeValue::Array(items) = self.value else { return self.text(parse::cpus) };
         let mut cpus = CpuSet::new();
         for item in items.iter() {
@@ -223,6 +187,8 @@ impl Item<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::parse::{Mode, Period};
+    use std::time::Duration;
 
     fn parse_text(text: &str) -> Result<File, Error> {
         File::parse(Path::new("guard.toml"), text.to_owned())
@@ -251,7 +217,7 @@ mod tests {
         for key in KEYS {
             assert!(text.contains(&format!("{key} = ")), "{key} is not in this test");
         }
-        let file = parse_text(text).unwrap();
+        let file = parse_text(text).unwrap().given;
         assert_eq!(file.interfaces.iter().map(|at| at.value.as_str()).collect::<Vec<_>>(), ["eth0", "eth1"]);
         assert_eq!(file.reserve.unwrap().value, 50);
         assert_eq!(file.period.unwrap().value, Period::Fixed(Duration::from_millis(2)));

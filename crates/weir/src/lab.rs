@@ -4,7 +4,7 @@ use crate::cli::{LabBackend, LabCommand, LabCompareArgs, LabConsumer, LabRunArgs
 use crate::error::{failed, missing, usage};
 use crate::out::{self, shown};
 use crate::parse::choose;
-use lab::{Cpus, Error, Interrupt, Kind, Options, Progress};
+use lab::{Cpus, Error, Experiment, Interrupt, Kind, Options, Progress};
 use results::{Document, Tolerances};
 use std::io::{IsTerminal, Write};
 use std::path::Path;
@@ -55,16 +55,16 @@ fn list(json: bool) -> anyhow::Result<ExitCode> {
 }
 
 fn experiment(args: &LabRunArgs) -> anyhow::Result<ExitCode> {
-    if !lab::experiments().iter().any(|e| e.name == args.name) {
+    let Ok(experiment) = lab::experiment(&args.name) else {
         let names = lab::experiments().iter().map(|e| e.name);
         return Err(usage(format!("lab run {}: {}", shown(&args.name), choose(&args.name, names))));
-    }
+    };
     if args.backend == LabBackend::Sim {
-        return crate::sim::as_lab(args);
+        return crate::sim::as_lab(experiment, args);
     }
     // A run takes minutes: a result that cannot be written is found before it.
     [&args.json, &args.html].into_iter().flatten().try_for_each(|path| writable(path))?;
-    let options = kernel_options(args)?;
+    let options = kernel_options(experiment, args)?;
     for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
         signal_hook::flag::register(signal, options.interrupt.flag())?;
     }
@@ -87,7 +87,7 @@ fn experiment(args: &LabRunArgs) -> anyhow::Result<ExitCode> {
 }
 
 /// The options, without any that the run would ignore.
-pub(crate) fn options(args: &LabRunArgs) -> anyhow::Result<Options> {
+pub(crate) fn options(experiment: &Experiment, args: &LabRunArgs) -> anyhow::Result<Options> {
     let defaults = Options::default();
     let guard = args.guard.iter().flat_map(|words| words.split_whitespace()).map(str::to_owned).collect();
     let options = Options {
@@ -119,14 +119,14 @@ pub(crate) fn options(args: &LabRunArgs) -> anyhow::Result<Options> {
         LabBackend::Kernel => lab::refuse_ignored,
         LabBackend::Sim => lab::refuse_not_simulated,
     };
-    refuse(&args.name, &options).map_err(lab_error)?;
+    refuse(experiment, &options).map_err(lab_error)?;
     Ok(options)
 }
 
 /// As [`options`], with the names of the arms looked at.
-fn kernel_options(args: &LabRunArgs) -> anyhow::Result<Options> {
-    let options = options(args)?;
-    let known = lab::arms(&args.name, &options);
+fn kernel_options(experiment: &Experiment, args: &LabRunArgs) -> anyhow::Result<Options> {
+    let options = options(experiment, args)?;
+    let known = (experiment.arms)(&options);
     match args.arms.iter().flatten().find(|arm| !known.contains(arm)) {
         Some(arm) => {
             let why = choose(arm, known.iter().map(String::as_str));

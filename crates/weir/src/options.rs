@@ -1,5 +1,7 @@
 //! What `weir guard` is to do: the command line over the file over the defaults, checked as a whole.
 
+pub mod rows;
+
 use crate::cli::GuardArgs;
 use crate::config::{At, File};
 use crate::error::{Error, usage};
@@ -152,26 +154,12 @@ impl GuardOptions {
         GuardOptions::read(self.args.clone(), host, &self.interfaces)
     }
 
-    /// Options that differ in `new` and cannot change while a guard runs.
-    #[cfg_attr(no_bpf, allow(dead_code, reason = "the guard calls it on SIGHUP"))]
-    pub fn need_restart(&self, new: &GuardOptions) -> Vec<&'static str> {
-        [
-            ("interfaces", self.interfaces != new.interfaces),
-            ("cpu", self.cpu != new.cpu),
-            ("mode", self.mode != new.mode),
-            ("status", self.status != new.status),
-        ]
-        .into_iter()
-        .filter_map(|(name, differs)| differs.then_some(name))
-        .collect()
-    }
-
     /// `known` interfaces are not looked for.
     fn read(args: GuardArgs, host: &Host, known: &[String]) -> anyhow::Result<GuardOptions> {
         let file = args.config.as_deref().map(File::read).transpose()?.unwrap_or_default();
         let file = &file;
         let (protect, classes) = classes(&args, file)?;
-        let mode = pick(args.mode.as_ref(), file.mode.as_ref(), Mode::Auto);
+        let mode = pick(args.given.mode.as_ref(), file.given.mode.as_ref(), Mode::Auto);
         let (high, low) = water_marks(&args, file)?;
         let cpu = cpus(&args, file, host)?;
         if mode.value == Mode::Net && cpu.is_none() {
@@ -181,14 +169,14 @@ impl GuardOptions {
         let status = status(&args, file)?;
         Ok(GuardOptions {
             interfaces: interfaces(&args, file, host, known)?,
-            reserve: pick(args.reserve.as_ref(), file.reserve.as_ref(), RESERVE).value,
-            quota: pick(args.quota.as_ref(), file.quota.as_ref(), QUOTA).value,
-            lent_quota: pick(args.quota.as_ref(), file.quota.as_ref(), LENT_QUOTA).value,
-            period: pick(args.period.as_ref(), file.period.as_ref(), Period::Auto).value,
+            reserve: pick(args.given.reserve.as_ref(), file.given.reserve.as_ref(), RESERVE).value,
+            quota: pick(args.given.quota.as_ref(), file.given.quota.as_ref(), QUOTA).value,
+            lent_quota: pick(args.given.quota.as_ref(), file.given.quota.as_ref(), LENT_QUOTA).value,
+            period: pick(args.given.period.as_ref(), file.given.period.as_ref(), Period::Auto).value,
             high,
             low,
-            timeout: pick(args.timeout.as_ref(), file.timeout.as_ref(), TIMEOUT).value,
-            look: pick(args.look.as_ref(), file.look.as_ref(), LOOK).value,
+            timeout: pick(args.given.timeout.as_ref(), file.given.timeout.as_ref(), TIMEOUT).value,
+            look: pick(args.given.look.as_ref(), file.given.look.as_ref(), LOOK).value,
             cpu,
             mode: mode.value,
             protect,
@@ -216,10 +204,10 @@ fn at_fault<T>(file: &File, from: &Given<T>, name: &str, value: &str, why: &str)
 
 /// The rules in force: the default and those given, those given alone after `none`.
 fn classes(args: &GuardArgs, file: &File) -> Result<(Vec<String>, Table), Error> {
-    let given: Vec<(&str, Option<&Range<usize>>)> = if args.protect.is_empty() {
-        file.protect.iter().map(|at| (at.value.as_str(), Some(&at.span))).collect()
+    let given: Vec<(&str, Option<&Range<usize>>)> = if args.given.protect.is_empty() {
+        file.given.protect.iter().map(|at| (at.value.as_str(), Some(&at.span))).collect()
     } else {
-        args.protect.iter().map(|text| (text.as_str(), None)).collect()
+        args.given.protect.iter().map(|text| (text.as_str(), None)).collect()
     };
     let wrong = |text: &str, span: Option<&Range<usize>>, why: &str| match span {
         Some(span) => file.error(span, &format!("protect \"{}\": {why}", shown(text))),
@@ -240,8 +228,8 @@ fn classes(args: &GuardArgs, file: &File) -> Result<(Vec<String>, Table), Error>
 }
 
 fn water_marks(args: &GuardArgs, file: &File) -> Result<(u8, u8), Error> {
-    let high = pick(args.high.as_ref(), file.high.as_ref(), HIGH);
-    let low = pick(args.low.as_ref(), file.low.as_ref(), LOW);
+    let high = pick(args.given.high.as_ref(), file.given.high.as_ref(), HIGH);
+    let low = pick(args.given.low.as_ref(), file.given.low.as_ref(), LOW);
     if low.value < high.value {
         return Ok((high.value, low.value));
     }
@@ -260,7 +248,7 @@ fn water_marks(args: &GuardArgs, file: &File) -> Result<(u8, u8), Error> {
 }
 
 fn cpus(args: &GuardArgs, file: &File, host: &Host) -> Result<Option<CpuSet>, Error> {
-    let list = pick(args.cpu.as_ref(), file.cpu.as_ref(), CpuSet::new());
+    let list = pick(args.given.cpu.as_ref(), file.given.cpu.as_ref(), CpuSet::new());
     if let Some(cpu) = list.value.iter().find(|cpu| !host.cpus.contains(*cpu)) {
         let why = format!("no such CPU is online; choose from {}", host.cpus);
         return Err(at_fault(file, &list, "cpu", &cpu.to_string(), &why));
@@ -269,10 +257,10 @@ fn cpus(args: &GuardArgs, file: &File, host: &Host) -> Result<Option<CpuSet>, Er
 }
 
 fn interfaces(args: &GuardArgs, file: &File, host: &Host, known: &[String]) -> anyhow::Result<Vec<String>> {
-    let given: Vec<(&str, Option<&Range<usize>>)> = if args.interfaces.is_empty() {
-        file.interfaces.iter().map(|at| (at.value.as_str(), Some(&at.span))).collect()
+    let given: Vec<(&str, Option<&Range<usize>>)> = if args.given.interfaces.is_empty() {
+        file.given.interfaces.iter().map(|at| (at.value.as_str(), Some(&at.span))).collect()
     } else {
-        args.interfaces.iter().map(|name| (name.as_str(), None)).collect()
+        args.given.interfaces.iter().map(|name| (name.as_str(), None)).collect()
     };
     if given.is_empty() {
         let example = host.choices.first().map_or("eth0", String::as_str);
@@ -303,7 +291,7 @@ fn interfaces(args: &GuardArgs, file: &File, host: &Host, known: &[String]) -> a
 }
 
 fn status(args: &GuardArgs, file: &File) -> Result<Option<StatusTo>, Error> {
-    let from = pick(args.status.as_ref(), file.status.as_ref(), String::new());
+    let from = pick(args.given.status.as_ref(), file.given.status.as_ref(), String::new());
     if !from.given {
         return Ok(None);
     }

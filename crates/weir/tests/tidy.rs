@@ -138,18 +138,6 @@ fn every_experiment_is_documented() {
 }
 
 #[test]
-fn every_configuration_key_is_documented() {
-    let text = read("docs/operations.md");
-    let source = read("crates/weir/src/config.rs");
-    let keys = source.split("pub const KEYS").nth(1).and_then(|rest| rest.split("];").next()).expect("KEYS");
-    let keys: Vec<&str> = keys.split('"').skip(1).step_by(2).collect();
-    assert!(keys.len() > 8, "{keys:?}");
-    for key in keys {
-        assert!(text.contains(&format!("{key} = ")), "docs/operations.md has no {key} in its example");
-    }
-}
-
-#[test]
 fn the_documented_configuration_is_accepted() {
     let text = read("docs/operations.md");
     let lines = text.lines().skip_while(|line| !line.starts_with("    interfaces = "));
@@ -426,7 +414,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("sim", &["policy", "results"]),
     ("testkit", &[]),
     ("weir", &["kern", "lab", "model", "nfqueue", "policy", "results", "see", "serve", "sim"]),
-    ("xtask", &["serve"]),
+    ("xtask", &["results", "serve"]),
 ];
 
 /// Libraries that reach the kernel, and the crates that may have them.
@@ -468,4 +456,56 @@ fn crates_depend_on_each_other_as_the_map_says() {
     // Decisions are pure: nothing at all is linked into them.
     assert_eq!(dependencies("policy", "dependencies"), BTreeSet::new(), "policy has no dependency");
     assert_eq!(dependencies("policy", "build-dependencies"), BTreeSet::from(["cc".to_owned()]));
+}
+
+/// What runs with capabilities has no library without a reason.
+#[test]
+fn every_library_of_kern_has_its_reason() {
+    let page = read("docs/dependencies.md");
+    let ours = ["policy".to_owned()];
+    for library in dependencies("kern", "dependencies").into_iter().filter(|name| !ours.contains(name)) {
+        assert!(page.contains(&format!("`{library}`")), "docs/dependencies.md has no reason for {library}");
+    }
+}
+
+/// kern is the only way to the kernel's settings: no other crate has the name of a file with one. What is printed for the
+/// user to type does not begin with it.
+#[test]
+fn only_kern_names_files_with_settings() {
+    let crates = root().join("crates");
+    let mut found = Vec::new();
+    for (path, text) in files().into_iter().filter(|(path, _)| has_extension(path, &["rs"])) {
+        let Ok(below) = path.strip_prefix(&crates) else { continue };
+        let source = below.iter().nth(1).is_some_and(|part| part == "src");
+        if !source || ["kern", "testkit", "xtask"].iter().any(|name| below.starts_with(name)) {
+            continue;
+        }
+        // A test module is the end of its file.
+        let text = text.split("#[cfg(test)]").next().unwrap_or_default();
+        for (number, line) in text.lines().enumerate() {
+            if ["\"/sys/", "\"/proc/sys/"].iter().any(|start| line.contains(start)) {
+                found.push(format!("crates/{}:{}", below.display(), number + 1));
+            }
+        }
+    }
+    assert!(found.is_empty(), "settings are for crates/kern: {}", found.join(", "));
+}
+
+/// A table that names its result has the result's figures.
+#[test]
+fn tables_of_measurements_are_made_of_results() {
+    let mut tables = 0;
+    for (name, text) in pages().into_iter().filter(|(name, _)| name.starts_with("measurements/")) {
+        let read = |result: &str| {
+            let file = root().join("docs/measurements").join(result);
+            results::Document::read(&file).map_err(|err| err.to_string())
+        };
+        let made = results::markdown::page(&text, read).unwrap_or_else(|why| panic!("docs/{name}: {why}"));
+        assert!(
+            made == text,
+            "docs/{name} has other figures than its results: run cargo run -p xtask -- pages"
+        );
+        tables += text.matches("<!-- table ").count();
+    }
+    assert!(tables > 10, "only {tables} tables are made of results");
 }

@@ -1,6 +1,6 @@
 //! Chores of developers. `xtask vm-test` boots Debian kernels in emulated machines and runs weir on real drivers
 //! there (docs/drivers.md); the same program is the first process of those machines. `xtask metrics` writes
-//! docs/metrics.md from the table of metrics.
+//! docs/metrics.md from the table of metrics, `xtask pages` the tables of docs/measurements from the results.
 
 mod guest;
 mod mutants;
@@ -21,8 +21,9 @@ fn main() -> ExitCode {
     let result = match args.first().map(String::as_str) {
         Some("vm-test") => vm::main(&args[1..]),
         Some("metrics") => metrics(),
+        Some("pages") => pages(),
         Some("mutants") => mutants::main(&args[1..]),
-        _ => Err(anyhow::anyhow!("none of vm-test (run it by `make vm-test`), metrics, mutants")),
+        _ => Err(anyhow::anyhow!("none of vm-test (run it by `make vm-test`), metrics, pages, mutants")),
     };
     result.unwrap_or_else(|e| {
         eprintln!("xtask: {e:#}");
@@ -34,5 +35,25 @@ fn main() -> ExitCode {
 fn metrics() -> anyhow::Result<ExitCode> {
     const PAGE: &str = "docs/metrics.md";
     std::fs::write(PAGE, serve::metrics::document()).with_context(|| PAGE.to_owned())?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Run it in the root of the tree.
+fn pages() -> anyhow::Result<ExitCode> {
+    const DIRECTORY: &str = "docs/measurements";
+    for entry in std::fs::read_dir(DIRECTORY).context(DIRECTORY)? {
+        let path = entry?.path();
+        let name = path.display().to_string();
+        let text = std::fs::read_to_string(&path).with_context(|| name.clone())?;
+        let read = |result: &str| {
+            let file = std::path::Path::new(DIRECTORY).join(result);
+            results::Document::read(&file).map_err(|err| err.to_string())
+        };
+        let made = results::markdown::page(&text, read).map_err(|why| anyhow::anyhow!("{name}: {why}"))?;
+        if made != text {
+            std::fs::write(&path, made).with_context(|| name.clone())?;
+            println!("{name}");
+        }
+    }
     Ok(ExitCode::SUCCESS)
 }

@@ -62,6 +62,44 @@ pub(super) struct State {
 const _: () = assert!(size_of::<Queue>() == 104);
 const _: () = assert!(size_of::<State>() == 184 + 104 * QUEUES + 4 * CORES);
 
-/// `struct weir_held`, as bytes in the order of the header.
+/// `struct weir_held`, which comes as bytes.
 #[cfg(not(no_bpf))]
-pub(super) const HELD: usize = 72;
+#[repr(C)]
+#[allow(dead_code, reason = "only its layout is used")]
+pub(super) struct RawHeld {
+    pub inode: u64,
+    pub cookie: u64,
+    pub pid: u32,
+    pub fd: u32,
+    pub netns: u32,
+    pub program: u32,
+    pub waiting: u32,
+    pub limit: u32,
+    pub core: u32,
+    pub sockets: u32,
+    pub port: u16,
+    pub family: u16,
+    pub state: u8,
+    pub v6only: u8,
+    pub reuseport: u8,
+    pad: u8,
+    pub address: [u8; 16],
+}
+#[cfg(not(no_bpf))]
+const _: () = assert!(size_of::<RawHeld>() == 72);
+
+/// What [`crate::abi_tests`] compares.
+#[cfg(all(test, not(no_bpf)))]
+pub fn layouts() -> Vec<crate::abi_tests::Layout> {
+    use crate::abi_tests::layout;
+    vec![
+        layout!(Queue, "weir_accept_queue", {
+            cookie, head, since, length, busy, place, placed, limit, worker, seen, born, away, rests, ran, waits_in, task
+        }),
+        layout!(State, "weir_accept", {
+            late = "rules.late", stalled = "rules.stalled", high = "rules.high", low = "rules.low", looks = "rules.looks",
+            rules_pad = "rules.pad", away = "rules.away", lease, count, sockets, chosen, cursor, ticks, group, asked,
+            looks_done = "looks", queues, own
+        }),
+    ]
+}

@@ -1,14 +1,17 @@
 //! All TCP sockets of all processes, in every network namespace, by one pass of the kernel's own list of descriptors.
 
-use super::abi::HELD;
+use super::abi::RawHeld;
 use super::{Held, address};
 use crate::guard::Error;
 use crate::guard::object::{Aligned, failed, open};
 use libbpf_rs::{Iter, Link, Object};
 use std::io::{self, Read};
+use std::mem::offset_of;
 
 static LISTENERS: &Aligned<{ include_bytes!(concat!(env!("OUT_DIR"), "/listeners.bpf.o")).len() }> =
     &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/listeners.bpf.o")));
+/// Bytes of a record.
+const HELD: usize = size_of::<RawHeld>();
 /// Most sockets of one pass; further ones are counted.
 const MAX: usize = 200_000;
 
@@ -65,19 +68,20 @@ impl Finder {
 fn read(record: &[u8; HELD]) -> Option<Held> {
     let word = |at: usize| Some(u32::from_ne_bytes(record.get(at..at + 4)?.try_into().ok()?));
     let half = |at: usize| Some(u16::from_ne_bytes(record.get(at..at + 2)?.try_into().ok()?));
-    let bytes: &[u8; 16] = record.get(56..72)?.try_into().ok()?;
+    let address_at = offset_of!(RawHeld, address);
+    let bytes: &[u8; 16] = record.get(address_at..address_at + 16)?.try_into().ok()?;
     Some(Held {
         inode: u64::from_ne_bytes(record.get(..8)?.try_into().ok()?),
-        pid: word(16)?,
-        fd: word(20)?,
-        netns: word(24)?,
-        program: word(28)?,
-        waiting: word(32)?,
-        limit: word(36)?,
-        core: word(40)?,
-        sockets: word(44)?,
-        local: address(half(50)?, bytes, half(48)?),
-        listens: *record.get(52)? == 10,
-        reuseport: *record.get(54)? != 0,
+        pid: word(offset_of!(RawHeld, pid))?,
+        fd: word(offset_of!(RawHeld, fd))?,
+        netns: word(offset_of!(RawHeld, netns))?,
+        program: word(offset_of!(RawHeld, program))?,
+        waiting: word(offset_of!(RawHeld, waiting))?,
+        limit: word(offset_of!(RawHeld, limit))?,
+        core: word(offset_of!(RawHeld, core))?,
+        sockets: word(offset_of!(RawHeld, sockets))?,
+        local: address(half(offset_of!(RawHeld, family))?, bytes, half(offset_of!(RawHeld, port))?),
+        listens: *record.get(offset_of!(RawHeld, state))? == 10,
+        reuseport: *record.get(offset_of!(RawHeld, reuseport))? != 0,
     })
 }

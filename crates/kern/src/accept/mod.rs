@@ -8,6 +8,8 @@
 //! choice is the kernel's own.
 
 mod abi;
+#[cfg(all(test, not(no_bpf)))]
+pub(crate) use abi::layouts;
 #[cfg(not(no_bpf))]
 mod choice;
 #[cfg(not(no_bpf))]

@@ -51,5 +51,6 @@ struct weir_held {
 	__u8 pad;
 	__u8 address[16];
 };
+_Static_assert(sizeof(struct weir_held) == 72, "no holes");
 
 #endif

@@ -54,6 +54,13 @@ macro_rules! shared {
         #[repr(C, align(64))]
         pub struct $name { $($(#[$fdoc])* pub $field: $ty,)* }
         const _: () = assert!(size_of::<$name>() % 64 == 0);
+        #[cfg(all(test, not(no_bpf)))]
+        impl $name {
+            fn layout() -> crate::abi_tests::Layout {
+                let name = crate::abi_tests::name_in_c(stringify!($name));
+                crate::abi_tests::layout!($name, name, { $($field),* })
+            }
+        }
     };
 }
 
@@ -466,4 +473,23 @@ impl Event {
             _ => None,
         }
     }
+}
+
+/// What [`crate::abi_tests`] compares.
+#[cfg(all(test, not(no_bpf)))]
+pub fn layouts() -> Vec<crate::abi_tests::Layout> {
+    vec![
+        SourceCtl::layout(),
+        Steer::layout(),
+        SourceStat::layout(),
+        RxStat::layout(),
+        ConsumerCtl::layout(),
+        ConsumerStat::layout(),
+        PollerCtl::layout(),
+        CpuStat::layout(),
+        OverflowStat::layout(),
+        GuardCtl::layout(),
+        PortsUsed::layout(),
+        GateStat::layout(),
+    ]
 }

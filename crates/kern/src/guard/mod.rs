@@ -4,6 +4,8 @@
 //! XDP program of one interface, which [`Rx`] attaches. All links die with the process.
 
 mod abi;
+#[cfg(all(test, not(no_bpf)))]
+pub(crate) use abi::layouts;
 #[cfg(not(no_bpf))]
 mod evidence;
 mod handle;

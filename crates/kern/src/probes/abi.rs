@@ -99,6 +99,20 @@ const _: () = {
     assert!(size_of::<SocketStat>() == 8);
 };
 
+/// What [`crate::abi_tests`] compares.
+#[cfg(all(test, not(no_bpf)))]
+pub fn layouts() -> Vec<crate::abi_tests::Layout> {
+    use crate::abi_tests::layout;
+    vec![
+        layout!(Looks, "weir_looks", { left, gap, looked_ns }),
+        layout!(CpuStat, "weir_probe_cpu", {
+            stack, backlog, pointer, skb, entry_ns, weight, waking, raised_ns, raises, pending, lost, samples, wait, drops,
+            unplaced
+        }),
+        layout!(SocketStat, "weir_probe_socket", { inode, reads }),
+    ]
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -6,6 +6,8 @@
 
 #[cfg_attr(no_bpf, allow(dead_code, reason = "nothing is counted in this build"))]
 mod abi;
+#[cfg(all(test, not(no_bpf)))]
+pub(crate) use abi::layouts;
 #[cfg(not(no_bpf))]
 mod load;
 

@@ -186,6 +186,14 @@ pub fn set_interface(name: &str, attribute: &str, value: &str) -> Result<()> {
     write(&format!("/sys/class/net/{name}/{attribute}"), value)
 }
 
+/// A sysctl; the name uses slashes, for instance `net/core/rmem_default`.
+///
+/// # Errors
+/// If the kernel has no such sysctl.
+pub fn sysctl(name: &str) -> Result<String> {
+    Ok(read(&format!("/proc/sys/{name}"))?.trim().to_string())
+}
+
 /// Sets a sysctl; the name uses slashes, for instance `net/ipv4/conf/all/rp_filter`.
 ///
 /// # Errors

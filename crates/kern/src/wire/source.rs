@@ -399,6 +399,24 @@ const _: () = assert!(size_of::<RawConfig>() == 48 + PHASES * 16 + SCHEDULE + TA
 const _: () = assert!(size_of::<RawState>() == 72 + TARGETS * 8 + PHASES * 8 + TARGETS * 4);
 const _: () = assert!(offset_of!(RawConfig, phase) == 48);
 
+/// What [`crate::abi_tests`] compares.
+#[cfg(all(test, not(no_bpf)))]
+pub(crate) fn layouts() -> Vec<crate::abi_tests::Layout> {
+    use crate::abi_tests::layout;
+    vec![
+        layout!(RawPhase, "phase", { end_ns, step }),
+        layout!(RawTarget, "target", { frame, words, kind, flows, port }),
+        layout!(RawConfig, "config", {
+            burst, phases, schedule_len, hop, hop_cpu, rare_every, late_max_ns, wait_max_ns, rare_from, rare_count, phase,
+            schedule, target
+        }),
+        layout!(RawState, "state", {
+            start_ns, now_ns, end_ns, due, late_ns, refused, phase, in_burst, slot, done, since_rare, rare, sent, sent_phase,
+            flow
+        }),
+    ]
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

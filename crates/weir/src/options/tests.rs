@@ -1,6 +1,8 @@
+use super::rows::{KEYS, ROWS};
 use super::*;
 use crate::cli::Cli;
-use clap::Parser;
+use clap::{CommandFactory, Parser};
+use std::path::Path;
 
 fn host_with(names: &[&str]) -> Host {
     let names: Vec<String> = names.iter().map(ToString::to_string).collect();
@@ -56,17 +58,89 @@ fn defaults() {
     assert!(!opts.dry_run && !opts.quiet && opts.ablate.is_empty() && opts.sched == Sched::Auto);
 }
 
+/// The text of a file of the tree that is made, or of which a part is made: with WEIR_WRITE=1 it is written.
+fn is_made(path: &str, make: impl Fn(&str) -> String) {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(path);
+    let text = std::fs::read_to_string(&file).unwrap();
+    let made = make(&text);
+    if std::env::var_os("WEIR_WRITE").is_some() {
+        std::fs::write(&file, &made).unwrap();
+    } else {
+        assert!(text == made, "{path}: run WEIR_WRITE=1 cargo test -p weir options, it would be\n{made}");
+    }
+}
+
+fn need_restart() -> Vec<&'static str> {
+    ROWS.iter().filter(|row| row.restart).map(|row| row.name).collect()
+}
+
+#[test]
+fn the_installed_file_is_made_of_the_rows() {
+    is_made("packaging/weir.toml", |_| {
+        let mut made = format!(
+            "# weir guard: options of the services weir-guard@IF. `man weir-guard` explains each.\n\
+             #\n\
+             # Take the # away to change a line. The command line wins. After a change:\n\
+             #   systemctl reload weir-guard@eth0\n\
+             # A file with an error changes nothing; the journal says which line it is. What a reload cannot\n\
+             # change ({}) is named there too and needs a restart.\n",
+            need_restart().join(", ")
+        );
+        for row in ROWS {
+            let comment = crate::out::wrap(row.text, 2);
+            made.push('\n');
+            comment.lines().for_each(|line| made += &format!("# {}\n", line.trim()));
+            made += &format!("#{} = {}\n", row.name, row.toml);
+        }
+        made
+    });
+}
+
+/// The help's lines are the table's.
+#[test]
+fn the_page_of_the_guard_has_the_options_of_the_help() {
+    is_made("docs/guard.md", |page| {
+        let (before, rest) =
+            page.split_once("| option | default | what it sets |\n| --- | --- | --- |\n").unwrap();
+        let (_, after) = rest.split_once("| `--color").unwrap();
+        let guard = Cli::command().find_subcommand("guard").unwrap().clone();
+        let shown = |arg: &&clap::Arg| !arg.is_hide_set() || ROWS.iter().any(|row| row.name == arg.get_id());
+        let mut table = String::from("| option | default | what it sets |\n| --- | --- | --- |\n");
+        for arg in
+            guard.get_arguments().filter(shown).filter(|arg| !arg.is_positional() && !arg.is_global_set())
+        {
+            let help = arg.get_help().unwrap().to_string();
+            let (text, default) = help.rsplit_once(" [").unwrap_or((&help, ""));
+            let names =
+                if arg.get_action().takes_values() { arg.get_value_names().unwrap_or_default() } else { &[] };
+            let value: String = names.iter().map(|name| format!(" {name}")).collect();
+            let short = arg.get_short().map(|c| format!(", `-{c}`")).unwrap_or_default();
+            let default = default.trim_end_matches(']');
+            table += &format!("| `--{}{value}`{short} | {default} | {text} |\n", arg.get_long().unwrap());
+        }
+        format!("{before}{table}| `--color{after}")
+    });
+}
+
+#[test]
+fn the_page_about_the_file_has_every_key_and_what_needs_a_restart() {
+    let page = include_str!("../../../../docs/operations.md");
+    for key in KEYS {
+        assert!(page.contains(&format!("    {key} = ")), "docs/operations.md has no {key} in its example");
+    }
+    let words: Vec<&str> = page.split_whitespace().collect();
+    let names: Vec<String> = need_restart().iter().map(|name| format!("`{name}`")).collect();
+    let (last, others) = names.split_last().unwrap();
+    let sentence = format!("{} and {last} need a restart.", others.join(", "));
+    assert!(words.join(" ").contains(&sentence), "docs/operations.md does not say: {sentence}");
+}
+
 /// The file that is installed: as it is, and with every option in force.
 #[test]
 fn the_installed_file_shows_every_default() {
     let text = include_str!("../../../../packaging/weir.toml");
     let options = |line: &&str| line.starts_with('#') && !line.starts_with("# ") && line.len() > 1;
     let shown: Vec<&str> = text.lines().filter(options).map(|line| &line[1..]).collect();
-    // Rules for classes are refused by this version.
-    for key in crate::config::KEYS.into_iter().filter(|key| *key != "protect") {
-        let lines = shown.iter().filter(|line| line.starts_with(&format!("{key} = "))).count();
-        assert_eq!(lines, 1, "{key} in packaging/weir.toml");
-    }
     let dir = tempfile::tempdir().unwrap();
     let default = merged("eth0").unwrap();
     let installed = merged(&format!("eth0 {}", config(&dir, text))).unwrap();

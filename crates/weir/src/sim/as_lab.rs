@@ -3,111 +3,11 @@
 use super::{perform, scenario};
 use crate::cli::{LabRunArgs, SimRunArgs};
 use crate::error::usage;
+use lab::{Experiment, Simulated};
 use sim::Scenario;
 use sim::scenario::Sweep;
 use std::process::ExitCode;
 
-/// What the simulator has for an experiment of the lab.
-enum Answer {
-    /// It runs this scenario.
-    Runs(Simulated),
-    /// It does not, and why; the scenario that is nearest, with the settings that make it so.
-    Nearest(&'static str, &'static str),
-}
-
-struct Simulated {
-    scenario: &'static str,
-    /// Numbers of hogs, if the user gives none: as the lab has them, and in a quick run.
-    hogs: [&'static [u32]; 2],
-    /// Arms of a quick run.
-    quick: &'static [&'static str],
-}
-
-/// Every experiment of the lab.
-const LAB: [(&str, Answer); 26] = [
-    (
-        "livelock-udp",
-        Answer::Runs(Simulated {
-            scenario: "livelock-udp",
-            hogs: [&[0], &[0, 1]],
-            quick: &["stock-timer", "weir"],
-        }),
-    ),
-    (
-        "livelock-router",
-        Answer::Runs(Simulated {
-            scenario: "modern-router",
-            hogs: [&[0, 1], &[0, 1]],
-            quick: &["stock-timer", "weir"],
-        }),
-    ),
-    ("screen", Answer::Nearest("a host of today with a packet filter", "screen")),
-    (
-        "quota",
-        Answer::Runs(Simulated {
-            scenario: "modern-quota",
-            hogs: [&[0], &[0]],
-            quick: &["quota-4", "quota-10", "weir", "quota-100", "no-quota"],
-        }),
-    ),
-    (
-        "cycle-limit",
-        Answer::Runs(Simulated {
-            scenario: "modern-cycle-limit",
-            hogs: [&[1], &[1]],
-            quick: &["stock-timer", "budget-25", "budget-50", "budget-75", "budget-100"],
-        }),
-    ),
-    ("tx-starvation", Answer::Nearest("an output that fills, on a host of today,", "tx-starvation")),
-    ("below-saturation", Answer::Nearest("a comparison in pairs", "livelock-udp")),
-    ("onset", Answer::Nearest("a flood by the millisecond", "livelock-udp --set on=50ms --set off=50ms")),
-    ("fairness", Answer::Nearest("a host of today with several inputs", "fairness")),
-    ("no-harm", Answer::Nearest("TCP on a host of today", "modern-burst")),
-    ("control-traffic", Answer::Nearest("classes of traffic", "hung-consumer")),
-    (
-        "innocents",
-        Answer::Runs(Simulated {
-            scenario: "innocents",
-            hogs: [&[0], &[0]],
-            quick: &["stock-timer", "stock-irq", "weir"],
-        }),
-    ),
-    ("syn-flood", Answer::Nearest("a flood over TCP", "hung-consumer")),
-    ("fair-sources", Answer::Nearest("several senders to one socket", "fairness")),
-    (
-        "many-consumers",
-        Answer::Runs(Simulated {
-            scenario: "many-consumers",
-            hogs: [&[0], &[0]],
-            quick: &["stock-timer", "weir"],
-        }),
-    ),
-    ("small-buffers", Answer::Nearest("a receive buffer on a host of today", "socket-buffer")),
-    ("capture", Answer::Nearest("a capture", "hung-consumer")),
-    ("containers", Answer::Nearest("a container", "hung-consumer")),
-    ("real-programs", Answer::Nearest("a program of a distribution", "livelock-udp")),
-    ("accept", Answer::Nearest("a live server's listeners", "accept")),
-    ("accept-skew", Answer::Nearest("a live server's listeners", "accept-skew")),
-    ("mlfrr", Answer::Nearest("a host that is drawn", "livelock-udp")),
-    ("shed-cost", Answer::Nearest("the cost of a shed packet, which is a setting here,", "livelock-udp")),
-    (
-        "burst-latency",
-        Answer::Runs(Simulated {
-            scenario: "modern-burst",
-            hogs: [&[0], &[0]],
-            quick: &["stock-timer", "threaded", "weir", "weir-polled-2", "weir-polled-32"],
-        }),
-    ),
-    (
-        "clocked",
-        Answer::Runs(Simulated {
-            scenario: "modern-clocked",
-            hogs: [&[0], &[0]],
-            quick: &["clocked-50us", "clocked-1000us", "clocked-10000us", "weir"],
-        }),
-    ),
-    ("cpu-net", Answer::Nearest("net CPUs of a host of today", "cpu-net")),
-];
 /// Rates of a quick run, in percent of 1 x, and the wire's maximum.
 const QUICK_PERCENT: [u64; 5] = [50, 100, 200, 400, 1000];
 const QUICK_MOST: u64 = 12_000_000;
@@ -141,29 +41,28 @@ fn shorten(scenario: &mut Scenario) {
 /// # Errors
 /// As [`super::run`]; 2 for an experiment that is not simulated, with the scenario that is nearest, and for an option that
 /// would be ignored.
-pub fn as_lab(args: &LabRunArgs) -> anyhow::Result<ExitCode> {
-    let name = &args.name;
-    let simulated = match LAB.iter().find(|(lab, _)| lab == name) {
-        Some((_, Answer::Runs(simulated))) => simulated,
-        Some((_, Answer::Nearest(what, nearest))) => {
+pub fn as_lab(experiment: &Experiment, args: &LabRunArgs) -> anyhow::Result<ExitCode> {
+    let name = experiment.name;
+    let (simulated, hogs, quick) = match experiment.simulated_by {
+        Simulated::By { scenario, hogs, quick } => (scenario, hogs, quick),
+        Simulated::No { lacks, nearest } => {
             let text = format!(
-                "lab run {name} --backend sim: {what} is not simulated; nearest is weir sim run {nearest}"
+                "lab run {name} --backend sim: {lacks} is not simulated; nearest is weir sim run {nearest}"
             );
             return Err(usage(text));
         }
-        None => return Err(usage(format!("lab run {name} --backend sim: not simulated"))),
     };
-    crate::lab::options(args)?;
-    let mut scenario = scenario(simulated.scenario, &[])?;
+    crate::lab::options(experiment, args)?;
+    let mut scenario = scenario(simulated, &[])?;
     let mut arms = args.arms.clone();
     if args.quick {
         shorten(&mut scenario);
-        arms = arms.or_else(|| Some(simulated.quick.iter().map(|arm| (*arm).to_owned()).collect()));
+        arms = arms.or_else(|| Some(quick.iter().map(|arm| (*arm).to_owned()).collect()));
     }
-    let usual = simulated.hogs[usize::from(args.quick)];
+    let usual = hogs[usize::from(args.quick)];
     scenario.hogs = args.hogs.clone().unwrap_or_else(|| usual.to_vec());
     let args = SimRunArgs {
-        name: name.clone(),
+        name: name.to_owned(),
         arms,
         kind: None,
         set: Vec::new(),
@@ -182,18 +81,16 @@ mod tests {
 
     #[test]
     fn every_experiment_of_the_lab_is_simulated_or_has_a_nearest_scenario() {
-        let ours: Vec<&str> = LAB.iter().map(|(name, _)| *name).collect();
-        let labs: Vec<&str> = lab::experiments().iter().map(|e| e.name).collect();
-        assert_eq!(ours, labs);
-        for (name, answer) in &LAB {
-            match answer {
-                Answer::Runs(simulated) => {
-                    let scenario = scenario(simulated.scenario, &[]).expect("a scenario");
-                    assert_eq!(&scenario.experiment, name);
+        for experiment in lab::experiments() {
+            let name = experiment.name;
+            match experiment.simulated_by {
+                Simulated::By { scenario: simulated, quick, .. } => {
+                    let scenario = scenario(simulated, &[]).expect("a scenario");
+                    assert_eq!(scenario.experiment, name);
                     let known = |arm: &&str| scenario.arms.iter().any(|other| other.name == **arm);
-                    assert!(simulated.quick.iter().all(known), "{name}");
+                    assert!(quick.iter().all(known), "{name}");
                 }
-                Answer::Nearest(_, nearest) => {
+                Simulated::No { nearest, .. } => {
                     let (name, sets) = nearest.split_once(' ').unwrap_or((nearest, ""));
                     let sets = sets.split("--set ").filter_map(|set| set.trim().split_once('='));
                     let sets: Vec<(String, String)> = sets.map(|(k, v)| (k.into(), v.into())).collect();

@@ -99,8 +99,7 @@ impl Control {
         };
         let restart = self.opts.need_restart(&new);
         let old = std::mem::replace(&mut self.opts, new);
-        (self.opts.interfaces, self.opts.cpu, self.opts.mode, self.opts.status) =
-            (old.interfaces, old.cpu, old.mode, old.status);
+        self.opts.keep_until_restart(old);
         self.consumers.set_low(&self.gauges, u32::from(self.opts.low) * 10);
         if let Err(e) = self.gauges.set_rules(&self.opts.classes) {
             self.log.line("warning", "config", &format!("the old classes stay in force: {e}"));

@@ -5,10 +5,31 @@ use results::{Document, Role, Verdict};
 
 use crate::Result;
 use crate::arm::Arm;
+use crate::experiment::{Experiment, Simulated, names};
 use crate::grid::{self, Figure, Grid, Sample};
 use crate::options::Options;
 use crate::plan::{self, Progress, Runner};
+use crate::takes::Choice;
 use crate::trial::Offer;
+
+/// The experiment `small-buffers`.
+pub(crate) const EXPERIMENT: Experiment = Experiment {
+    name: "small-buffers",
+    about: "receive buffers of 16 KiB to 4 MiB: what is lost in the socket after work was spent on it",
+    takes: "about 6 minutes, --quick 1",
+    choices: &[
+        Choice::Duration,
+        Choice::Repeat,
+        Choice::Arms,
+        Choice::Work,
+        Choice::Guard,
+        Choice::Rates,
+        Choice::Seed,
+    ],
+    arms: |options| names(arms(options.reserve)),
+    run,
+    simulated_by: Simulated::No { lacks: "a receive buffer on a host of today", nearest: "socket-buffer" },
+};
 
 const ARMS: [&str; 4] = ["stock-irq", "stock-timer", "threaded", "weir"];
 const QUICK: [&str; 2] = ["stock-timer", "weir"];
@@ -37,7 +58,7 @@ pub fn run(options: &Options, progress: &mut dyn FnMut(Progress)) -> Result<Docu
     let rates = grid::rates(options, &RATES, &RATES_QUICK);
     let buffers: &[f64] = if options.quick { &BUFFERS_QUICK } else { &BUFFERS };
     let mut grid = Grid {
-        name: "small-buffers",
+        name: EXPERIMENT.name,
         figures: &FIGURES,
         x: "receive buffer, KiB",
         kinds: rates.iter().map(|rate| format!("{} M/s", rate / 1e6)).collect(),

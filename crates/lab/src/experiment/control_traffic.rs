@@ -7,15 +7,39 @@ use kern::wire::source::{Class, Load, Payload, Phase, Rare, Target};
 use results::{Document, Id, Line, Mark, Panel, Relation, Role, Scale, Verdict, stats};
 
 use crate::arm::{self, Arm, Host};
+use crate::experiment::{Experiment, Simulated};
 use crate::frame;
 use crate::livelock;
 use crate::options::Options;
 use crate::plan::{self, Progress, Runner, result_of};
 use crate::probe::{self, Answers, Probe, Seen};
 use crate::rig::Rig;
-use crate::shed;
+use crate::shed_cost;
+use crate::takes::Choice;
 use crate::trial::{Bench, Scene, burst};
 use crate::{Error, Result};
+
+/// The experiment `control-traffic`.
+pub(crate) const EXPERIMENT: Experiment = Experiment {
+    name: "control-traffic",
+    about: "request/response, ARP and a session with keepalives beside a flood: loss, latency, goodput of the rest",
+    takes: "about 4 minutes, --quick 1",
+    choices: &[
+        Choice::Duration,
+        Choice::Repeat,
+        Choice::Arms,
+        Choice::Consumer,
+        Choice::Rcvbuf,
+        Choice::Work,
+        Choice::Multiples,
+        Choice::Guard,
+        Choice::BasePps,
+        Choice::Seed,
+    ],
+    arms: |_| ARMS.map(String::from).to_vec(),
+    run,
+    simulated_by: Simulated::No { lacks: "classes of traffic", nearest: "hung-consumer" },
+};
 
 const QUICK: [&str; 3] = ["stock-timer", "weir", NO_CLASSES];
 const NO_CLASSES: &str = "weir-no-classes";
@@ -114,10 +138,10 @@ pub fn run(options: &Options, progress: &mut dyn FnMut(Progress)) -> Result<Docu
     runner.total = (u64::from(repeat) * rates.len() as u64 + 1) * arms.len() as u64 + 1;
     let stock: Vec<Arm> = arms.iter().filter(|a| a.role == Role::Stock).cloned().collect();
     let (base_pps, base_arm, _) = livelock::base(&mut runner, &stock)?;
-    let cost_ns = match (shed::weir(options), runner.bench.weir.is_some()) {
+    let cost_ns = match (shed_cost::weir(options), runner.bench.weir.is_some()) {
         (Some(arm), true) => {
             runner.say("the cost of a shed packet");
-            Some(shed::one(&runner.bench, &arm, Some(4e6), options.window())?.ns)
+            Some(shed_cost::one(&runner.bench, &arm, Some(4e6), options.window())?.ns)
         }
         _ => None,
     };
@@ -146,7 +170,7 @@ pub fn run(options: &Options, progress: &mut dyn FnMut(Progress)) -> Result<Docu
         runner.step();
     }
 
-    let mut document = runner.document("control-traffic")?;
+    let mut document = runner.document(EXPERIMENT.name)?;
     document.base = Some(results::Base { arm: base_arm, mlfrr_pps: base_pps });
     document.arms = arms.iter().map(|arm| result_of(arm, options.reserve)).collect();
     let look = look(options);

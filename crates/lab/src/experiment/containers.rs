@@ -10,13 +10,34 @@ use results::{Document, Verdict, stats};
 
 use crate::arm::Arm;
 use crate::consumer::Report;
+use crate::experiment::{Experiment, Simulated, names};
 use crate::grid::{self, Figure, Grid, Sample};
 use crate::options::Options;
 use crate::plan::{Progress, Runner};
 use crate::program::Program;
 use crate::rig::Rig;
+use crate::takes::Choice;
 use crate::trial::{self, Bench, Scene, Shares, burst};
 use crate::{Error, Result, flood, frame, innocents, sinks};
+
+/// The experiment `containers`.
+pub(crate) const EXPERIMENT: Experiment = Experiment {
+    name: "containers",
+    about: "a program beside one that is flooded, on the host and behind a bridge and a translation",
+    takes: "about 6 minutes, --quick 1",
+    choices: &[
+        Choice::Duration,
+        Choice::Repeat,
+        Choice::Arms,
+        Choice::Guard,
+        Choice::Kinds,
+        Choice::Rates,
+        Choice::Seed,
+    ],
+    arms: |options| names(arms(options.reserve)),
+    run,
+    simulated_by: Simulated::No { lacks: "a container", nearest: "hung-consumer" },
+};
 
 const ARMS: [&str; 5] = ["stock-irq", "stock-rps", "stock-timer", "threaded", "weir"];
 const QUICK: [&str; 2] = ["stock-timer", "weir"];
@@ -51,7 +72,7 @@ pub fn run(options: &Options, progress: &mut dyn FnMut(Progress)) -> Result<Docu
     let mut runner = Runner::new(options, progress)?;
     let rates = grid::rates(options, &RATES, &RATES_QUICK);
     let xs = rates.iter().map(|rate| rate / 1000.0).collect();
-    let name = "containers";
+    let name = EXPERIMENT.name;
     let mut grid = Grid { name, figures: &FIGURES, x: "flood, k/s", kinds, xs, arms, taken: Vec::new() };
     let names = grid.kinds.clone();
     grid.measure(&mut runner, |bench, arm, k, kpps| one(bench, arm, &names[k], kpps * 1000.0, options))?;

@@ -10,13 +10,29 @@ use results::{Document, Id, Onset, Series};
 
 use crate::arm::Arm;
 use crate::consumer::{self, Kind};
+use crate::experiment::{Experiment, Simulated};
 use crate::guard::Guard;
 use crate::ledger::Ledger;
 use crate::livelock;
 use crate::options::Options;
 use crate::plan::{self, Progress, Runner, result_of};
+use crate::takes::Choice;
 use crate::trial::{Bench, Scene, burst};
 use crate::{Error, Result};
+
+/// The experiment `onset`.
+pub(crate) const EXPERIMENT: Experiment = Experiment {
+    name: "onset",
+    about: "a flood begins and ends: takeover, release and goodput per millisecond",
+    takes: "about 3 minutes, --quick 1",
+    choices: &[Choice::Onsets, Choice::Rcvbuf, Choice::Work, Choice::Guard, Choice::BasePps],
+    arms: |_| Vec::new(),
+    run,
+    simulated_by: Simulated::No {
+        lacks: "a flood by the millisecond",
+        nearest: "livelock-udp --set on=50ms --set off=50ms",
+    },
+};
 
 const ARMS: [&str; 2] = ["stock-timer", "weir"];
 /// Before, during and after the flood, in multiples of the base rate.
@@ -77,7 +93,7 @@ pub fn run(options: &Options, progress: &mut dyn FnMut(Progress)) -> Result<Docu
         Err(Error::Interrupted) if onsets.iter().all(|o| !o.recovery_ms.is_empty()) => true,
         Err(e) => return Err(e),
     };
-    let mut document = runner.document("onset")?;
+    let mut document = runner.document(EXPERIMENT.name)?;
     document.base = Some(results::Base { arm: base_arm, mlfrr_pps: base_pps });
     for arm in &arms {
         let mut result = result_of(arm, options.reserve);

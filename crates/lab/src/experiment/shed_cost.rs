@@ -8,12 +8,28 @@ use results::{Document, Id, Mark, Panel, Role, Scale, Verdict, stats};
 
 use crate::arm::{self, Arm, Host};
 use crate::consumer::{Kind, Report};
+use crate::experiment::{Experiment, Simulated};
 use crate::options::Options;
 use crate::plan::{self, Progress, Runner, result_of};
 use crate::probe::Probe;
 use crate::rig::Wiring;
+use crate::takes::Choice;
 use crate::trial::{Bench, Scene, Shares, burst};
 use crate::{Error, Result};
+
+/// The experiment `shed-cost`.
+pub(crate) const EXPERIMENT: Experiment = Experiment {
+    name: "shed-cost",
+    about: "CPU time of a packet that is shed, against a bare XDP_DROP",
+    takes: "about 1 minute",
+    choices: &[Choice::Duration, Choice::Repeat, Choice::Guard, Choice::Seed],
+    arms: |_| Vec::new(),
+    run,
+    simulated_by: Simulated::No {
+        lacks: "the cost of a shed packet, which is a setting here,",
+        nearest: "livelock-udp",
+    },
+};
 
 /// Cost of a shed packet / cost of a bare drop.
 const RATIO_MAX: f64 = 3.0;
@@ -96,7 +112,7 @@ pub fn run(options: &Options, progress: &mut dyn FnMut(Progress)) -> Result<Docu
             }
         }
     }
-    let mut document = runner.document("shed-cost")?;
+    let mut document = runner.document(EXPERIMENT.name)?;
     document.arms = arms.iter().map(|arm| result_of(arm, options.reserve)).collect();
     let names: Vec<String> =
         RATES.iter().map(|r| r.map_or("max".into(), |r| format!("{:.0} k/s", r / 1000.0))).collect();

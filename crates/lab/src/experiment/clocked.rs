@@ -7,12 +7,37 @@ use std::time::Duration;
 use results::{Document, Id, Mark, Mode, Panel, Point, Role, Scale, Trial};
 
 use crate::arm::{self, Arm, Host};
+use crate::experiment::{Experiment, Simulated};
 use crate::livelock;
 use crate::options::Options;
 use crate::plan::{Progress, Runner, result_of};
 use crate::rig::Wiring;
+use crate::takes::Choice;
 use crate::trial::Offer;
 use crate::{Error, Result};
+
+/// The experiment `clocked`.
+pub(crate) const EXPERIMENT: Experiment = Experiment {
+    name: "clocked",
+    about: "polling every T, 50 us to 10 ms, without interrupts: latency, CPU time and goodput",
+    takes: "about 2 minutes, --quick under 1",
+    choices: &[
+        Choice::Duration,
+        Choice::Repeat,
+        Choice::Consumer,
+        Choice::Rcvbuf,
+        Choice::Work,
+        Choice::BasePps,
+        Choice::Seed,
+    ],
+    arms: |_| Vec::new(),
+    run,
+    simulated_by: Simulated::By {
+        scenario: "modern-clocked",
+        hogs: [&[0], &[0]],
+        quick: &["clocked-50us", "clocked-1000us", "clocked-10000us", "weir"],
+    },
+};
 
 /// Periods in us.
 const PERIODS: [u32; 7] = [50, 100, 200, 500, 1000, 5000, 10_000];
@@ -73,7 +98,7 @@ pub fn run(options: &Options, progress: &mut dyn FnMut(Progress)) -> Result<Docu
             }
         }
     }
-    let mut document = runner.document("clocked")?;
+    let mut document = runner.document(EXPERIMENT.name)?;
     document.base = Some(results::Base { arm: base_arm, mlfrr_pps: base_pps });
     for (a, (_, arm)) in arms.iter().enumerate() {
         let mut result = result_of(arm, options.reserve);

@@ -3,12 +3,25 @@
 use results::{Document, Id, Mark, Panel, Role, Scale, Verdict, stats};
 
 use crate::arm::{self, Arm, Host};
+use crate::experiment::{Experiment, Simulated};
 use crate::flood::{Flood, SENDERS};
 use crate::innocents::{self, Trial, at_least, values};
 use crate::livelock;
 use crate::options::Options;
 use crate::plan::{Progress, Runner, result_of};
+use crate::takes::Choice;
 use crate::{Error, Result};
+
+/// The experiment `fair-sources`.
+pub(crate) const EXPERIMENT: Experiment = Experiment {
+    name: "fair-sources",
+    about: "a server that 20 quiet senders ask while one loud sender floods its very port: what it answers",
+    takes: "about 3 minutes, --quick 1",
+    choices: &[Choice::Duration, Choice::Repeat, Choice::Arms, Choice::Guard, Choice::Rates, Choice::Seed],
+    arms: |_| ARMS.map(String::from).to_vec(),
+    run,
+    simulated_by: Simulated::No { lacks: "several senders to one socket", nearest: "fairness" },
+};
 
 /// All its arms, by name: the whole cost of each falls on the host CPU.
 pub(crate) const ARMS: [&str; 3] = ["stock-irq", "stock-timer", "weir"];
@@ -61,7 +74,7 @@ pub fn run(options: &Options, progress: &mut dyn FnMut(Progress)) -> Result<Docu
             }
         }
     }
-    let mut document = runner.document("fair-sources")?;
+    let mut document = runner.document(EXPERIMENT.name)?;
     document.arms = arms.iter().map(|arm| result_of(arm, options.reserve)).collect();
     document.parameters.insert("senders".into(), SENDERS.into());
     document.parameters.insert("rates_pps".into(), rates.clone().into());

@@ -11,13 +11,26 @@ use serde_json::Value;
 
 use crate::arm::{self, Arm, Host};
 use crate::consumer::{Report, pinned};
+use crate::experiment::{Experiment, Simulated};
 use crate::guard::Guard;
 use crate::options::Options;
 use crate::plan::{self, Progress, Runner, result_of};
 use crate::program::{Program, locate};
 use crate::rig::Rig;
+use crate::takes::Choice;
 use crate::trial::{Bench, Scene, Shares, burst};
 use crate::{Error, Result, frame, livelock};
+
+/// The experiment `syn-flood`.
+pub(crate) const EXPERIMENT: Experiment = Experiment {
+    name: "syn-flood",
+    about: "new connections to a listener that is flooded with SYNs or ACKs, and to another one: how many are served",
+    takes: "about 5 minutes, --quick 1",
+    choices: &[Choice::Duration, Choice::Repeat, Choice::Arms, Choice::Guard, Choice::Rates, Choice::Seed],
+    arms: |_| ARMS.map(String::from).to_vec(),
+    run,
+    simulated_by: Simulated::No { lacks: "a flood over TCP", nearest: "hung-consumer" },
+};
 
 /// All its arms, by name. The client's own packets come by the device, so a hop of the flood alone would part them from it.
 pub(crate) const ARMS: [&str; 3] = ["stock-timer", "threaded", "weir"];
@@ -142,7 +155,7 @@ pub fn run(options: &Options, progress: &mut dyn FnMut(Progress)) -> Result<Docu
             }
         }
     }
-    let mut document = runner.document("syn-flood")?;
+    let mut document = runner.document(EXPERIMENT.name)?;
     document.arms = arms.iter().map(|arm| result_of(arm, options.reserve)).collect();
     let parameters = [
         ("connections_per_s", (1e6 / f64::from(EVERY_US)).into()),

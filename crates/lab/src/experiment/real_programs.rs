@@ -8,16 +8,37 @@ use kern::wire::{counters, link};
 use results::{Document, Verdict};
 
 use crate::arm::Arm;
+use crate::experiment::{Experiment, Simulated, names};
 use crate::grid::{self, Figure, Grid, Sample};
 use crate::options::Options;
 use crate::plan::{Progress, Runner};
 use crate::rig::Rig;
+use crate::takes::Choice;
 use crate::trial::{Bench, Scene, burst};
 use crate::{Error, Result, flood, frame, syn_flood};
 
 mod served;
 
 use served::{ALL, Served, Server};
+
+/// The experiment `real-programs`.
+pub(crate) const EXPERIMENT: Experiment = Experiment {
+    name: "real-programs",
+    about: "nsd, rsyslog, nginx, haproxy, sshd and iperf3 of Debian serve a client beside a flood",
+    takes: "about 35 minutes, --quick 3",
+    choices: &[
+        Choice::Duration,
+        Choice::Repeat,
+        Choice::Arms,
+        Choice::Guard,
+        Choice::Kinds,
+        Choice::Rates,
+        Choice::Seed,
+    ],
+    arms: |options| names(arms(options.reserve)),
+    run,
+    simulated_by: Simulated::No { lacks: "a program of a distribution", nearest: "livelock-udp" },
+};
 
 /// All its arms, by name. The client's packets come by the device, so a hop of the flood alone would part them from it.
 const ARMS: [&str; 3] = ["stock-timer", "threaded", "weir"];
@@ -64,7 +85,7 @@ pub fn run(options: &Options, progress: &mut dyn FnMut(Progress)) -> Result<Docu
         .filter(|(p, own)| !own || *p != Served::Iperf3)
         .collect();
     let mut grid = Grid {
-        name: "real-programs",
+        name: EXPERIMENT.name,
         figures: &FIGURES,
         x: "flood, k/s",
         kinds: kinds.iter().map(|(p, own)| format!("{}, {}", p.name(), PLACES[usize::from(*own)])).collect(),

@@ -9,12 +9,29 @@ use results::{Document, Role, Verdict};
 
 use crate::arm::{Arm, Host};
 use crate::consumer::{Kind, Report};
+use crate::experiment::{Experiment, Simulated, names};
 use crate::grid::{self, Figure, Grid, Sample};
 use crate::options::Options;
 use crate::plan::{Progress, Runner};
 use crate::rig::Wiring;
+use crate::takes::Choice;
 use crate::trial::{self, Bench, Scene, Shares, burst};
 use crate::{Error, Result, flood, frame, innocents, sinks};
+
+/// The experiment `many-consumers`.
+pub(crate) const EXPERIMENT: Experiment = Experiment {
+    name: "many-consumers",
+    about: "32 programs, one flooded, one hung, one slow: what reaches the other 29",
+    takes: "about 3 minutes, --quick 1",
+    choices: &[Choice::Duration, Choice::Repeat, Choice::Arms, Choice::Guard, Choice::Rates, Choice::Seed],
+    arms: |options| names(arms(options.reserve)),
+    run,
+    simulated_by: Simulated::By {
+        scenario: "many-consumers",
+        hogs: [&[0], &[0]],
+        quick: &["stock-timer", "weir"],
+    },
+};
 
 /// What an administrator could do instead.
 const LIMIT: &str = "nft-limit";
@@ -64,7 +81,7 @@ pub fn run(options: &Options, progress: &mut dyn FnMut(Progress)) -> Result<Docu
     let mut runner = Runner::new(options, progress)?;
     let rates = grid::rates(options, &RATES, &RATES_QUICK);
     let mut grid = Grid {
-        name: "many-consumers",
+        name: EXPERIMENT.name,
         figures: &FIGURES,
         x: "flood, k/s",
         kinds: vec!["32 programs".into()],

@@ -8,12 +8,29 @@ use results::{Document, Id, LatencyUs, Mark, Panel, Relation, Role, Scale, Verdi
 
 use crate::arm::{self, Arm, Host};
 use crate::consumer::Kind;
-use crate::harm;
+use crate::experiment::{Experiment, Simulated};
 use crate::livelock;
+use crate::no_harm;
 use crate::options::{Options, RCVBUF_LARGE};
 use crate::plan::{self, Progress, Runner, result_of};
+use crate::takes::Choice;
 use crate::trial::{Bench, Scene};
 use crate::{Error, Result};
+
+/// The experiment `burst-latency`.
+pub(crate) const EXPERIMENT: Experiment = Experiment {
+    name: "burst-latency",
+    about: "wait of the first packet of a burst, over the size of the burst and the quota",
+    takes: "about 4 minutes, --quick 1",
+    choices: &[Choice::Duration, Choice::Repeat, Choice::Rcvbuf, Choice::Work, Choice::Seed],
+    arms: |_| Vec::new(),
+    run,
+    simulated_by: Simulated::By {
+        scenario: "modern-burst",
+        hogs: [&[0], &[0]],
+        quick: &["stock-timer", "threaded", "weir", "weir-polled-2", "weir-polled-32"],
+    },
+};
 
 /// Frames back to back; the largest fits into the ring and into the socket.
 const SIZES: [u32; 6] = [1, 4, 16, 64, 128, 224];
@@ -77,7 +94,7 @@ pub fn run(options: &Options, progress: &mut dyn FnMut(Progress)) -> Result<Docu
             }
         }
     }
-    let mut document = runner.document("burst-latency")?;
+    let mut document = runner.document(EXPERIMENT.name)?;
     document.arms = arms.iter().map(|arm| result_of(arm, options.reserve)).collect();
     let show = |title: &str, value: fn(&(LatencyUs, LatencyUs)) -> f64| {
         let mut panel = Panel {
@@ -133,8 +150,8 @@ fn one(
     bench.stage(arm, &Scene::default(), |rig, cast, before| {
         let _ = before;
         if held {
-            harm::flood(bench, rig)?;
-            harm::is_polled(cast)?;
+            no_harm::flood(bench, rig)?;
+            no_harm::is_polled(cast)?;
         }
         let phase =
             Phase { duration: window + Duration::from_millis(50), rate: Some(BURSTS * f64::from(size)) };

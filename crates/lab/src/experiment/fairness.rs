@@ -10,12 +10,33 @@ use results::{Document, Id, Mark, Panel, Point, Relation, Scale, Trial, stats};
 use crate::Result;
 use crate::arm::Arm;
 use crate::consumer;
+use crate::experiment::{Experiment, Simulated};
 use crate::guard::Guard;
 use crate::ledger::Ledger;
 use crate::livelock;
 use crate::options::Options;
 use crate::plan::{self, Progress, Runner, result_of};
+use crate::takes::Choice;
 use crate::trial::{self, Bench, Scene, burst};
+
+/// The experiment `fairness`.
+pub(crate) const EXPERIMENT: Experiment = Experiment {
+    name: "fairness",
+    about: "2, 4 and 8 inputs: a flood on one, and equal floods on all",
+    takes: "about 3 minutes, --quick 1",
+    choices: &[
+        Choice::Duration,
+        Choice::Repeat,
+        Choice::Rcvbuf,
+        Choice::Work,
+        Choice::Guard,
+        Choice::BasePps,
+        Choice::Seed,
+    ],
+    arms: |_| Vec::new(),
+    run,
+    simulated_by: Simulated::No { lacks: "a host of today with several inputs", nearest: "fairness" },
+};
 
 const ARMS: [&str; 2] = ["stock-timer", "weir"];
 /// Numbers of inputs.
@@ -69,7 +90,7 @@ pub fn run(options: &Options, progress: &mut dyn FnMut(Progress)) -> Result<Docu
             }
         }
     }
-    let mut document = runner.document("fairness")?;
+    let mut document = runner.document(EXPERIMENT.name)?;
     document.base = Some(results::Base { arm: base_arm, mlfrr_pps: base_pps });
     let mut claims = Vec::new();
     let panel = |title: &str, unit: &str, digits| Panel {

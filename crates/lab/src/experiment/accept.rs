@@ -7,13 +7,26 @@ use serde_json::json;
 
 use crate::accept_rig::{BYTES, How, Run, Stage, Stall};
 use crate::arm::{Arm, Host};
+use crate::experiment::{Experiment, Simulated, names};
 use crate::grid::{self, Figure, Grid, Sample};
 use crate::innocents::at_least;
 use crate::options::Options;
 use crate::plan::{Progress, Runner, claim};
 use crate::rig::Wiring;
+use crate::takes::Choice;
 use crate::trial::Bench;
 use crate::{Error, Result};
+
+/// The experiment `accept`.
+pub(crate) const EXPERIMENT: Experiment = Experiment {
+    name: "accept",
+    about: "a server with a listener per worker, evenly loaded: requests/s, CPU, affine connections, latency",
+    takes: "about 2 minutes, --quick under 1",
+    choices: &[Choice::Duration, Choice::Repeat, Choice::Arms, Choice::Seed],
+    arms: |_| names(arms()),
+    run: even,
+    simulated_by: Simulated::No { lacks: "a live server's listeners", nearest: "accept" },
+};
 
 const QUICK: [&str; 2] = ["hash", "weir"];
 const EVEN: [Figure; 7] = [
@@ -117,8 +130,15 @@ pub(crate) fn even(options: &Options, progress: &mut dyn FnMut(Progress)) -> Res
     let capacity = capacity(&runner.bench, options)?;
     let rate = rate(capacity);
     let (kinds, xs) = (vec!["even".into()], vec![rate]);
-    let mut grid =
-        Grid { name: "accept", figures: &EVEN, x: "connections/s", kinds, xs, arms, taken: Vec::new() };
+    let mut grid = Grid {
+        name: EXPERIMENT.name,
+        figures: &EVEN,
+        x: "connections/s",
+        kinds,
+        xs,
+        arms,
+        taken: Vec::new(),
+    };
     grid.measure(&mut runner, |bench, arm, _, per_s| evenly(bench, arm, per_s, options))?;
     let verdict = even_verdict(&grid);
     grid.document(&runner, vec![("bytes", BYTES.into()), ("capacity_per_s", json!(capacity))], verdict)

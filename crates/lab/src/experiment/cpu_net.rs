@@ -13,14 +13,27 @@ use results::{CpuShares, Document, Id, Mark, Mode, Panel, Point, Role, Scale, Tr
 
 use crate::arm::{Arm, Host};
 use crate::consumer::{self, Report};
+use crate::experiment::{Experiment, Simulated, names};
 use crate::guard::Guard;
 use crate::ledger::Ledger;
 use crate::livelock;
 use crate::options::Options;
 use crate::plan::{Progress, Runner, claim, result_of};
 use crate::rig::{Cpus, Rig, Wiring};
+use crate::takes::Choice;
 use crate::trial::{Bench, Cast, Scene, burst};
 use crate::{Error, Result};
+
+/// The experiment `cpu-net`.
+pub(crate) const EXPERIMENT: Experiment = Experiment {
+    name: "cpu-net",
+    about: "packets on the program's CPU, on one beside it, and on a net CPU of weir: switches, softirqs, CPU time",
+    takes: "about 4 minutes, --quick 1",
+    choices: &[Choice::Duration, Choice::Repeat, Choice::Arms, Choice::Work, Choice::Guard, Choice::Seed],
+    arms: |options| names(arms(options.reserve, options.cpus.map_or(0, |cpus| cpus.wire))),
+    run,
+    simulated_by: Simulated::No { lacks: "net CPUs of a host of today", nearest: "cpu-net" },
+};
 
 /// Packets/s; the last is about what the 1.5 Gbit/s of ES-20 were in full frames.
 const RATES: [f64; 4] = [5e3, 20e3, 50e3, 120e3];
@@ -167,7 +180,7 @@ pub fn run(options: &Options, progress: &mut dyn FnMut(Progress)) -> Result<Docu
         Err(Error::Interrupted) if !taken.is_empty() => true,
         Err(e) => return Err(e),
     };
-    let mut document = runner.document("cpu-net")?;
+    let mut document = runner.document(EXPERIMENT.name)?;
     for (a, arm) in arms.iter().enumerate() {
         let mut result = result_of(arm, options.reserve);
         for (_, seen) in taken.range((a, 0)..(a + 1, 0)) {

@@ -13,13 +13,26 @@ use results::{Document, Id, Point};
 use serde_json::Value;
 
 use crate::consumer::Setup;
+use crate::experiment::{Experiment, Simulated};
 use crate::options::Options;
 use crate::plan::{Progress, Runner, result_of};
 use crate::program::Leashed;
 use crate::search::{self, From, Goal};
+use crate::takes::Choice;
 use crate::trial::{Scene, burst};
 use crate::workload::Workload;
 use crate::{Error, Result};
+
+/// The experiment `mlfrr`.
+pub(crate) const EXPERIMENT: Experiment = Experiment {
+    name: "mlfrr",
+    about: "the largest loss-free rate of hosts that are drawn: packets, work, sockets, queues, rivals, forward, guarded",
+    takes: "about 15 minutes, --quick 3",
+    choices: &[Choice::Arms, Choice::Seed],
+    arms: |options| hosts(options).into_iter().map(|host| host.name).collect(),
+    run,
+    simulated_by: Simulated::No { lacks: "a host that is drawn", nearest: "livelock-udp" },
+};
 
 /// Share of a trial's packets that may be lost.
 pub const GOAL_LOSS: f64 = 0.01;
@@ -81,7 +94,7 @@ pub struct Compared {
 /// As [`crate::run`].
 pub(crate) fn run(options: &Options, progress: &mut dyn FnMut(Progress)) -> Result<Document> {
     let mut runner = Runner::new(options, progress)?;
-    let mut document = runner.document("mlfrr")?;
+    let mut document = runner.document(EXPERIMENT.name)?;
     document.parameters.insert("goal_loss".into(), GOAL_LOSS.into());
     let (done, cut_short) = each(&mut runner, false)?;
     for one in done {

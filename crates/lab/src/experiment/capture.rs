@@ -4,14 +4,35 @@ use results::{Document, Verdict};
 
 use crate::arm::Arm;
 use crate::consumer::pinned;
+use crate::experiment::{Experiment, Simulated, names};
 use crate::flood::Flood;
 use crate::grid::{self, Figure, Grid, Sample};
 use crate::options::Options;
 use crate::plan::{Progress, Runner};
 use crate::program::{Program, locate};
 use crate::rig::Rig;
+use crate::takes::Choice;
 use crate::trial::Bench;
 use crate::{Result, innocents, probe};
+
+/// The experiment `capture`.
+pub(crate) const EXPERIMENT: Experiment = Experiment {
+    name: "capture",
+    about: "a capture is open beside a flood: what it sees, what it costs the others",
+    takes: "about 5 minutes, --quick 1",
+    choices: &[
+        Choice::Duration,
+        Choice::Repeat,
+        Choice::Arms,
+        Choice::Guard,
+        Choice::Kinds,
+        Choice::Rates,
+        Choice::Seed,
+    ],
+    arms: |options| names(arms(options.reserve)),
+    run,
+    simulated_by: Simulated::No { lacks: "a capture", nearest: "hung-consumer" },
+};
 
 const ARMS: [&str; 5] = ["stock-irq", "stock-rps", "stock-timer", "threaded", "weir"];
 const QUICK: [&str; 2] = ["stock-timer", "weir"];
@@ -45,7 +66,7 @@ pub fn run(options: &Options, progress: &mut dyn FnMut(Progress)) -> Result<Docu
     let mut runner = Runner::new(options, progress)?;
     let rates = grid::rates(options, &RATES, &RATES_QUICK);
     let xs = rates.iter().map(|rate| rate / 1000.0).collect();
-    let name = "capture";
+    let name = EXPERIMENT.name;
     let mut grid = Grid { name, figures: &FIGURES, x: "flood, k/s", kinds, xs, arms, taken: Vec::new() };
     let names = grid.kinds.clone();
     grid.measure(&mut runner, |bench, arm, k, kpps| one(bench, arm, &names[k], kpps * 1000.0, options))?;

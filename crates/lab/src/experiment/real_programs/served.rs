@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 use crate::consumer;
-use crate::harm::{child, listens, output, words};
+use crate::no_harm::{child, listens, output, words};
 use crate::program::{Leashed, Program, locate};
 use crate::rig::Rig;
 use crate::trial::Bench;

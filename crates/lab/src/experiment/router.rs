@@ -9,7 +9,21 @@ use crate::arm::{self, Arm};
 use crate::consumer::Kind;
 use crate::livelock::{self, Sweep};
 use crate::plan::claim;
+use crate::takes::Choice;
 
+/// What they take: the kernel forwards, so that no program and no buffer of it can be chosen.
+pub(crate) const CHOICES: &[Choice] = &[
+    Choice::Duration,
+    Choice::Repeat,
+    Choice::Arms,
+    Choice::Hogs,
+    Choice::Work,
+    Choice::Multiples,
+    Choice::Reserves,
+    Choice::Guard,
+    Choice::BasePps,
+    Choice::Seed,
+];
 /// Quotas of the paper's experiment (MR-24); unlimited is an arm of its own.
 const QUOTAS: [u16; 5] = [4, 6, 10, 20, 100];
 /// Budgets of the paper's experiment (MR-29) in percent; 100 is an arm of its own.

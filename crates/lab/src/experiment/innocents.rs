@@ -15,6 +15,7 @@ use serde_json::Value;
 
 use crate::arm::{self, Arm, Host};
 use crate::consumer::Report;
+use crate::experiment::{Experiment, Simulated};
 use crate::flood::{self, Flood};
 use crate::guard::Guard;
 use crate::livelock;
@@ -22,8 +23,34 @@ use crate::options::Options;
 use crate::plan::{self, Progress, Runner, result_of};
 use crate::program::Program;
 use crate::rig::{HOP_QUEUE, Rig, Wiring};
+use crate::takes::Choice;
 use crate::trial::{self, Bench, Scene, Shares, burst};
-use crate::{Error, Result, control_traffic, frame, probe, shed};
+use crate::{Error, Result, control_traffic, frame, probe, shed_cost};
+
+/// The experiment `innocents`.
+pub(crate) const EXPERIMENT: Experiment = Experiment {
+    name: "innocents",
+    about: "a server that nobody protects is asked 2,000 times a second beside floods of every kind: what it answers",
+    takes: "about 25 minutes, --quick 1",
+    choices: &[
+        Choice::Duration,
+        Choice::Repeat,
+        Choice::Arms,
+        Choice::Rcvbuf,
+        Choice::Work,
+        Choice::Guard,
+        Choice::Kinds,
+        Choice::Rates,
+        Choice::Seed,
+    ],
+    arms: |_| ARMS.map(String::from).to_vec(),
+    run,
+    simulated_by: Simulated::By {
+        scenario: "innocents",
+        hogs: [&[0], &[0]],
+        quick: &["stock-timer", "stock-irq", "weir"],
+    },
+};
 
 /// weir behind the hop of stock-irq.
 const WEIR_IRQ: &str = "weir-irq";
@@ -148,9 +175,9 @@ pub fn run(options: &Options, progress: &mut dyn FnMut(Progress)) -> Result<Docu
     runner.total = repeat * (points * arms.len()) as u64 + u64::from(guarded);
 
     let mut cost_ns = None;
-    if let (Some(arm), true) = (shed::weir(options), guarded) {
+    if let (Some(arm), true) = (shed_cost::weir(options), guarded) {
         runner.say("the cost of a shed packet");
-        cost_ns = Some(shed::one(&runner.bench, &arm, Some(4e6), options.window())?.ns);
+        cost_ns = Some(shed_cost::one(&runner.bench, &arm, Some(4e6), options.window())?.ns);
         runner.step();
     }
     let look = control_traffic::look(options);
@@ -168,7 +195,7 @@ pub fn run(options: &Options, progress: &mut dyn FnMut(Progress)) -> Result<Docu
         Err(e) => return Err(e),
     };
 
-    let mut document = runner.document("innocents")?;
+    let mut document = runner.document(EXPERIMENT.name)?;
     document.arms = table.arms.iter().map(|arm| result_of(arm, options.reserve)).collect();
     let parameters = [
         ("shed_cost_ns", cost_ns.into()),

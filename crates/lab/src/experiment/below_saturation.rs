@@ -4,11 +4,32 @@
 use results::{Document, Id, Pair, PairedRate, Point};
 
 use crate::arm::Arm;
+use crate::experiment::{Experiment, Simulated};
 use crate::livelock;
 use crate::options::Options;
 use crate::plan::{Progress, Runner, result_of};
+use crate::takes::Choice;
 use crate::trial::{Offer, Outcome, burst};
 use crate::{Error, Result};
+
+/// The experiment `below-saturation`.
+pub(crate) const EXPERIMENT: Experiment = Experiment {
+    name: "below-saturation",
+    about: "latency, CPU and mode switches of weir against stock at 10 to 90 % of the loss-free rate, in pairs",
+    takes: "about 6 minutes, --quick 2",
+    choices: &[
+        Choice::Duration,
+        Choice::Pairs,
+        Choice::Consumer,
+        Choice::Rcvbuf,
+        Choice::Work,
+        Choice::Guard,
+        Choice::BasePps,
+    ],
+    arms: |_| Vec::new(),
+    run,
+    simulated_by: Simulated::No { lacks: "a comparison in pairs", nearest: "livelock-udp" },
+};
 
 /// Rates in percent of the base rate.
 const PERCENT: [f64; 4] = [10.0, 30.0, 50.0, 90.0];
@@ -60,7 +81,7 @@ pub fn run(options: &Options, progress: &mut dyn FnMut(Progress)) -> Result<Docu
         Err(Error::Interrupted) if rates[0].pairs.len() > 1 => true,
         Err(e) => return Err(e),
     };
-    let mut document = runner.document("below-saturation")?;
+    let mut document = runner.document(EXPERIMENT.name)?;
     document.base = Some(results::Base { arm: base_arm, mlfrr_pps: base_pps });
     for (arm, taken) in arms.iter().zip(taken) {
         let mut result = result_of(arm, options.reserve);

@@ -13,13 +13,26 @@ use kern::wire::source::Phase;
 use results::{Document, Id, Mark, Panel, Relation, Role, Scale, Verdict, stats};
 
 use crate::arm::{self, Arm, Host};
+use crate::experiment::{Experiment, Simulated};
 use crate::options::Options;
 use crate::plan::{self, Progress, Runner, result_of};
 use crate::probe::Probe;
 use crate::program::Leashed;
 use crate::rig::{Rig, Wiring};
+use crate::takes::Choice;
 use crate::trial::{Bench, Cast, Scene};
 use crate::{Error, Result};
+
+/// The experiment `no-harm`.
+pub(crate) const EXPERIMENT: Experiment = Experiment {
+    name: "no-harm",
+    about: "TCP both ways, nginx and request/response through a guarded interface without overload, against stock",
+    takes: "about 8 minutes, --quick 1",
+    choices: &[Choice::Duration, Choice::Pairs, Choice::Guard, Choice::Seed],
+    arms: |_| Vec::new(),
+    run,
+    simulated_by: Simulated::No { lacks: "TCP on a host of today", nearest: "modern-burst" },
+};
 
 /// What the lab takes from Debian's packages, with the places where it may be.
 const PROGRAMS: [(&str, [&str; 2]); 3] = [
@@ -144,7 +157,7 @@ pub fn run(options: &Options, progress: &mut dyn FnMut(Progress)) -> Result<Docu
             runner.step();
         }
     }
-    let mut document = runner.document("no-harm")?;
+    let mut document = runner.document(EXPERIMENT.name)?;
     document.arms = arms.iter().map(|arm| result_of(arm, options.reserve)).collect();
     let mut claims = Vec::new();
     for (w, way) in Way::ALL.into_iter().enumerate() {
