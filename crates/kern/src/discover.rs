@@ -164,6 +164,15 @@ pub fn translates() -> bool {
     forwards() || std::path::Path::new("/sys/module/nf_nat").exists()
 }
 
+/// True if the table of connections of the caller's network namespace has (nearly) no place.
+pub fn table_full() -> bool {
+    let read = |name: &str| -> Option<u64> {
+        let text = std::fs::read_to_string(format!("/proc/sys/net/netfilter/nf_conntrack_{name}")).ok()?;
+        text.trim().parse().ok()
+    };
+    read("count").zip(read("max")).is_some_and(|(count, most)| policy::gate::is_full(count, most))
+}
+
 /// Kernel modules that take packets before the sockets of their addresses do.
 const TAKERS: [&str; 6] =
     ["ip_vs", "ipvlan", "macvlan", "nf_synproxy_core", "nf_tproxy_ipv4", "nf_tproxy_ipv6"];

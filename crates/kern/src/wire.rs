@@ -1,6 +1,7 @@
 //! What the lab needs from the kernel: namespaces and veth pairs, a source of frames, meters of receive work,
 //! and readings of counters. The guard uses none of it, [`crate::raw`] the readings.
 
+pub mod connections;
 pub mod counters;
 pub mod ethtool;
 pub mod link;

@@ -88,7 +88,7 @@ impl Bed {
     fn shed(&self, from: (Ipv4Addr, u16), port: u16) -> bool {
         let frame = Udp::new(SocketAddrV4::new(from.0, from.1), SocketAddrV4::new(HOST, port)).frame();
         // One of two frames in a row is not the trickle's.
-        (0..2).any(|_| self.rx.run(&frame, 1).unwrap().0 == XDP_DROP)
+        self.host.run(|| (0..2).any(|_| self.rx.run(&frame, 1).unwrap().0 == XDP_DROP))
     }
 
     /// Veth delivers soon after: what is to come is waited for.
@@ -211,6 +211,50 @@ fn a_connected_sockets_port_is_never_learnt_root() {
     bed.list();
     bed.attack((PEER, 53), 9200);
     bed.until("closed, and listed as such", || bed.shed((PEER, 53), 9200));
+}
+
+/// The same where the kernel's search tells: what the connected socket takes passes, and nothing else of what is sent to its port.
+#[test]
+fn of_a_connected_sockets_port_passes_what_it_takes_root() {
+    let bed = bed!("of_a_connected_sockets_port_passes_what_it_takes_root");
+    bed.gauges.views.source_ctls[0].tcp_exact.store(1, Relaxed);
+    let client = bed.host.run(|| UdpSocket::bind((HOST, 9250)).unwrap());
+    client.connect((OTHER, 53)).unwrap();
+    client.send(&[1]).unwrap();
+    // What it takes passes, of many more frames than one trickle.
+    let passes = |from| (0..300).all(|_| !bed.shed(from, 9250));
+    assert!(passes((PEER, 53)), "nothing was refused there");
+    let refused = || {
+        bed.attack((PEER, 53), 9250);
+        bed.shed((PEER, 53), 9250)
+    };
+    bed.until("no socket takes it", refused);
+    assert!(passes((OTHER, 53)));
+    bed.list();
+    bed.until("nor when the port is listed", refused);
+    assert!(bed.shed((OTHER, 54), 9250) && passes((OTHER, 53)));
+    // One that sees all datagrams, of whatever port.
+    let raw = bed.host.run(|| {
+        // SAFETY: plain system call.
+        let fd = unsafe { libc::socket(libc::AF_INET, libc::SOCK_RAW, libc::IPPROTO_UDP) };
+        assert!(fd >= 0);
+        fd
+    });
+    bed.list();
+    bed.attack((PEER, 53), 9250);
+    assert!(passes((PEER, 53)), "a raw socket takes it");
+    // SAFETY: the descriptor is this test's own.
+    unsafe { libc::close(raw) };
+    bed.list();
+    bed.until("the raw socket is gone", refused);
+    // Connected anew it is bound to the same port, and has sent nothing yet.
+    client.connect((PEER, 53)).unwrap();
+    assert!(passes((PEER, 53)));
+    bed.attack((OTHER, 53), 9250);
+    bed.until("the old peer is a stranger", || bed.shed((OTHER, 53), 9250));
+    // Where a socket above the interface, or another host, may take it, nobody is asked.
+    bed.gauges.views.source_ctls[0].tcp_exact.store(0, Relaxed);
+    assert!(passes((OTHER, 53)));
 }
 
 /// What is listed too long ago, or not at all, teaches nothing; nor does a raw socket's host, which sees all datagrams.

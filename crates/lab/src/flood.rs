@@ -1,13 +1,13 @@
 //! The floods of the experiment `innocents`: what is sent, and what the host is prepared with.
 
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, SocketAddrV4};
 use std::path::Path;
 use std::process::Command;
 
-use kern::wire::counters;
 use kern::wire::link::{self, End};
 use kern::wire::netns::Namespace;
 use kern::wire::source::{Payload, Target};
+use kern::wire::{connections, counters};
 
 use crate::consumer::Kind;
 use crate::rig::{Input, Rig};
@@ -20,6 +20,12 @@ const ELSEWHERE: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 1);
 /// Source ports of a flood, counted up from the first.
 const FLOWS: u32 = 64;
 const FIRST_FLOW: u16 = 20_000;
+/// Ports of one of the two halves of [`Flood::Scan`].
+const HALF: u32 = 1 << 15;
+/// Flows of a flood of which no two frames are to be alike.
+const MANY: u32 = 60_000;
+/// Source ports of the questions, counted up from [`probe::ANSWERS`].
+pub const ASKING: u16 = 64;
 /// Addresses that ask beside [`Flood::Loud`].
 pub const SENDERS: u8 = 20;
 
@@ -27,6 +33,12 @@ pub const SENDERS: u8 = 20;
 pub fn senders(input: &Input) -> impl Iterator<Item = Ipv4Addr> {
     let [a, b, c, d] = input.peer.octets();
     (1..=SENDERS).map(move |n| Ipv4Addr::new(a, b, c, d + n))
+}
+
+/// Whether the question with this number comes from the first of them, the address of [`Flood::Spoofed`]: the wire's first is from
+/// the second one.
+pub fn is_spoofed(number: u64) -> bool {
+    (number + 1).is_multiple_of(u64::from(SENDERS))
 }
 
 /// The address that [`Flood::Blocklisted`] comes from.
@@ -60,6 +72,14 @@ pub enum Flood {
     Blocklisted,
     /// UDP from port 53, as answers of a resolver come, which are protected by default, for a port that nobody has.
     Reflection,
+    /// UDP for all 65,536 ports, one after another and over and over.
+    Scan,
+    /// UDP from 60,000 addresses for the port of the server that is asked, which is connected to the one that asks: no socket
+    /// takes it, and the port is somebody's.
+    Connected,
+    /// UDP for the very server that is asked, from ever other ports, while the table of connections has no place for another
+    /// one, but has those who ask.
+    Connections,
 }
 
 impl Flood {
@@ -74,7 +94,14 @@ impl Flood {
         Flood::Firewall,
     ];
     /// What somebody does who knows the gate: only if they are named.
-    pub const ATTACKS: [Flood; 3] = [Flood::Spoofed, Flood::Blocklisted, Flood::Reflection];
+    pub const ATTACKS: [Flood; 6] = [
+        Flood::Spoofed,
+        Flood::Blocklisted,
+        Flood::Reflection,
+        Flood::Scan,
+        Flood::Connected,
+        Flood::Connections,
+    ];
     /// Those of a quick run.
     pub const QUICK: [Flood; 2] = [Flood::Reader, Flood::ClosedPort];
 
@@ -93,6 +120,9 @@ impl Flood {
             Flood::Spoofed => "spoofed",
             Flood::Blocklisted => "blocklisted",
             Flood::Reflection => "reflection",
+            Flood::Scan => "scan",
+            Flood::Connected => "connected",
+            Flood::Connections => "connections",
         }
     }
 
@@ -118,19 +148,36 @@ impl Flood {
         self == Flood::Reader
     }
 
-    /// What the wire sends on `input`.
+    /// All that the wire sends on `input`, in turn.
+    #[must_use]
+    pub fn targets(self, input: &Input) -> Vec<Target> {
+        let target = self.target(input);
+        let Flood::Scan = self else { return vec![target] };
+        let mut upper = target.clone();
+        upper.frame[36..38].copy_from_slice(&(HALF as u16).to_be_bytes());
+        vec![target, upper]
+    }
+
+    /// What the wire sends on `input` first.
     #[must_use]
     pub fn target(self, input: &Input) -> Target {
         let End { mac, .. } = &input.near;
         let source = match self {
             Flood::Spoofed => (senders(input).next().unwrap_or(input.peer), FIRST_FLOW),
             Flood::Blocklisted => (refused(input), FIRST_FLOW),
+            // Not the one that asks.
+            Flood::Connected => (senders(input).next().unwrap_or(input.peer), FIRST_FLOW),
+            // One flow for each port, from 1 on.
+            Flood::Connections => (refused(input), 0),
             Flood::Reflection => (input.peer, 53),
             _ => (input.peer, FIRST_FLOW),
         };
         let port = match self {
             Flood::Reader | Flood::Hung => Kind::Sink.port(),
-            Flood::Loud | Flood::Spoofed | Flood::Blocklisted => probe::UDP,
+            Flood::Loud | Flood::Spoofed | Flood::Blocklisted | Flood::Connected | Flood::Connections => {
+                probe::UDP
+            }
+            Flood::Scan => 0,
             _ => CLOSED,
         };
         let address = if self == Flood::OtherHost { ELSEWHERE } else { input.address };
@@ -139,12 +186,20 @@ impl Flood {
             Flood::SynClosed => (frame::syn(*mac, to, ends.0, ends.1), Payload::Tcp),
             Flood::Fragments => (frame::fragment(*mac, to, ends.0, ends.1), Payload::Fragment),
             // Whatever answers it, this is the number of no question.
-            Flood::Loud | Flood::Spoofed | Flood::Blocklisted => {
+            Flood::Loud | Flood::Spoofed | Flood::Blocklisted | Flood::Connections => {
                 (frame::udp(*mac, to, ends.0, ends.1, &[0xff; 18]), Payload::Fixed)
             }
+            Flood::Scan => (frame::udp(*mac, to, ends.0, ends.1, &[0; 18]), Payload::Ports),
+            Flood::Connected => (frame::udp(*mac, to, ends.0, ends.1, &[0; 18]), Payload::Senders),
             _ => (frame::udp(*mac, to, ends.0, ends.1, &[0; 18]), Payload::Stamp),
         };
-        Target { frame, payload, flows: if self == Flood::Reflection { 1 } else { FLOWS } }
+        let flows = match self {
+            Flood::Reflection => 1,
+            Flood::Scan => HALF,
+            Flood::Connected | Flood::Connections => MANY,
+            _ => FLOWS,
+        };
+        Target { frame, payload, flows }
     }
 
     /// Gives the host what the flood meets there.
@@ -169,6 +224,22 @@ impl Flood {
                 let known = |address| link::neighbour(input.far.index, address, input.near.mac);
                 Ok(rig.host.run(|| senders(input).try_for_each(known))?)
             }
+            // Most of its addresses have no way back.
+            Flood::Connected => Ok(rig.host.run(|| {
+                let name = &rig.inputs[0].far.name;
+                ["all", name]
+                    .into_iter()
+                    .try_for_each(|of| counters::set_sysctl(&format!("net/ipv4/conf/{of}/rp_filter"), "0"))
+            })?),
+            Flood::Connections => {
+                let rule = "add table inet lab; add chain inet lab in { type filter hook input priority 0; }; \
+                            add rule inet lab in ct state established accept";
+                tool(&rig.host, "nft", vec![rule.into()]).map_err(Error::Missing)?;
+                let input = &rig.inputs[0];
+                let asks = |port| SocketAddrV4::new(input.peer, probe::ANSWERS + port);
+                let known = (0..ASKING).map(|n| (asks(n), SocketAddrV4::new(input.address, probe::UDP)));
+                Ok(rig.host.run(|| connections::fill(known))?)
+            }
             _ => Ok(()),
         }
     }
@@ -176,13 +247,12 @@ impl Flood {
     /// Why it cannot be had on this machine; `None` if it can. Makes a namespace to find out.
     #[must_use]
     pub fn impossible(self) -> Option<String> {
-        if self != Flood::Firewall {
-            return None;
-        }
-        match Namespace::create("firewall") {
-            Ok(namespace) => refuse_port(&namespace).err(),
-            Err(e) => Some(e.to_string()),
-        }
+        let found = match self {
+            Flood::Firewall => Namespace::create("firewall").map(|namespace| refuse_port(&namespace).err()),
+            Flood::Connections => connections::impossible(),
+            _ => return None,
+        };
+        found.unwrap_or_else(|e| Some(e.to_string()))
     }
 }
 
@@ -269,7 +339,7 @@ mod tests {
         }
         let wire = Wire::load().unwrap();
         let cpus = Cpus { wire: 0, host: 1 };
-        for flood in Flood::ALL {
+        for flood in Flood::ALL.into_iter().chain(Flood::ATTACKS) {
             if let Some(why) = flood.impossible() {
                 eprintln!("skipped: a part of the_kernel_refuses_each_flood: {why}");
                 continue;
@@ -277,14 +347,19 @@ mod tests {
             let rig = Rig::new(&wire, cpus, Wiring::Rps, 1).unwrap();
             flood.prepare(&rig).unwrap();
             let phases = vec![Phase { duration: Duration::from_millis(50), rate: Some(40_000.0) }];
-            let load = rig.load(phases, 1, flood.target(&rig.inputs[0]));
+            let mut load = rig.load(phases, 1, flood.target(&rig.inputs[0]));
+            load.targets = flood.targets(&rig.inputs[0]);
+            load.schedule = (0..load.targets.len() as u8).collect();
+            for target in 0..load.targets.len() as u32 {
+                wire.output(target, &rig.wire_side, rig.inputs[0].near.index).unwrap();
+            }
             let sent = wire.start(&rig.wire_side, cpus.wire, &load).unwrap().wait().unwrap().total();
             let end = Instant::now() + Duration::from_secs(5);
             let (counter, none) = match flood {
                 Flood::SynClosed => ("Tcp.OutRsts", "Udp.NoPorts"),
                 Flood::OtherHost => ("Ip.InAddrErrors", "Udp.NoPorts"),
                 Flood::Fragments => ("Ip.ReasmReqds", "Udp.NoPorts"),
-                Flood::Firewall => ("Ip.InReceives", "Udp.NoPorts"),
+                Flood::Firewall | Flood::Blocklisted | Flood::Connections => ("Ip.InReceives", "Udp.NoPorts"),
                 // No program runs here.
                 _ => ("Udp.NoPorts", "Udp.InDatagrams"),
             };

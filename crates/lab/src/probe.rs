@@ -1,5 +1,7 @@
 //! Protected flows: the programs `echo` on the host and `probe` on the wire, which asks and measures the answers.
 
+use std::net::Ipv4Addr;
+
 use serde_json::Value;
 
 use crate::Result;
@@ -56,13 +58,16 @@ pub fn of_asked(counted: Answers, asked: u64) -> Answers {
     Answers { asked, loss: if asked > 0 { lost as f64 / asked as f64 } else { 0.0 }, ..counted }
 }
 
-/// Starts the UDP server alone, on the host CPU.
+/// Starts the UDP server alone, on the host CPU; its socket is connected to `peer`, if there is one.
 ///
 /// # Errors
 /// If it does not start.
-pub fn server(bench: &Bench, rig: &Rig<'_>) -> Result<Program> {
+pub fn server(bench: &Bench, rig: &Rig<'_>, peer: Option<(Ipv4Addr, u16)>) -> Result<Program> {
     let mut args = pinned(rig.cpus);
     args.extend(["--bind".into(), rig.inputs[0].address.to_string(), "--udp".into(), UDP.to_string()]);
+    if let Some((address, port)) = peer {
+        args.extend(["--peer".into(), format!("{address}:{port}")]);
+    }
     Program::start(&locate("echo", bench.hog.parent())?, &rig.host, &args)
 }
 

@@ -4,7 +4,8 @@
 //! host. This module is its mirror, and says how long what was learnt holds.
 //!
 //! # Properties
-//! - A port that a socket has by the list, or that a packet has left from since the list was begun, is never learnt.
+//! - A port that a socket has by the list, or that a packet has left from since the list was begun, is never nobody's: of what no
+//!   socket took there the kernel's search tells frame by frame whose it is.
 //! - A packet that leaves from a port ends at once what was learnt of it.
 //! - What no drop confirms for [`UNTIL_BOUND`] (or [`BRIEFLY`]) ends by itself.
 //! - A flow of which a filter takes one packet of seven or more is never nobody's, however fast the rest is refused.
@@ -36,6 +37,15 @@ pub const LIST_IDLE: Nanos = 200 * MILLISECOND;
 /// The tick of a time; never 0, which stands for "never".
 pub fn tick(now: Nanos) -> u32 {
     ((now >> TICK_SHIFT) as u32).max(1)
+}
+
+/// Permille of the connections a table holds from which on it counts as full: there the kernel begins to throw some out.
+const FULL: u64 = 950;
+
+/// True if a table of at most `most` connections (0: any number) that holds `count` refuses packets for want of a place, so that a
+/// refusal says nothing about the packet.
+pub fn is_full(count: u64, most: u64) -> bool {
+    most > 0 && count.saturating_mul(1000) >= most.saturating_mul(FULL)
 }
 
 /// When the next list is begun, if the last one was begun at `begun` and `took` so much CPU time.
@@ -126,10 +136,30 @@ unsafe extern "C" {
     fn weir_host_nobodys(port: *const Port, address: u32, now: u32, most: u32) -> u32;
     fn weir_host_learns(port: *const Port, used: u32, listed: u32, now: u32, most: u32) -> u32;
     fn weir_host_learn(port: *mut Port, address: u32, now: u32) -> u32;
+    fn weir_host_whose(
+        port: *const Port,
+        address: u32,
+        used: u32,
+        listed: u32,
+        now: u32,
+        most: u32,
+        listed_most: u32,
+    ) -> u32;
     fn weir_host_refuse(refusal: *mut Refusal, flow: u32, now: u32, most: u32) -> u32;
     fn weir_host_refused(refusal: *const Refusal, flow: u32, left: u32, now: u32, most: u32) -> u32;
     fn weir_host_room(size: u32, held: u32, truesize: u32, slices: u32, admit: u32) -> u32;
     fn weir_host_fragments(admit: u32) -> u32;
+}
+
+/// Whose a frame is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Whose {
+    /// Somebody's, or nobody knows.
+    Somebodys,
+    /// Nobody's.
+    Nobodys,
+    /// The kernel's search for its socket tells.
+    Ask,
 }
 
 impl Port {
@@ -142,6 +172,22 @@ impl Port {
     pub fn nobodys(&self, address: u32, now: u32, most: u32) -> bool {
         // SAFETY: a pure function of its arguments and of this struct, whose layout is that of the header.
         unsafe { weir_host_nobodys(self, address, now, most) != 0 }
+    }
+
+    /// No socket took a packet for it and `address`, whoever has the port.
+    pub fn seen(&mut self, address: u32, now: u32) {
+        // SAFETY: only this struct is written, whose layout is that of the header.
+        unsafe { weir_host_learn(self, address, now) };
+    }
+
+    /// Whose a frame for it and `address` is, if the list of sockets that was begun at `listed` has it or not (`used`).
+    pub fn whose(&self, address: u32, used: bool, listed: u32, now: u32, most: u32) -> Whose {
+        // SAFETY: a pure function of its arguments and of this struct.
+        match unsafe { weir_host_whose(self, address, used.into(), listed, now, most, LISTED_MOST) } {
+            1 => Whose::Nobodys,
+            2 => Whose::Ask,
+            _ => Whose::Somebodys,
+        }
     }
 
     /// No socket took a packet for it: learnt, if the list of sockets that was begun at `listed` permits. True if it is nobody's.
@@ -239,6 +285,32 @@ mod tests {
     }
 
     #[test]
+    fn of_a_port_that_a_socket_has_the_kernel_is_asked() {
+        let mut port = Port::default();
+        assert_eq!(
+            port.whose(7, true, 999, 1000, UNTIL_BOUND),
+            Whose::Somebodys,
+            "nothing was refused there"
+        );
+        port.seen(7, 1000);
+        assert_eq!(port.whose(7, true, 999, 1000, UNTIL_BOUND), Whose::Ask);
+        assert_eq!(port.whose(8, true, 999, 1000, UNTIL_BOUND), Whose::Somebodys, "another address");
+        assert_eq!(port.whose(7, false, 0, 1000, UNTIL_BOUND), Whose::Ask, "there is no list");
+        assert_eq!(port.whose(7, false, 999, 1000, UNTIL_BOUND), Whose::Nobodys);
+        port.left(1000);
+        assert_eq!(port.whose(7, false, 999, 1000, UNTIL_BOUND), Whose::Somebodys, "its answer comes");
+        port.seen(7, 1001);
+        assert_eq!(port.whose(7, false, 999, 1001, UNTIL_BOUND), Whose::Ask, "it has left since the list");
+        assert_eq!(port.whose(7, true, 999, 1062, UNTIL_BOUND), Whose::Somebodys, "not confirmed");
+    }
+
+    #[test]
+    fn a_table_is_full_from_95_of_100_on() {
+        assert!(!is_full(94, 100) && is_full(95, 100) && is_full(100, 100));
+        assert!(!is_full(u64::MAX, 0), "without a limit");
+    }
+
+    #[test]
     fn lists_take_their_share() {
         assert_eq!(next_list(5, 1), 5 + LIST_EVERY);
         assert_eq!(next_list(0, 9 * MILLISECOND), 9000 * MILLISECOND);
@@ -254,6 +326,8 @@ mod tests {
         #[test]
         fn no_answer_is_nobodys(steps in proptest::collection::vec((0u8..4, 0u32..3, 0u32..40), 1..200)) {
             let (mut port, mut now, mut listed, mut used, mut has) = (Port::default(), 100u32, 99u32, false, false);
+            // What is kept of every packet that no socket took.
+            let mut asked = Port::default();
             for (what, address, wait) in steps {
                 now += wait;
                 match what {
@@ -262,11 +336,15 @@ mod tests {
                     1 => { has = false; }
                     2 => { (listed, used) = (now, has); }
                     // A datagram of somebody else, which no socket takes.
-                    _ => { port.dropped(address, used, listed, now, LISTED_MOST); }
+                    _ => { port.dropped(address, used, listed, now, LISTED_MOST); asked.seen(address, now); }
                 }
+                asked.left = port.left;
                 if has {
                     for address in 0..3 {
                         prop_assert!(!port.nobodys(address, now, UNTIL_BOUND));
+                        // Whoever is asked finds the socket that has sent.
+                        let whose = asked.whose(address, used, listed, now, UNTIL_BOUND);
+                        prop_assert!(whose != Whose::Nobodys);
                     }
                 }
             }

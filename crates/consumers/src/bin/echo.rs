@@ -9,8 +9,7 @@ use std::time::{Duration, Instant};
 use consumers::{argument, is_pause, keepalive, number, pin_as_asked, serve, stand_aside, unknown};
 use serde_json::json;
 
-const USAGE: &str =
-    "echo --bind ADDR [--tcp PORT,..] [--udp PORT,..] [--session PORT,..] [--cpu N] [--control-cpu N]";
+const USAGE: &str = "echo --bind ADDR [--tcp PORT,..] [--udp PORT,.. [--peer ADDR:PORT]] [--session PORT,..] [--cpu N] [--control-cpu N]";
 /// Most connections of one port at a time.
 const CONNECTIONS: usize = 64;
 
@@ -28,6 +27,10 @@ fn run(args: &[String]) -> Result<(), String> {
         argument(args, "--bind").ok_or(USAGE)?.parse().map_err(|_| "--bind: not an address".to_string())?;
     for port in ports(args, "--udp")? {
         let socket = UdpSocket::bind((bind, port)).map_err(|e| format!("udp port {port}: {e}"))?;
+        // Then it hears nobody else.
+        if let Some(peer) = argument(args, "--peer") {
+            socket.connect(&peer).map_err(|e| format!("--peer {peer}: {e}"))?;
+        }
         std::thread::spawn(move || datagrams(&socket));
     }
     for (name, session) in [("--tcp", false), ("--session", true)] {

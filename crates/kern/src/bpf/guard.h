@@ -53,7 +53,7 @@ struct weir_source_ctl {
 	__u32 poller;		/* its index: whose bound for protected frames counts */
 	__u32 spare;		/* `spared` up to which a frame that somebody would miss is not rewritten */
 	__u64 lease;		/* until then frames may be shed or rewritten; coarse CLOCK_MONOTONIC, ns */
-	__u32 tcp_exact;	/* 1: who gets a TCP frame is who the kernel's search finds where XDP runs */
+	__u32 tcp_exact;	/* 1: who gets a TCP frame, or a datagram, is who the kernel's search finds where XDP runs */
 	__u32 pad;
 };
 
@@ -175,6 +175,8 @@ struct weir_guard_ctl {
 	__u32 by_flow;		/* this host translates addresses: only the very flow that was refused is nobody's */
 	__u32 slices;		/* sources that may feed one consumer at once */
 	__u32 behind;		/* consumers behind the host by which frames are judged; 0: none is looked for */
+	__u32 table_full;	/* 1: the table of connections has no place: what it refuses says nothing about the packet */
+	__u32 pad[15];
 };
 
 /* A list of sockets counts for so many ticks: two minutes. */
@@ -259,7 +261,7 @@ _Static_assert(sizeof(struct weir_consumer_ctl) == 64, "one line");
 _Static_assert(sizeof(struct weir_consumer_stat) == 64, "one line");
 _Static_assert(sizeof(struct weir_poller_ctl) == 64, "one line");
 _Static_assert(sizeof(struct weir_cpu_stat) == 64, "one line");
-_Static_assert(sizeof(struct weir_guard_ctl) == 64, "one line");
+_Static_assert(sizeof(struct weir_guard_ctl) == 128, "two lines");
 _Static_assert(WEIR_CONSUMERS < WEIR_PORT_SHARED, "no consumer's number");
 _Static_assert(sizeof(struct weir_overflow_stat) == 64, "one line");
 _Static_assert(sizeof(struct weir_steer) == 64, "one line");

@@ -41,8 +41,7 @@ struct nf_conn {
 	struct nf_conntrack_tuple_hash tuplehash[2];
 } __attribute__((preserve_access_index));
 
-/* In the word of a packet that names its connection: how the packet belongs to it. From REPLY on it goes back. */
-#define BEHIND_CT_INFO 7UL
+/* How a packet belongs to its connection, see GATE_CT_INFO: from REPLY on it goes back. */
 #define BEHIND_CT_REPLY 3
 #define BEHIND_NO_HEADER 0xffff
 
@@ -138,12 +137,12 @@ static __always_inline _Bool behind_came(struct sk_buff *skb, const struct gate_
 	if (!bpf_core_field_exists(skb->_nfct))
 		return 1;
 	word = skb->_nfct;
-	ct = (struct nf_conn *)(word & ~BEHIND_CT_INFO);
+	ct = (struct nf_conn *)(word & ~GATE_CT_INFO);
 	if (!ct)
 		return 1;
 	if (!bpf_core_field_exists(ct->tuplehash))
 		return 0;
-	if ((word & BEHIND_CT_INFO) >= BEHIND_CT_REPLY) {
+	if ((word & GATE_CT_INFO) >= BEHIND_CT_REPLY) {
 		failed = bpf_core_read(came->source, bytes, &ct->tuplehash[1].tuple.src.u3) ||
 			 bpf_core_read(came->target, bytes, &ct->tuplehash[1].tuple.dst.u3) ||
 			 bpf_core_read(&source, sizeof(source), &ct->tuplehash[1].tuple.src.u.all) ||

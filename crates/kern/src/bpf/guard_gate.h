@@ -12,6 +12,8 @@
 
 #define GATE_IPV6_BYTES 40
 #define GATE_TCP_RST 4
+/* In the word of a packet that names its connection: how the packet belongs to it. */
+#define GATE_CT_INFO 7UL
 
 /* The kernel's number of a reason is put in by the loader; one that this kernel does not have is none. */
 #define GATE_IS(reason, name)                                                                  \
@@ -88,7 +90,7 @@ int BPF_PROG(weir_nobody, struct sk_buff *skb, void *location, enum skb_drop_rea
 	struct gate_flow flow = {};
 	struct weir_gate_stat *stat;
 	struct weir_port *port;
-	__u32 key, now, zero = 0;
+	__u32 key, now, learns, zero = 0;
 	_Bool whole;
 
 	if (!GATE_IS(reason, NO_SOCKET) && !GATE_IS(reason, NETFILTER_DROP) && !GATE_IS(reason, IP_INADDRERRORS))
@@ -113,14 +115,21 @@ int BPF_PROG(weir_nobody, struct sk_buff *skb, void *location, enum skb_drop_rea
 	if (!port)
 		return 0;
 	if (GATE_IS(reason, NO_SOCKET) && !guard->by_flow) {
-		if (!weir_learns(port, gate_used(key), guard->listed[flow.tcp & 1], now, WEIR_LISTED_TICKS)) {
+		learns = weir_learns(port, gate_used(key), guard->listed[flow.tcp & 1], now, WEIR_LISTED_TICKS);
+		if (!learns) {
 			stat->spoken_for++;
-			return 0;
+			/* Of segments the search for their connection tells in any case. */
+			if (flow.tcp)
+				return 0;
 		}
-		if (weir_learn(port, gate_address(flow.target, flow.words), now))
+		if (weir_learn(port, gate_address(flow.target, flow.words), now) && learns)
 			__sync_fetch_and_add(&stat->ports, 1);
 		return 0;
 	}
+	/* The table of connections drops what it has no place for as a filter does; what a rule drops it has seen before. */
+	if (GATE_IS(reason, NETFILTER_DROP) && guard->table_full && bpf_core_field_exists(skb->_nfct) &&
+	    !(skb->_nfct & ~GATE_CT_INFO))
+		return 0;
 	/* The very same flow: what a translation or a filter does with another one says nothing. */
 	gate_refuse(gate_flow_hash(&flow), now, guard->nobody_ticks, stat);
 	return 0;

@@ -16,7 +16,8 @@
  * Work per frame: one array look-up in interrupt mode, nothing is read; as in poll mode while a frame is to be marked.
  * In poll mode four look-ups and what classify.h states; two more and the clock for a protected frame; six for one of a
  * tracked consumer, and what rx_fair.h states; for others the clock and two, and one or two more while
- * flows were refused lately. The kernel's search for the socket is made where several share its port, and over TCP as rx_tcp.h says.
+ * flows were refused lately. The kernel's search for the socket is made where several share its port, where a socket has the port and
+ * does not take all that is for it, and over TCP as rx_tcp.h says.
  * While consumers behind the host are tracked, one look-up more for each datagram, and for those that are for one of them the clock
  * and what rx_behind.h states.
  */
@@ -342,6 +343,24 @@ __noinline __u32 weir_rx_socket(struct xdp_md *ctx, const struct weir_view *view
 	return found;
 }
 
+/* True if no socket takes this datagram, by the kernel's own search. */
+__noinline int weir_rx_untaken(struct xdp_md *ctx, const struct weir_view *view)
+{
+	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
+	struct bpf_sock_tuple tuple = {};
+	struct bpf_sock *sk;
+	__u32 size;
+
+	size = view ? rx_tuple(data, end, view, &tuple) : 0;
+	if (!size)
+		return 0;
+	sk = bpf_sk_lookup_udp(ctx, &tuple, size, BPF_F_CURRENT_NETNS, 0);
+	if (!sk)
+		return 1;
+	bpf_sk_release(sk);
+	return 0;
+}
+
 /* True if all that has this hash is refused, and nothing has `left` since from where it goes. A frame of the `trickle` passes. */
 static __always_inline int refused(__u64 hash, __u32 left, __u32 now, __u32 most, int trickle)
 {
@@ -367,14 +386,17 @@ static __always_inline int refused_any(void)
 	return learnt && learnt->refused;
 }
 
-/* True if the frame is nobody's, by what has become of those before it; of the `trickle` it passes all the same. */
-__noinline int weir_rx_nobodys(struct xdp_md *ctx, const struct weir_view *view, __u32 most, __u32 trickle)
+/* Whose the frame is, by what has become of those before it: enum weir_whose. The kernel is asked only if its search is `exact`; one
+ * that is nobody's passes all the same if it is the `trickle`. */
+__noinline int weir_rx_nobodys(struct xdp_md *ctx, const struct weir_view *view, __u32 most, __u32 trickle, __u32 exact)
 {
 	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
 	__u32 now = bpf_ktime_get_coarse_ns() >> WEIR_TICK_SHIFT, key, zero = 0, left = 0;
 	struct weir_gate_stat *learnt;
+	struct weir_guard_ctl *guard;
 	struct gate_flow flow = {};
 	struct weir_port *port;
+	__u32 listed, whose;
 
 	if (!view || !rx_flow(data, end, view, &flow))
 		return 0;
@@ -384,8 +406,16 @@ __noinline int weir_rx_nobodys(struct xdp_md *ctx, const struct weir_view *view,
 		port = bpf_map_lookup_elem(&ports, &key);
 		if (!port)
 			return 0;
-		if (weir_nobodys(port, gate_address(flow.target, flow.words), now, most))
-			return !gate_used(key);
+		guard = bpf_map_lookup_elem(&guard_ctl, &zero);
+		listed = guard ? guard->listed[flow.tcp & 1] : 0;
+		whose = weir_whose(port, gate_address(flow.target, flow.words), gate_used(key), listed, now, most,
+				   WEIR_LISTED_TICKS);
+		/* A raw socket may want datagrams that no other has: then the list has every port, 0 too, which no other has. */
+		if (whose == WEIR_ASK)
+			return !flow.tcp && exact && weir_recent(listed, now, WEIR_LISTED_TICKS) && !gate_used(0) ?
+			       WEIR_ASK : WEIR_SOMEBODYS;
+		if (whose == WEIR_NOBODYS)
+			return WEIR_NOBODYS;
 		left = port->left;
 	} else {
 		flow.ports = 0;
@@ -396,6 +426,15 @@ __noinline int weir_rx_nobodys(struct xdp_md *ctx, const struct weir_view *view,
 	if (flow.words == 1 && refused(gate_target_hash(flow.target[0]), 0, now, most, trickle))
 		return 1;
 	return flow.ports && refused(gate_flow_hash(&flow), left, now, most, trickle);
+}
+
+/* True if the frame is nobody's. */
+static __always_inline int is_nobodys(struct xdp_md *ctx, const struct weir_view *view, const struct weir_guard_ctl *guard,
+				      const struct weir_source_ctl *ctl, __u32 trickle)
+{
+	__u32 whose = weir_rx_nobodys(ctx, view, guard->nobody_ticks, trickle, ctl->tcp_exact);
+
+	return whose == WEIR_ASK ? weir_rx_untaken(ctx, view) : whose == WEIR_NOBODYS;
 }
 
 #include "rx_fair.h"
@@ -543,7 +582,7 @@ int weir_rx(struct xdp_md *ctx)
 	}
 	trickle = !(stat->frames % WEIR_TRICKLE);
 	if (guard->nobody_ticks && (!guard->by_flow || refused_any()) && in_force(ctl) &&
-	    weir_rx_nobodys(ctx, &view, guard->nobody_ticks, trickle)) {
+	    is_nobodys(ctx, &view, guard, ctl, trickle)) {
 		/* A trickle passes that says whether what is known still holds: it is nobody else's. */
 		if (trickle) {
 			stat->known++;

@@ -313,9 +313,13 @@ shared!(
         slices: AtomicU32,
         /// Consumers behind the host by which frames are judged.
         behind: AtomicU32,
+        /// 1: the table of connections has no place, so that what it refuses says nothing about the packet.
+        table_full: AtomicU32,
+        /// Fills the line.
+        pad: [AtomicU32; 15],
     }
 );
-const _: () = assert!(size_of::<GuardCtl>() == 64);
+const _: () = assert!(size_of::<GuardCtl>() == 128);
 
 /// Words of [`PortsUsed`]: a bit per UDP port, then one per TCP port.
 pub const PORT_WORDS: usize = 2 * 65536 / 64;

@@ -71,6 +71,8 @@ pub const ANSWERS: u64 = 1 << 17;
 /// An answer to a question of the wire.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Answer {
+    /// Of the question, counted by its target from 0.
+    pub number: u64,
     /// Departure of the question, CLOCK_MONOTONIC.
     pub asked_ns: u64,
     /// When the answer left the host.

@@ -7,7 +7,7 @@
 
 use std::time::Duration;
 
-use kern::wire::source::{ANSWERS, Class, Load, Payload, Phase, Rare, Target};
+use kern::wire::source::{ANSWERS, Answer, Class, Load, Payload, Phase, Rare, Target};
 use kern::wire::tasks;
 use nix::sys::signal::{Signal, kill};
 use results::{Document, Id, Line, Mark, Panel, Relation, Role, Scale, Verdict, stats};
@@ -64,8 +64,6 @@ const RATES: [f64; 4] = [0.1e6, 0.3e6, 1e6, 3e6];
 const RATES_QUICK: [f64; 1] = [1e6];
 /// Questions per second.
 const ASKED_PPS: f64 = 2000.0;
-/// Source ports of the questions, counted up from the first.
-const PORTS: u32 = 64;
 /// An answer later than this is none.
 const IN_TIME: Duration = Duration::from_secs(1);
 /// The flood goes on this long after the last question that counts. What is answered later was answered without it, and
@@ -95,6 +93,8 @@ const WORST_OF: usize = 3;
 pub(crate) struct Trial {
     /// Share of the questions that was answered, in percent.
     pub(crate) answered: f64,
+    /// The same of those from the address that the flood comes from, which then are not in `answered`.
+    pub(crate) own: Option<f64>,
     /// Of the answers; `None` without any.
     pub(crate) p50_us: Option<f64>,
     /// See `p50_us`.
@@ -230,18 +230,25 @@ fn load(bench: &Bench, rig: &Rig<'_>, flood: Option<(Flood, f64)>, phases: [Dura
         Some((Flood::Loud | Flood::Spoofed, _)) => {
             (flood::senders(input).next(), Payload::Senders, u32::from(flood::SENDERS))
         }
-        _ => (None, Payload::Stamp, PORTS),
+        // Whom the server is connected to.
+        Some((Flood::Connected, _)) => (None, Payload::Stamp, 1),
+        _ => (None, Payload::Stamp, u32::from(flood::ASKING)),
     };
     let ends = ((asks.unwrap_or(input.peer), probe::ANSWERS), (input.address, probe::UDP));
     let frame = frame::udp(input.near.mac, input.far.mac, ends.0, ends.1, &[0; 18]);
     let question = Target { frame, payload, flows };
-    for target in 0..2 {
+    let floods = flood.map(|(flood, _)| flood.targets(input)).unwrap_or_default();
+    for target in 0..=floods.len() as u32 {
         bench.wire.output(target, &rig.wire_side, input.near.index)?;
     }
     let pps = flood.map_or(ASKED_PPS, |(_, pps)| pps);
     let phases = phases.map(|duration| Phase { duration, rate: Some(pps) }).to_vec();
-    let Some((flood, pps)) = flood else { return Ok(rig.load(phases, 1, question)) };
-    let mut load = rig.load(phases, burst(Some(pps)), flood.target(input));
+    if floods.is_empty() {
+        return Ok(rig.load(phases, 1, question));
+    }
+    let mut load = rig.load(phases, burst(Some(pps)), question.clone());
+    load.schedule = (0..floods.len() as u8).collect();
+    load.targets = floods;
     load.targets.push(question);
     load.rare = Some(Rare { every: every(pps), count: 1 });
     Ok(load)
@@ -269,7 +276,9 @@ pub(crate) fn beside(
     let hogs = u32::from(flood.is_none());
     bench.stage(arm, &Scene { hogs, ..Scene::default() }, |rig, cast, _| {
         let mut program = start(rig)?;
-        let server = probe::server(bench, rig)?;
+        let connected = flood.is_some_and(|(flood, _)| flood == Flood::Connected);
+        let peer = connected.then_some((rig.inputs[0].peer, probe::ANSWERS));
+        let server = probe::server(bench, rig, peer)?;
         bench.wire.watch(server.id(), Class::Consumer)?;
         if let Some((flood, _)) = flood {
             flood.prepare(rig)?;
@@ -317,8 +326,14 @@ pub(crate) fn beside(
         let in_time = |a: &&kern::wire::source::Answer| {
             a.left_ns <= sent.end_ns && a.left_ns - a.asked_ns <= IN_TIME.as_nanos() as u64
         };
-        let waits: Vec<f64> =
-            answers.iter().filter(in_time).map(|a| (a.left_ns - a.asked_ns) as f64 / 1000.0).collect();
+        // Who has the flood's own address is no third party.
+        let spoofed = flood.is_some_and(|(flood, _)| flood == Flood::Spoofed);
+        let third = |number: &u64| !(spoofed && flood::is_spoofed(*number));
+        let asked = (first..end).filter(third).count();
+        let in_time = answers.iter().filter(in_time);
+        let (third, own): (Vec<&Answer>, Vec<&Answer>) = in_time.partition(|a| third(&a.number));
+        let waits: Vec<f64> = third.iter().map(|a| (a.left_ns - a.asked_ns) as f64 / 1000.0).collect();
+        let share = |answered: usize, asked: usize| 100.0 * answered as f64 / asked.max(1) as f64;
         let wall = from.until(&to).as_nanos() as u64;
         let report = Report { window_ns: wall, cpu_ns: to_ns - from_ns, ..Report::default() };
         let offered_pps = sent.by_phase.get(1).map_or(0.0, |n| *n as f64 / window.as_secs_f64());
@@ -328,7 +343,8 @@ pub(crate) fn beside(
             ..results::Trial::default()
         };
         let trial = Trial {
-            answered: 100.0 * waits.len() as f64 / (end - first).max(1) as f64,
+            answered: share(waits.len(), asked),
+            own: spoofed.then(|| share(own.len(), (end - first) as usize - asked)),
             p50_us: stats::quantile(&waits, 0.5),
             p99_us: stats::quantile(&waits, 0.99),
             offered_pps,
@@ -466,6 +482,10 @@ impl Table {
             panels.push(self.panel(format!("p99 of answers beside {name}"), us(), f, |t| t.p99_us));
             let percent = Scale::of("%", 0, false);
             panels.push(self.panel(format!("CPU idle beside {name}"), percent, f, |t| Some(t.idle)));
+            if *flood == Flood::Spoofed {
+                let title = "answered to the spoofed address".to_string();
+                panels.push(self.panel(title, Scale::of("%", 2, false), f, |t| t.own));
+            }
             if flood.reads() {
                 let title = "goodput of the flooded program".to_string();
                 let y = Scale::of("k/s", 0, false);

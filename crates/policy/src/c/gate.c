@@ -17,6 +17,12 @@ weir_u32 weir_host_learn(struct weir_port *port, weir_u32 address, weir_u32 now)
 	return weir_learn(port, address, now);
 }
 
+weir_u32 weir_host_whose(const struct weir_port *port, weir_u32 address, weir_u32 used, weir_u32 listed, weir_u32 now, weir_u32 most,
+			 weir_u32 listed_most)
+{
+	return weir_whose(port, address, used, listed, now, most, listed_most);
+}
+
 weir_u32 weir_host_refuse(struct weir_refusal *refusal, weir_u32 flow, weir_u32 now, weir_u32 most)
 {
 	return weir_refuse(refusal, flow, now, most);

@@ -10,7 +10,9 @@
  *
  * Nobody's are learnt from the kernel's own drops, never guessed. A port is nobody's only if the last list of sockets does
  * not have it and no packet has left from it since that list was begun, so that no answer is ever taken for a flood; what
- * was learnt ends when a packet leaves from the port, when a socket is bound to it, or when no drop confirms it any more.
+ * was learnt ends when a packet leaves from the port, when a socket is bound to it, or when no drop confirms it any more. A port
+ * that a connected socket has is somebody's, and still most of what is sent to it may be nobody's: then the kernel's own search for
+ * the socket tells.
  *
  * Time is told in ticks of 2^WEIR_TICK_SHIFT ns, 17 ms; 0 is never. They wrap after two years.
  */
@@ -97,6 +99,21 @@ WEIR_INLINE weir_u32 weir_learns(const struct weir_port *port, weir_u32 used, we
 				 weir_u32 most)
 {
 	return !used && weir_recent(listed, now, most) && weir_after(listed, port->left);
+}
+
+enum weir_whose {
+	WEIR_SOMEBODYS = 0,	/* or nobody knows */
+	WEIR_NOBODYS = 1,
+	WEIR_ASK = 2,		/* a socket has the port, or may have it, and does not take all that is for it: the kernel's search tells */
+};
+
+/* Whose a frame for this port and address is, see weir_nobodys() and weir_learns(). */
+WEIR_INLINE weir_u32 weir_whose(const struct weir_port *port, weir_u32 address, weir_u32 used, weir_u32 listed,
+				weir_u32 now, weir_u32 most, weir_u32 listed_most)
+{
+	if (!weir_nobodys(port, address, now, most))
+		return WEIR_SOMEBODYS;
+	return weir_learns(port, used, listed, now, listed_most) ? WEIR_NOBODYS : WEIR_ASK;
 }
 
 /* No socket took a packet for this port and address. True if that is news. */

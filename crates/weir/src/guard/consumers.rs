@@ -75,7 +75,12 @@ fn lift(gauges: &Gauges, slot: usize) {
 
 /// True if the one socket that the list of a namespace has is this one, and takes datagrams of everybody.
 fn is_alone(sockets: &[UdpSocket], inode: u64) -> bool {
-    matches!(sockets, [only] if only.inode == inode && only.remote.is_none())
+    takes_all(sockets.iter()) && sockets[0].inode == inode
+}
+
+/// True if there is one socket, and it takes datagrams of everybody: those that a connected one does not take must not count as its.
+fn takes_all<'a>(mut sockets: impl Iterator<Item = &'a UdpSocket>) -> bool {
+    matches!((sockets.next(), sockets.next()), (Some(only), None) if only.remote.is_none())
 }
 
 /// A place in the table.
@@ -214,7 +219,7 @@ impl Consumers {
             seen_overflows: 0,
         });
         let alone = match behind {
-            None => kern::raw::udp_at(&[port].into()).is_ok_and(|sockets| sockets.len() == 1),
+            None => kern::raw::udp_at(&[port].into()).is_ok_and(|sockets| takes_all(sockets.iter())),
             Some(behind) => {
                 self.spaces.begin();
                 let sockets = self.spaces.udp_sockets(behind.netns, port, now);
@@ -347,7 +352,7 @@ impl Consumers {
                 }
                 (None, None) => here.as_ref().is_some_and(|all| {
                     let sockets = || all.iter().filter(|s| s.local.port() == consumer.port);
-                    let alone = sockets().count() == 1;
+                    let alone = takes_all(sockets());
                     if std::mem::replace(&mut consumer.alone, alone) != alone {
                         ports.push(consumer.port);
                     }
@@ -452,5 +457,6 @@ mod tests {
         assert!(!is_alone(&[socket(8, None)], 7), "another one");
         assert!(!is_alone(&[socket(7, None), socket(8, None)], 7), "one of a group");
         assert!(!is_alone(&[socket(7, Some("10.0.0.1:99"))], 7), "one client's");
+        assert!(takes_all([socket(0, None)].iter()) && !takes_all([socket(0, Some("10.0.0.1:99"))].iter()));
     }
 }

@@ -72,7 +72,8 @@ impl Gate {
         })
     }
 
-    /// Attaches the programs while a source is polled or sheds, or containers lose packets, and says how many sources may feed one consumer at once.
+    /// Attaches the programs while a source is polled or sheds, or containers lose packets, and says how many sources may feed one
+    /// consumer at once, and whether the table of connections is full.
     pub fn look(&mut self, gauges: &mut Gauges, now: Nanos) {
         let since = self.shared.idle_since.load(Relaxed);
         if since != 0 && now.saturating_sub(since) > LIST_IDLE {
@@ -87,6 +88,9 @@ impl Gate {
         let behind = self.behind.look(now, lost, views.gate[0].evidence.load(Relaxed));
         // Where nothing is sent on nobody is behind this host.
         let needed = inputs > 0 || behind && kern::discover::translates();
+        if needed {
+            guard.table_full.store(kern::discover::table_full().into(), Relaxed);
+        }
         match self.watching.next(now, needed) {
             None => {}
             Some(Watch::Detach) => {

@@ -280,7 +280,7 @@ impl Wire {
             let mut answers = Vec::new();
             for number in numbers.start..numbers.end.min(ANSWERS) {
                 let value = m.lookup(&(number as u32).to_ne_bytes(), MapFlags::ANY)?.unwrap_or_default();
-                let answer = Answer { asked_ns: word(&value, 0), left_ns: word(&value, 8) };
+                let answer = Answer { number, asked_ns: word(&value, 0), left_ns: word(&value, 8) };
                 // What is older belongs to a load before.
                 if answer.asked_ns >= since_ns {
                     answers.push(answer);

@@ -161,9 +161,7 @@ impl Gate {
             Flood::ClosedPort | Flood::SynClosed => {
                 self.port.dropped(ADDRESS, false, self.listed, now, LISTED_MOST);
             }
-            Flood::Firewall | Flood::Connections => {
-                self.refusals[flow].refuse(flow as u32 + 1, now, UNTIL_BOUND);
-            }
+            Flood::Firewall => self.refusals[flow].refuse(flow as u32 + 1, now, UNTIL_BOUND),
             Flood::OtherHost => self.refusals[foreign].refuse(1, now, UNTIL_BOUND),
             _ => {}
         }
@@ -177,7 +175,7 @@ impl Gate {
         let (now, flow) = (tick(now), self.flow(packet));
         let (place, mark) = match flood {
             Flood::ClosedPort | Flood::SynClosed => return self.port.nobodys(ADDRESS, now, UNTIL_BOUND),
-            Flood::Firewall | Flood::Connections => (flow, flow as u32 + 1),
+            Flood::Firewall => (flow, flow as u32 + 1),
             Flood::OtherHost => (self.flows(), 1),
             _ => return false,
         };

@@ -1,0 +1,256 @@
+//! Attacks on what the gate has learnt, with the XDP program attached to a live interface: the kernel itself drops what teaches,
+//! and what is shed never arrives.
+#![cfg(not(no_bpf))]
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a failed step is a failed test, in helpers too")]
+
+mod bed;
+
+use std::collections::BTreeSet;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::os::fd::{AsFd, FromRawFd, OwnedFd};
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+
+use bed::{Behind, HOST, frame, now, packets, send, until};
+use kern::guard::{Gauges, Nobody, Rx, list_ports, mode};
+use policy::classes::Table;
+use policy::gate::UNTIL_BOUND;
+use testkit::NetNs;
+use testkit::frames::Random;
+
+const XDP_DROP: u32 = 1;
+
+struct Live {
+    gauges: Gauges,
+    rx: Rx,
+    wire: OwnedFd,
+}
+
+impl Live {
+    /// Inside the host, whose kernel polls `in0` while the gate sheds there.
+    fn new(wire: OwnedFd) -> Live {
+        // What is sent is taken up on the same CPU, in order.
+        kern::wire::tasks::pin(0, nix::sched::sched_getcpu().unwrap()).unwrap();
+        let cpus = kern::cpus::online().unwrap().iter().max().unwrap() + 1;
+        let mut gauges = Gauges::load(cpus, kern::netns::current_inode().unwrap() as u32).unwrap();
+        gauges.set_rules(&Table::new(&[]).unwrap()).unwrap();
+        let index = kern::netns::index_of("in0").unwrap();
+        gauges.set_guarded(&BTreeSet::new(), &BTreeSet::from([index])).unwrap();
+        let ctl = &gauges.views.source_ctls[0];
+        ctl.mode.store(mode::SHED, Relaxed);
+        ctl.lease.store(u64::MAX, Relaxed);
+        let root = kern::cgroups::root();
+        let nobody = gauges.watch_nobody(true, root.as_ref().map(AsFd::as_fd));
+        assert_eq!(nobody, Nobody::UntilBound, "the tests run at the root of all cgroups");
+        gauges.views.guard[0].nobody_ticks.store(UNTIL_BOUND, Relaxed);
+        let rx = gauges.load_rx(0, 1).unwrap().of(index);
+        rx.hold().unwrap();
+        Live { gauges, rx, wire }
+    }
+
+    fn send(&self, from: SocketAddr, to: (IpAddr, u16), payload: &[u8]) {
+        assert!(send(&self.wire, &frame(from, to.into(), Behind::Udp(payload))));
+    }
+
+    /// Whether the gate sheds such a frame, of those that the trickle does not let pass.
+    fn sheds(&self, from: SocketAddr, to: (IpAddr, u16)) -> bool {
+        let frame = frame(from, to.into(), Behind::Udp(&[0; 4]));
+        (0..2).any(|_| self.rx.run(&frame, 1).unwrap().0 == XDP_DROP)
+    }
+}
+
+/// How a client gets its port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Client {
+    /// The kernel gives it one with its first datagram, and nothing tells of a bind.
+    Sends,
+    /// The same, and then it hears its server alone: what others send to its port no socket takes.
+    Connects,
+    /// It is bound first.
+    Binds,
+}
+
+/// A socket without a port.
+fn unbound(v6: bool) -> UdpSocket {
+    let family = if v6 { libc::AF_INET6 } else { libc::AF_INET };
+    // SAFETY: plain system call; the descriptor is new and owned by nobody else.
+    unsafe {
+        let fd = libc::socket(family, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0);
+        assert!(fd >= 0, "{}", std::io::Error::last_os_error());
+        OwnedFd::from_raw_fd(fd).into()
+    }
+}
+
+/// Any address of others.
+fn somewhere(random: &mut Random, v6: bool) -> SocketAddr {
+    let number = random.number();
+    let ip: IpAddr = match v6 {
+        false => Ipv4Addr::from(0x0a00_0000 | number as u32 & 0x00ff_ffff).into(),
+        true => Ipv6Addr::from(0xfd01_u128 << 112 | u128::from(number as u32)).into(),
+    };
+    (ip, 1024 + (number >> 48) as u16 % 60_000).into()
+}
+
+/// A flood scans all ports that clients get, again and again, so that nearly all are nobody's, and goes on at a client's own port
+/// between its question and the reply. Of 10,000 clients each gets its first reply.
+///
+/// Why it cannot flake: one thread sends everything and waits for each reply, as long as it takes; nothing overflows, since what is
+/// sent has been taken up before more is sent.
+#[test]
+fn no_clients_first_reply_is_lost_root() {
+    if !testkit::root_or_skip("no_clients_first_reply_is_lost_root") {
+        return;
+    }
+    let (host, wire) = (NetNs::new("atkh"), NetNs::new("atkw"));
+    bed::connect(&host, &wire);
+    let end = wire.run(|| packets("out0"));
+    host.run(|| clients(end));
+}
+
+fn clients(wire: OwnedFd) {
+    const CLIENTS: usize = 10_000;
+    /// Ports that clients get.
+    const PORTS: (u16, u16) = (20_000, 1024);
+    /// Frames of the scan for each client, of one family in turn.
+    const SCAN: usize = 16;
+    std::fs::write(
+        "/proc/sys/net/ipv4/ip_local_port_range",
+        format!("{} {}", PORTS.0, PORTS.0 + PORTS.1 - 1),
+    )
+    .unwrap();
+    let live = Live::new(wire);
+    let mut random = Random::new(0x22_ac);
+    let host = |v6: bool| -> IpAddr { if v6 { HOST.1.into() } else { HOST.0.into() } };
+    // Not on the link: the way to the gateway is known, so that questions leave at once.
+    let server = |v6: bool| -> SocketAddr {
+        let ip: IpAddr = match v6 {
+            false => Ipv4Addr::new(192, 0, 2, 7).into(),
+            true => Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 7).into(),
+        };
+        (ip, 5300).into()
+    };
+    let (mut listed, mut scanned, mut lost, mut were_nobodys, mut of) = (0, 0u32, 0, 0, 0);
+    for n in 0..CLIENTS {
+        // In half of them the kernel is asked whose a datagram is.
+        live.gauges.views.source_ctls[0].tcp_exact.store(u32::from(n >= CLIENTS / 2), Relaxed);
+        let tick = now();
+        if tick != listed {
+            assert!(list_ports(&live.gauges.views, false, tick, || true).unwrap());
+            listed = tick;
+        }
+        for _ in 0..SCAN {
+            let (port, v6) = (PORTS.0 + (scanned / 2 % u32::from(PORTS.1)) as u16, scanned % 2 == 1);
+            live.send(somewhere(&mut random, v6), (host(v6), port), b"scan");
+            scanned += 1;
+        }
+        let (v6, kind) = (n % 2 == 1, [Client::Sends, Client::Connects, Client::Binds][n / 2 % 3]);
+        let any = if v6 { "[::]:0" } else { "0.0.0.0:0" };
+        let client = if kind == Client::Binds { UdpSocket::bind(any).unwrap() } else { unbound(v6) };
+        if kind == Client::Connects {
+            client.connect(server(v6)).unwrap();
+            let port = client.local_addr().unwrap().port();
+            were_nobodys += u32::from(live.sheds(somewhere(&mut random, v6), (host(v6), port)));
+            of += 1;
+            client.send(b"question").unwrap();
+        } else {
+            client.send_to(b"question", server(v6)).unwrap();
+        }
+        let port = client.local_addr().unwrap().port();
+        for _ in 0..4 {
+            live.send(somewhere(&mut random, v6), (host(v6), port), b"spoofed");
+        }
+        let reply = (n as u64).to_be_bytes();
+        live.send(server(v6), (host(v6), port), &reply);
+        client.set_read_timeout(Some(Duration::from_secs(2))).unwrap();
+        let mut got = [0; 16];
+        lost += u32::from(loop {
+            match client.recv(&mut got) {
+                Ok(8) if got[..8] == reply => break false,
+                Ok(_) => {}
+                Err(_) => break true,
+            }
+        });
+    }
+    let stat = &live.gauges.views.rx_stats[0];
+    let (shed, learnt) = (stat.nobody.load(Relaxed), live.gauges.views.gate[0].ports.load(Relaxed));
+    println!(
+        "{CLIENTS} clients, {lost} first replies lost; {were_nobodys} of {of} had a port that was nobody's until they asked; \
+         {shed} frames shed, {learnt} times a port was learnt"
+    );
+    assert_eq!(lost, 0);
+    assert!(were_nobodys > of / 4, "the scan was not learnt: the test shows nothing");
+}
+
+/// A table of connections that has no place refuses whoever is new, as a firewall's rule would. Nothing is learnt from that: when
+/// there is a place again nobody is shed. A rule's own word still counts.
+///
+/// Why it cannot flake: what is learnt or not is decided by what the kernel drops while the test waits for it.
+#[test]
+fn a_full_table_of_connections_teaches_nothing_root() {
+    let name = "a_full_table_of_connections_teaches_nothing_root";
+    if !testkit::root_or_skip(name) {
+        return;
+    }
+    if std::process::Command::new("nft").arg("--version").output().is_err() {
+        eprintln!("skipped: {name} needs nft");
+        return;
+    }
+    match kern::wire::connections::impossible() {
+        Ok(None) => {}
+        why => {
+            eprintln!("skipped: {name}: {why:?}");
+            return;
+        }
+    }
+    let (host, wire) = (NetNs::new("ctkh"), NetNs::new("ctkw"));
+    bed::connect(&host, &wire);
+    let refused: SocketAddr = "198.18.9.66:5000".parse().unwrap();
+    for line in [
+        "add table inet w".to_owned(),
+        "add chain inet w in { type filter hook input priority 0 ; policy accept ; }".to_owned(),
+        format!("add rule inet w in ip saddr {} counter drop", refused.ip()),
+        "add rule inet w in ct state established accept".to_owned(),
+    ] {
+        host.sh("nft", &line.split(' ').collect::<Vec<_>>());
+    }
+    let end = wire.run(|| packets("out0"));
+    host.run(|| full(end, refused));
+}
+
+fn full(wire: OwnedFd, refused: SocketAddr) {
+    /// Refusals of a flow until it is nobody's, and some.
+    const LEARNT: u32 = 1500;
+    let live = Live::new(wire);
+    let server = UdpSocket::bind((HOST.0, 9100)).unwrap();
+    server.set_nonblocking(true).unwrap();
+    let to = (HOST.0.into(), 9100);
+    let [known, client, other] = [4000, 4001, 4002].map(|port| (Ipv4Addr::new(198, 18, 9, 2), port).into());
+    assert!(!kern::discover::table_full());
+    let v4 = |address: SocketAddr| match address {
+        SocketAddr::V4(address) => address,
+        SocketAddr::V6(_) => unreachable!(),
+    };
+    let here = server.local_addr().unwrap();
+    kern::wire::connections::fill([known, refused].into_iter().map(|from| (v4(from), v4(here)))).unwrap();
+    assert!(kern::discover::table_full());
+    let guard = &live.gauges.views.guard[0];
+    guard.table_full.store(kern::discover::table_full().into(), Relaxed);
+
+    live.send(known, to, b"known");
+    until("who has a place is served", || server.recv(&mut [0; 8]).is_ok());
+    (0..LEARNT).for_each(|_| live.send(client, to, b"new"));
+    assert!(server.recv(&mut [0; 8]).is_err(), "there was a place: the test shows nothing");
+    assert!((0..300).all(|_| !live.sheds(client, to)), "it was refused for want of a place");
+    // A rule that refuses it has the connection's word.
+    until("a refused connection is learnt", || {
+        (0..LEARNT).for_each(|_| live.send(refused, to, b"rule"));
+        live.sheds(refused, to)
+    });
+    assert!(!live.sheds(client, to));
+    // So it would be if nobody looked at the table.
+    guard.table_full.store(0, Relaxed);
+    until("a full table is taken for a rule", || {
+        (0..LEARNT).for_each(|_| live.send(other, to, b"new"));
+        live.sheds(other, to)
+    });
+}
