@@ -39,6 +39,8 @@ const KINDS_QUICK: [&str; 1] = ["stop-100ms"];
 const STALL: Duration = Duration::from_millis(50);
 /// Load of the open loop as a share of what the hash serves in a closed one.
 const LOAD: f64 = 0.4;
+/// At 1,000/s 500 connections come during them: the p99 is then the fifth-longest wait, not the second.
+const STALLS_MIN: u128 = 10;
 const FEW: f64 = 1000.0;
 /// A client that was later than this, ms, or a stop, ns, was not alone on the machine.
 const LATE_MS: f64 = 2.0;
@@ -226,8 +228,9 @@ fn stall(kind: &str) -> Stall {
 }
 
 fn skewed(bench: &Bench, arm: &Arm, stall: Stall, per_s: f64, options: &Options) -> Result<Sample> {
-    // Three stalls at least, and whole periods, so that each trial has as many.
-    let periods = options.window().as_nanos().div_ceil(stall.period.as_nanos()).max(3) as u32;
+    // Whole periods, so that each trial has as many stalls, and as many stalls as the p99 of connections during them needs.
+    let least = if options.quick { 3 } else { STALLS_MIN };
+    let periods = options.window().as_nanos().div_ceil(stall.period.as_nanos()).max(least) as u32;
     let mut stage = stage(bench, arm, Some(stall), false)?;
     let run = stage.run(Some(per_s), options.warm_up(), stall.period * periods)?;
     Ok(Sample {

@@ -212,9 +212,9 @@ impl<'a> Stage<'a> {
 
     fn spent(&self) -> Result<Spent> {
         let mut own = self.workers_ns()?;
-        // A thread of weir or of the clients that has just ended has no time: that counts as somebody else's, which is the safe side.
+        // Threads of clients end with the window: what they used must count after that too.
         for pid in self.weir.iter().map(|w| w.child.id()).chain([self.clients.id()]) {
-            own += tasks::process_cpu_ns(pid as i32).unwrap_or(0);
+            own += tasks::process_ever_ns(pid as i32).unwrap_or(0);
         }
         let mut spent = Spent { own, ..Spent::default() };
         for cpu in self.cpus {

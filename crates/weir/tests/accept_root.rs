@@ -9,10 +9,13 @@
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::os::fd::{FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, FromRawFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sched::{CpuSet, sched_setaffinity};
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use nix::sys::signal::{Signal, kill};
@@ -51,25 +54,31 @@ fn listener(alone: bool) -> TcpListener {
     TcpListener::from(fd)
 }
 
-/// Not a test: the body of a worker, a process of its own, which tells each client its process id.
+/// Not a test: the body of a worker, a process of its own, which tells each client its process id. What it is called is its CPU and how
+/// it waits: in an epoll, as most servers do, in poll(), or in accept().
 #[test]
 #[ignore = "the worker process of the other tests"]
 fn worker_process() {
-    let Ok(cpu) = std::env::var(WORKER) else { return };
+    let Ok(what) = std::env::var(WORKER) else { return };
+    let (cpu, how) = what.split_once(' ').unwrap_or((&what, "epoll"));
     let pid = std::process::id() as i32;
     match cpu.parse() {
         Ok(cpu) => [pid, 0].into_iter().for_each(|task| pin(task, cpu)),
         Err(_) => assert_eq!(cpu, "alone"),
     }
     let listener = listener(cpu == "alone");
-    // One waits in an epoll, as most servers do, the other in accept().
     let epoll = Epoll::new(EpollCreateFlags::empty()).unwrap();
-    if cpu == "0" {
+    if how == "epoll" {
         epoll.add(&listener, EpollEvent::new(EpollFlags::EPOLLIN, 0)).unwrap();
     }
     loop {
         // A signal ends a wait too.
-        while cpu == "0" && epoll.wait(&mut [EpollEvent::empty()], EpollTimeout::NONE).is_err() {}
+        let mut fds = [PollFd::new(listener.as_fd(), PollFlags::POLLIN)];
+        match how {
+            "epoll" => while epoll.wait(&mut [EpollEvent::empty()], EpollTimeout::NONE).is_err() {},
+            "poll" => while poll(&mut fds, PollTimeout::NONE).is_err() {},
+            _ => assert_eq!(how, "accept"),
+        }
         let Ok((mut client, _)) = listener.accept() else { continue };
         let _ = client.write_all(format!("{pid}\n").as_bytes());
     }
@@ -195,7 +204,7 @@ fn host() -> Option<NetNs> {
 #[test]
 fn connections_stay_on_their_core_and_pass_by_a_stalled_worker_root() {
     let Some(host) = host() else { return };
-    let workers = [worker(&host, "0"), worker(&host, "1")];
+    let workers = [worker(&host, "0 epoll"), worker(&host, "1 accept")];
     // One process is the target here: its group has the other one too.
     let target = workers[0].pid().to_string();
     let plan = plan(workers[0].pid(), 2);
@@ -245,6 +254,121 @@ fn connections_stay_on_their_core_and_pass_by_a_stalled_worker_root() {
     let chosen = &last["groups"][0]["chosen"];
     assert!(chosen["away"].as_u64().unwrap() >= 2, "{last}");
     until(&host, 0, None);
+}
+
+/// What a running `weir accept` answers; `None` if it does not yet.
+fn answer(dir: &Path, weir: &Process) -> Option<Value> {
+    let mut text = String::new();
+    UnixStream::connect(dir.join(format!("accept-{}.sock", weir.pid()))).ok()?.read_to_string(&mut text).ok()?;
+    serde_json::from_str(&text).ok()
+}
+
+/// Waits until it answers something that is `so`.
+fn answers_that(dir: &Path, weir: &Process, what: &str, so: impl Fn(&Value) -> bool) -> Value {
+    let end = Instant::now() + PATIENCE;
+    loop {
+        let told = answer(dir, weir);
+        if let Some(told) = told.as_ref().filter(|told| so(told)) {
+            return told.clone();
+        }
+        assert!(Instant::now() < end, "{what}: {told:?}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// What is told of the worker `pid` in the only group.
+fn told_of(told: &Value, pid: u32) -> Value {
+    let workers = told["groups"][0]["workers"].as_array().cloned().unwrap_or_default();
+    workers.into_iter().find(|worker| worker["pid"] == pid).unwrap_or_default()
+}
+
+#[test]
+fn what_workers_do_is_seen_however_they_wait_and_told_to_who_watches_root() {
+    let Some(host) = host() else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let control = format!("--control-dir={}", dir.path().display());
+    for how in ["epoll", "poll", "accept"] {
+        let workers = [worker(&host, &format!("0 {how}")), worker(&host, "1")];
+        plan(workers[0].pid(), 2);
+        let weir = Process(weir(&[&workers[0].pid().to_string(), "--interval", "100ms", &control]).spawn().unwrap());
+        until(&host, 0, Some(workers[0].pid()));
+        // It rests between two connections, and is looked at for as long as they come.
+        let first = workers[0].pid();
+        answers_that(dir.path(), &weir, how, |told| {
+            answers(&host, 0, 1);
+            told_of(told, first)["does"] == "waits"
+        });
+        // Stopped with somebody in its queue: that is told for as long as it is so, though nobody asks for more.
+        workers[0].signal(Signal::SIGSTOP);
+        stopped(first);
+        let end = Instant::now() + PATIENCE;
+        while told_of(&answer(dir.path(), &weir).unwrap(), first)["stalled"] != true {
+            assert!(Instant::now() < end, "{how}: {:?}", answer(dir.path(), &weir));
+            // All of them, also while the other worker is at work: one of these waits for the first one in the end.
+            let _ = ask(&host, 0, Duration::from_millis(20));
+            workers[1].signal(Signal::SIGSTOP);
+            let _ = ask(&host, 0, Duration::from_millis(20));
+            workers[1].signal(Signal::SIGCONT);
+        }
+        let told = told_of(&answer(dir.path(), &weir).unwrap(), first);
+        assert_eq!(told["does"], "sleeps", "{told}");
+        assert!(told["waiting"].as_u64().unwrap() > 0 && told["oldest_ms"].as_f64().unwrap() > 0.0, "{told}");
+        workers[0].signal(Signal::SIGCONT);
+        // Nobody comes any more: its queue is seen to become empty, and then the timer ends.
+        answers_that(dir.path(), &weir, "empty", |told| told_of(told, first)["waiting"] == 0);
+        let looks = |told: &Value| told["groups"][0]["looks"].as_u64().unwrap();
+        answers_that(dir.path(), &weir, "the timer goes on", |told| {
+            std::thread::sleep(Duration::from_millis(300));
+            answer(dir.path(), &weir).is_some_and(|later| looks(&later) == looks(told))
+        });
+        let before = looks(&answer(dir.path(), &weir).unwrap());
+        until(&host, 0, Some(first));
+        answers_that(dir.path(), &weir, "the timer begins", |told| looks(told) > before);
+    }
+}
+
+#[test]
+fn watch_and_explain_show_the_workers_of_a_running_accept_root() {
+    let Some(host) = host() else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let control = format!("--control-dir={}", dir.path().display());
+    let workers = [worker(&host, "0"), worker(&host, "1")];
+    plan(workers[0].pid(), 2);
+    let accept = Process(weir(&[&workers[0].pid().to_string(), &control]).spawn().unwrap());
+    until(&host, 0, Some(workers[0].pid()));
+    answers_that(dir.path(), &accept, "it answers", |told| told["schema"] == "weir.accept/1");
+    // Connections come for as long as it looks.
+    let shown = |words: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
+        command.args(words).arg(&control).stdin(Stdio::null()).stderr(Stdio::null()).stdout(Stdio::piped());
+        let mut child = host.run(|| command.spawn()).unwrap();
+        while child.try_wait().unwrap().is_none() {
+            answers(&host, 0, 10);
+        }
+        String::from_utf8(child.wait_with_output().unwrap().stdout).unwrap()
+    };
+    let seen: see::Snapshot =
+        serde_json::from_str(&shown(&["watch", "lo", "--once", "--json", "--interval", "500ms"])).unwrap();
+    assert_eq!((seen.accepts.len(), seen.accepts[0].pid), (1, accept.pid()), "{seen:?}");
+    let group = &seen.accepts[0].groups[0];
+    assert_eq!((&*group.address, group.workers.len(), group.there), ("127.0.0.1:8080", 2, true));
+    let own = group.workers.iter().find(|worker| worker.tid == Some(workers[0].pid())).unwrap();
+    assert!(own.placed.unwrap() > 0 && own.core == Some(0) && own.limit > 0, "{own:?}");
+    assert_eq!(own.affine_share(), Some(1.0), "{own:?}");
+    let text = shown(&["watch", "lo", "--once", "--interval", "500ms", "--color", "never"]);
+    let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    let worker = format!("worker {} on CPU 0: 0 of 64 wait", workers[0].pid());
+    assert!(text.contains("accept 127.0.0.1:8080") && text.contains(&worker), "{text}");
+    let text = shown(&["explain", "lo", "--for", "500ms", "--color", "never"]);
+    let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(text.contains("accept 127.0.0.1:8080") && text.contains("on CPU 0:"), "{text}");
+    // It is gone with its socket.
+    accept.signal(Signal::SIGTERM);
+    let end = Instant::now() + PATIENCE;
+    while std::fs::read_dir(dir.path()).unwrap().next().is_some() {
+        assert!(Instant::now() < end, "its socket stays");
+        std::thread::sleep(Duration::from_millis(20));
+    }
 }
 
 #[test]

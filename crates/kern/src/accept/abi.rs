@@ -26,7 +26,7 @@ pub(super) struct Queue {
     pub busy: AtomicU32,
     pub place: AtomicU32,
     pub placed: AtomicU32,
-    pub limit: AtomicU32,
+    pub affine: AtomicU32,
     pub worker: AtomicU32,
     pub seen: AtomicU64,
     pub born: AtomicU64,
@@ -56,11 +56,12 @@ pub(super) struct State {
     pub group: AtomicU64,
     pub asked: AtomicU64,
     pub looks_done: AtomicU64,
+    pub held: AtomicU64,
     pub queues: [Queue; QUEUES],
     pub own: [AtomicU32; CORES],
 }
 const _: () = assert!(size_of::<Queue>() == 104);
-const _: () = assert!(size_of::<State>() == 184 + 104 * QUEUES + 4 * CORES);
+const _: () = assert!(size_of::<State>() == 192 + 104 * QUEUES + 4 * CORES);
 
 /// `struct weir_held`, as bytes in the order of the header.
 #[cfg(not(no_bpf))]

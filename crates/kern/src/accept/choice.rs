@@ -32,6 +32,8 @@ pub struct Choice {
 pub struct Seen {
     /// Connections placed since it was filled; wraps.
     pub placed: u32,
+    /// Of these, those that its worker's core received; wraps.
+    pub affine: u32,
     /// Connections that waited.
     pub waiting: u32,
     /// When the oldest of them came (CLOCK_MONOTONIC, ns).
@@ -42,7 +44,7 @@ pub struct Seen {
 
 impl Default for Seen {
     fn default() -> Self {
-        Seen { placed: 0, waiting: 0, oldest: None, does: Worker::Unknown }
+        Seen { placed: 0, affine: 0, waiting: 0, oldest: None, does: Worker::Unknown }
     }
 }
 
@@ -146,7 +148,7 @@ impl Choice {
             drop(fd);
             let queue = &self.state().queues[slot];
             queue.cookie.store(cookie, Relaxed);
-            for number in [&queue.length, &queue.busy, &queue.placed] {
+            for number in [&queue.length, &queue.busy, &queue.placed, &queue.affine] {
                 number.store(0, Relaxed);
             }
             for number in [&queue.head, &queue.seen, &queue.waits_in, &queue.task, &queue.ran] {
@@ -154,7 +156,6 @@ impl Choice {
             }
             queue.worker.store(0, Relaxed);
             queue.place.store(slot as u32, Relaxed);
-            queue.limit.store(member.limit, Relaxed);
         }
         for core in &self.state().own {
             core.store(0, Relaxed);
@@ -210,6 +211,7 @@ impl Choice {
         let born = (queue.head.load(Relaxed) != 0).then(|| queue.born.load(Relaxed));
         Seen {
             placed: queue.placed.load(Relaxed),
+            affine: queue.affine.load(Relaxed),
             waiting: queue.length.load(Relaxed),
             oldest: born.filter(|born| *born != 0),
             does: Worker::ALL.get(queue.worker.load(Relaxed) as usize).copied().unwrap_or(Worker::Unknown),

@@ -9,8 +9,9 @@
  * Work per connection: the own queue and one other are read, at most WEIR_ACCEPT_LOOKS more when the own one is not good.
  *
  * What a worker does is read from where it waits for events: its listener's list of who is to be told has its epoll, and that one's list
- * of waiters has the worker while it waits; or it is in the first list itself, while it is in accept() or poll(). A timer looks at WEIR_ACCEPT_TICK queues every WEIR_ACCEPT_TICK_NS while connections come, since
- * how long a worker has been at work can be seen by looking twice only. It ends by itself, and with the loader.
+ * of waiters has the worker while it waits; or it is in the first list itself, while it is in accept() or poll(). A timer looks at
+ * WEIR_ACCEPT_TICK queues every WEIR_ACCEPT_TICK_NS while connections come, since how long a worker has been at work can be seen by looking
+ * twice only; and more slowly while one waits that nobody takes, so that who watches sees it go. It ends by itself, and with the loader.
  */
 #include <linux/bpf.h>
 #include <bpf/bpf_core_read.h>
@@ -136,8 +137,10 @@ struct {
 
 #define WEIR_ACCEPT_TICK 16
 #define WEIR_ACCEPT_TICK_NS 1000000
-/* Without a connection for so long the timer ends. */
+/* Without a connection for so long the timer slows down, and ends once nobody has waited for WEIR_ACCEPT_TICK_HELD. */
 #define WEIR_ACCEPT_TICK_IDLE 20000000
+#define WEIR_ACCEPT_TICK_SLOW 10000000
+#define WEIR_ACCEPT_TICK_HELD 500000000
 
 extern void *bpf_rdonly_cast(const void *obj, __u32 btf_id) __ksym;
 /* How who waits in epoll, poll() and accept() is told. Where one has another name, what workers do is not known. */
@@ -285,21 +288,27 @@ static int tick(void *map, __u32 *slot, struct ticking *ticking)
 	__u32 key = 0, i, at;
 	struct weir_accept *of = bpf_map_lookup_elem(&accept_state, &key);
 	__u64 now = bpf_ktime_get_ns();
+	struct weir_accept_queue *queue;
+	int idle;
 
 	if (!of)
 		return 0;
-	if (now > of->asked + WEIR_ACCEPT_TICK_IDLE || now > of->lease) {
+	idle = now > of->asked + WEIR_ACCEPT_TICK_IDLE;
+	if (now > of->lease || (idle && now > of->held + WEIR_ACCEPT_TICK_HELD)) {
 		of->ticks = 0;
 		return 0;
 	}
 	at = of->cursor;
 	for (i = 0; i < WEIR_ACCEPT_TICK && i < of->count; i++) {
 		at = at + 1 >= of->count ? 0 : at + 1;
-		weir_read(of->group, &of->queues[at & (WEIR_ACCEPT_QUEUES - 1)], &of->rules, now);
+		queue = &of->queues[at & (WEIR_ACCEPT_QUEUES - 1)];
+		weir_read(of->group, queue, &of->rules, now);
+		if (queue->length)
+			of->held = now;
 	}
 	of->cursor = at;
 	of->looks++;
-	bpf_timer_start(&ticking->timer, WEIR_ACCEPT_TICK_NS, 0);
+	bpf_timer_start(&ticking->timer, idle ? WEIR_ACCEPT_TICK_SLOW : WEIR_ACCEPT_TICK_NS, 0);
 	return 0;
 }
 
@@ -368,6 +377,8 @@ int weir_accept(struct sk_reuseport_md *ctx)
 	}
 	__sync_fetch_and_add(&of->chosen[why < WEIR_ACCEPT_WHYS ? why : 0], 1);
 	__sync_fetch_and_add(&of->queues[slot & (WEIR_ACCEPT_QUEUES - 1)].placed, 1);
+	if (slot - first < many)
+		__sync_fetch_and_add(&of->queues[slot & (WEIR_ACCEPT_QUEUES - 1)].affine, 1);
 	return SK_PASS;
 }
 

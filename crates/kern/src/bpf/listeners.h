@@ -21,6 +21,7 @@ struct weir_accept {
 	__u64 group;		/* the kernel's, at the last connection; only ever read as what it may no longer be */
 	__u64 asked;		/* when that was, ns */
 	__u64 looks;		/* of the timer */
+	__u64 held;		/* when the timer saw somebody wait last, ns */
 	struct weir_accept_queue queues[WEIR_ACCEPT_QUEUES];
 	__u32 own[WEIR_ACCEPT_CORES];	/* by core: first queue << 16 | how many; 0: none */
 };

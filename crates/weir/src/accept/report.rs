@@ -200,6 +200,11 @@ pub fn lines(following: &Following) -> String {
 
 /// One line of JSON.
 pub fn json(following: &Following, end: bool) -> anyhow::Result<String> {
+    Ok(format!("{}\n", serde_json::to_string(&told(following, end))?))
+}
+
+/// What is done, as JSON; [`see::accept::Accept`] is a part of it.
+pub fn told(following: &Following, end: bool) -> Value {
     let now = kern::raw::monotonic_ns();
     let groups: Vec<Value> = following
         .all
@@ -228,7 +233,7 @@ pub fn json(following: &Following, end: bool) -> anyhow::Result<String> {
                     let owner = m.owner.as_ref();
                     json!({"pid": owner.map(|o| o.pid), "tid": owner.map(|o| o.tid), "core": m.core(),
                         "pinned": owner.is_some_and(|o| o.known == Where::Pinned), "placed": seen.placed,
-                        "waiting": seen.waiting, "oldest_ms": oldest, "does": seen.does.name(), "limit": m.limit, "stalled": one.choice.stands(slot, now, STALLED)})
+                        "affine": seen.affine, "waiting": seen.waiting, "oldest_ms": oldest, "does": seen.does.name(), "limit": m.limit, "stalled": one.choice.stands(slot, now, STALLED)})
                 })
                 .collect();
             json!({"address": one.group.local.to_string(), "netns": one.group.netns, "server": server(&one.group),
@@ -237,8 +242,7 @@ pub fn json(following: &Following, end: bool) -> anyhow::Result<String> {
                 "max_over_mean": even.map(|e| e.0), "jain": even.map(|e| e.1), "workers": workers})
         })
         .collect();
-    let line = json!({"schema": "weir.accept/1", "end": end, "groups": groups});
-    Ok(format!("{}\n", serde_json::to_string(&line)?))
+    json!({"schema": "weir.accept/1", "pid": std::process::id(), "end": end, "groups": groups})
 }
 
 #[cfg(test)]

@@ -1,7 +1,9 @@
 //! The command line of `weir accept`.
 
+use crate::options::RUN_DIR;
 use crate::parse;
 use clap::Args;
+use std::path::PathBuf;
 use std::time::Duration;
 
 /// `weir accept`.
@@ -42,4 +44,8 @@ pub struct AcceptArgs {
     /// weir accept 443 --no-stall
     #[arg(long)]
     pub no_stall: bool,
+
+    /// Directory of the socket for `weir watch`.
+    #[arg(long, hide = true, default_value = RUN_DIR)]
+    pub control_dir: PathBuf,
 }
