@@ -179,6 +179,11 @@ const EXPERIMENTS: &[ExperimentInfo] = &[
         takes: "about 6 minutes, --quick under 1",
     },
     ExperimentInfo {
+        name: "udp-group",
+        about: "a group of four datagram sockets, one of which nobody reads for 10 s: questions that are answered",
+        takes: "about 3 minutes, --quick under 1",
+    },
+    ExperimentInfo {
         name: "mlfrr",
         about: "the largest loss-free rate of hosts that are drawn: packets, work, sockets, queues, rivals, forward, guarded",
         takes: "about 15 minutes, --quick 3",
@@ -226,6 +231,7 @@ pub fn arms(experiment: &str, options: &Options) -> Vec<String> {
         "real-programs" => names(real_programs::arms(options.reserve)),
         "cpu-net" => names(cpu_net::arms(options.reserve, options.cpus.map_or(0, |cpus| cpus.wire))),
         "accept" | "accept-skew" => names(accept::arms()),
+        "udp-group" => names(accept::group_arms()),
         "mlfrr" => mlfrr::hosts(options).into_iter().map(|host| host.name).collect(),
         _ => sweep(experiment).unwrap_or(&livelock::UDP).names(options),
     }
@@ -283,6 +289,7 @@ pub fn run(name: &str, options: &Options, progress: &mut dyn FnMut(Progress)) ->
         "real-programs" => real_programs::run(options, progress),
         "accept" => accept::even(options, progress),
         "accept-skew" => accept::skew(options, progress),
+        "udp-group" => accept::group(options, progress),
         "mlfrr" => mlfrr::run(options, progress),
         "shed-cost" => shed::run(options, progress),
         "burst-latency" => bursts::run(options, progress),

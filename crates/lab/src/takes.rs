@@ -100,6 +100,7 @@ const TAKES: &[(&str, &[Choice])] = &[
     ("real-programs", &[Duration, Repeat, Arms, Guard, Kinds, Rates, Seed]),
     ("accept", &[Duration, Repeat, Arms, Seed]),
     ("accept-skew", &[Duration, Repeat, Arms, Kinds, Seed]),
+    ("udp-group", &[Repeat, Arms, Seed]),
     ("mlfrr", &[Arms, Seed]),
     ("shed-cost", &[Duration, Repeat, Guard, Seed]),
     ("burst-latency", &[Duration, Repeat, Rcvbuf, Work, Seed]),

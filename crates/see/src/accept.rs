@@ -24,7 +24,7 @@ pub struct Accept {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Group {
-    /// The address.
+    /// The address, behind the word `udp` if they are sockets of UDP.
     pub address: String,
     /// Inode of its network namespace.
     pub netns: u32,
@@ -49,7 +49,7 @@ pub struct Worker {
     pub core: Option<u32>,
     /// Connections that wait for it.
     pub waiting: u32,
-    /// How many may wait.
+    /// How many may wait; 0 for datagrams, where bytes are limited.
     pub limit: u32,
     /// How long ago the oldest of them came.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -103,7 +103,8 @@ impl Group {
         let stalled = if worker.stalled { ", stalled" } else { "" };
         let affine =
             worker.affine_share().map_or_else(String::new, |share| format!(", {:.0} % affine", share * 100.0));
-        format!("{who}{core}: {} of {} wait{oldest}{stalled}{affine}", worker.waiting, worker.limit)
+        let limit = if worker.limit == 0 { String::new() } else { format!(" of {}", worker.limit) };
+        format!("{who}{core}: {}{limit} wait{oldest}{stalled}{affine}", worker.waiting)
     }
 }
 

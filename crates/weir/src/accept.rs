@@ -34,7 +34,7 @@ const STEP: Duration = Duration::from_millis(50);
 /// 2 if there is nothing to attach to, 3 without the rights or the kernel for it. Nothing was changed then.
 pub fn run(args: &AcceptArgs) -> anyhow::Result<ExitCode> {
     let mut finder = Finder::load().map_err(refused)?;
-    let targets = Targets::parse(&args.targets);
+    let targets = Targets::parse(&args.targets, args.udp);
     let held = finder.all().map_err(refused)?;
     if finder.left_out > 0 {
         out::talk(&format!(
@@ -117,6 +117,6 @@ fn refused(error: kern::guard::Error) -> anyhow::Error {
 fn not_attached(group: &Group, error: &kern::error::Error) -> anyhow::Error {
     match error {
         kern::error::Error::Denied { .. } | kern::error::Error::Unsupported { .. } => missing(error),
-        _ => usage(format!("{}: {error}; nothing was changed", group.local)),
+        _ => usage(format!("{}: {error}; nothing was changed", group.name())),
     }
 }

@@ -1,4 +1,4 @@
-//! All TCP sockets of all processes, in every network namespace, by one pass of the kernel's own list of descriptors.
+//! All TCP sockets, and groups of UDP sockets, of all processes, in every network namespace, by one pass of the kernel's own list of descriptors.
 
 use super::abi::HELD;
 use super::{Held, address};
@@ -77,7 +77,8 @@ fn read(record: &[u8; HELD]) -> Option<Held> {
         core: word(40)?,
         sockets: word(44)?,
         local: address(half(50)?, bytes, half(48)?),
-        listens: *record.get(52)? == 10,
+        listens: *record.get(52)? == 10 || *record.get(55)? != 0,
         reuseport: *record.get(54)? != 0,
+        udp: *record.get(55)? != 0,
     })
 }

@@ -94,8 +94,19 @@ struct task_struct {
 	unsigned long nvcsw;
 } __attribute__((preserve_access_index));
 
+struct sk_buff_head {
+	void *next;	/* the head itself, if it is empty */
+	__u32 qlen;
+} __attribute__((preserve_access_index));
+
+struct udp_sock {
+	struct sk_buff_head reader_queue;	/* what was moved out of the socket's queue, to be read first */
+} __attribute__((preserve_access_index));
+
 struct sock {
 	struct sock_common __sk_common;
+	__u16 sk_protocol;
+	struct sk_buff_head sk_receive_queue;
 	struct socket_wq *sk_wq;
 	__u32 sk_ack_backlog;
 	struct sock_reuseport *sk_reuseport_cb;
@@ -135,6 +146,8 @@ struct {
 	__type(value, struct ticking);
 } accept_timer SEC(".maps");
 
+#define PROTO_UDP 17
+
 #define WEIR_ACCEPT_TICK 16
 #define WEIR_ACCEPT_TICK_NS 1000000
 /* Without a connection for so long the timer slows down, and ends once nobody has waited for WEIR_ACCEPT_TICK_HELD. */
@@ -143,10 +156,11 @@ struct {
 #define WEIR_ACCEPT_TICK_HELD 500000000
 
 extern void *bpf_rdonly_cast(const void *obj, __u32 btf_id) __ksym;
-/* How who waits in epoll, poll() and accept() is told. Where one has another name, what workers do is not known. */
+/* How who waits in epoll, poll(), accept() and recvmsg() is told. Where one has another name, what workers do is not known. */
 extern const void ep_poll_callback __ksym __weak;
 extern const void pollwake __ksym __weak;
 extern const void autoremove_wake_function __ksym __weak;
+extern const void receiver_wake_function __ksym __weak;
 
 #define AS(type, address) ((struct type *)bpf_rdonly_cast((const void *)(__u64)(address), bpf_core_type_id_kernel(struct type)))
 
@@ -198,7 +212,7 @@ static __always_inline void look_at_worker(struct sock *sk, struct weir_accept_q
 			entry = first - bpf_core_field_offset(struct wait_queue_entry, entry);
 			task = (__u64)AS(wait_queue_entry, entry)->private;
 		}
-	} else if (func == (__u64)&autoremove_wake_function) {
+	} else if (func == (__u64)&autoremove_wake_function || func == (__u64)&receiver_wake_function) {
 		waits_in = DIRECTLY;
 		task = (__u64)AS(wait_queue_entry, entry)->private;
 	} else if (func == (__u64)&pollwake) {
@@ -226,6 +240,19 @@ seen:
 	weir_accept_worker(queue, does, rests, ran, now);
 }
 
+/* The datagram that is read next, and how many wait: first those that the reader has moved to a queue of its own. When it came is not
+ * kept. */
+static __always_inline __u64 first_datagram(struct sock *sk, __u32 *length)
+{
+	struct udp_sock *udp = AS(udp_sock, sk);
+	__u64 first = (__u64)udp->reader_queue.next;
+
+	*length = udp->reader_queue.qlen + sk->sk_receive_queue.qlen;
+	if (first == (__u64)sk + bpf_core_field_offset(struct udp_sock, reader_queue))
+		first = (__u64)sk->sk_receive_queue.next;
+	return first == (__u64)sk + bpf_core_field_offset(struct sock, sk_receive_queue) ? 0 : first;
+}
+
 /* Verified once, for all places that call it: inlined into the loop it would take the kernel seconds to verify. */
 __attribute__((noinline)) int
 weir_read(__u64 group, struct weir_accept_queue *queue, const struct weir_accept_rules *rules, __u64 now)
@@ -233,7 +260,8 @@ weir_read(__u64 group, struct weir_accept_queue *queue, const struct weir_accept
 	struct inet_connection_sock *listener;
 	struct request_sock *head;
 	struct tcp_sock *oldest;
-	__u64 born = 0;
+	__u64 born = 0, name;
+	__u32 length;
 	struct sock *sk;
 
 	if (!queue || !rules)
@@ -241,15 +269,24 @@ weir_read(__u64 group, struct weir_accept_queue *queue, const struct weir_accept
 	sk = member(bpf_rdonly_cast((void *)group, bpf_core_type_id_kernel(struct sock_reuseport)), queue->place, queue->cookie);
 	if (!sk) /* It has moved: what was known of it stays. */
 		return 0;
-	listener = bpf_rdonly_cast(sk, bpf_core_type_id_kernel(struct inet_connection_sock));
-	head = listener->icsk_accept_queue.rskq_accept_head;
-	if (head) {
-		oldest = bpf_rdonly_cast(head->sk, bpf_core_type_id_kernel(struct tcp_sock));
-		born = oldest->rcvq_space.time * 1000;
+	if (sk->sk_protocol == PROTO_UDP) {
+		name = first_datagram(sk, &length);
+	} else {
+		listener = bpf_rdonly_cast(sk, bpf_core_type_id_kernel(struct inet_connection_sock));
+		head = listener->icsk_accept_queue.rskq_accept_head;
+		if (head) {
+			oldest = bpf_rdonly_cast(head->sk, bpf_core_type_id_kernel(struct tcp_sock));
+			born = oldest->rcvq_space.time * 1000;
+		}
+		name = (__u64)head;
+		length = sk->sk_ack_backlog;
 	}
 	if (rules->away)
 		look_at_worker(sk, queue, now);
-	weir_accept_seen(queue, rules, (__u64)head, born > now ? now : born, sk->sk_ack_backlog, now);
+	/* A datagram often gets the memory of the one before it: a reader that has slept meanwhile has read that. */
+	if (name && sk->sk_protocol == PROTO_UDP)
+		name ^= queue->rests << 16;
+	weir_accept_seen(queue, rules, name, born > now ? now : born, length, now);
 	return 0;
 }
 

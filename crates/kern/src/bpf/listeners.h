@@ -32,7 +32,7 @@ enum weir_accept_kernel {
 	WEIR_ACCEPT_REFUSED,
 };
 
-/* A TCP socket in the descriptors of one process: a listener, or a connection that was accepted. */
+/* A socket in the descriptors of one process: a listener of TCP, a connection that was accepted, or one of UDP in a group. */
 struct weir_held {
 	__u64 inode;
 	__u64 cookie;
@@ -49,7 +49,7 @@ struct weir_held {
 	__u8 state;
 	__u8 v6only;
 	__u8 reuseport;
-	__u8 pad;
+	__u8 udp;
 	__u8 address[16];
 };
 

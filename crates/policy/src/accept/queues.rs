@@ -26,6 +26,10 @@ pub const AWAY: u64 = 300_000;
 pub const HIGH: u32 = 16;
 /// Length at which it is no longer.
 pub const LOW: u32 = 4;
+/// The two marks for a queue of datagrams, of which a burst brings hundreds.
+pub const DATAGRAMS_HIGH: u32 = 256;
+/// See [`DATAGRAMS_HIGH`].
+pub const DATAGRAMS_LOW: u32 = 64;
 const NONE: u32 = u32::MAX;
 
 /// `struct weir_accept_rules`.

@@ -77,7 +77,7 @@ pub fn planned(groups: &[Group]) -> String {
         let _ = writeln!(
             text,
             "{}  {}, {}: the own core's queue, unless it is busy or its worker stands",
-            group.local,
+            group.name(),
             server(group),
             out::count(group.members.len(), "listener")
         );
@@ -134,7 +134,7 @@ pub fn planned_json(groups: &[Group]) -> anyhow::Result<String> {
                         "limit": m.limit, "connections": m.connections, "affine": m.affine})
                 })
                 .collect();
-            json!({"address": group.local.to_string(), "netns": group.netns, "server": server(group),
+            json!({"address": group.name(), "netns": group.netns, "server": server(group),
                 "replaces": (group.program != 0).then_some(group.program), "workers": workers,
                 "max_over_mean": even.map(|e| e.0), "jain": even.map(|e| e.1), "notes": wrong(group)})
         })
@@ -153,7 +153,7 @@ pub fn greeting(following: &Following) -> String {
         .map(|one| {
             format!(
                 "{} ({}, {})",
-                one.group.local,
+                one.group.name(),
                 server(&one.group),
                 out::count(one.group.members.len(), "listener")
             )
@@ -174,7 +174,7 @@ pub fn lines(following: &Following) -> String {
         let of = |why: Why| chosen.get(why as usize).copied().unwrap_or(0);
         let ours: u64 = chosen.iter().take(PLACED).sum();
         let kernel: u64 = chosen.iter().skip(PLACED).sum();
-        let _ = write!(text, "{}: ", one.group.local);
+        let _ = write!(text, "{}: ", one.group.name());
         if !one.there {
             let _ = write!(text, "not there; ");
         }
@@ -236,7 +236,7 @@ pub fn told(following: &Following, end: bool) -> Value {
                         "affine": seen.affine, "waiting": seen.waiting, "oldest_ms": oldest, "does": seen.does.name(), "limit": m.limit, "stalled": one.choice.stands(slot, now, STALLED)})
                 })
                 .collect();
-            json!({"address": one.group.local.to_string(), "netns": one.group.netns, "server": server(&one.group),
+            json!({"address": one.group.name(), "netns": one.group.netns, "server": server(&one.group),
                 "there": one.there, "program": one.choice.id(), "chosen": by, "looks": one.choice.looks(),
                 "own_percent": (ours > 0).then(|| 100.0 * own as f64 / ours as f64),
                 "max_over_mean": even.map(|e| e.0), "jain": even.map(|e| e.1), "workers": workers})

@@ -88,6 +88,7 @@ const LAB: [(&str, Answer); 26] = [
     ("real-programs", Answer::Nearest("a program of a distribution", "livelock-udp")),
     ("accept", Answer::Nearest("a live server's listeners", "accept")),
     ("accept-skew", Answer::Nearest("a live server's listeners", "accept-skew")),
+    ("udp-group", Answer::Nearest("a live server's sockets", "accept-skew")),
     ("mlfrr", Answer::Nearest("a host that is drawn", "livelock-udp")),
     ("shed-cost", Answer::Nearest("the cost of a shed packet, which is a setting here,", "livelock-udp")),
     (
