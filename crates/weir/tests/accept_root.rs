@@ -8,8 +8,8 @@
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::os::fd::{AsFd, FromRawFd, OwnedFd};
+use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -34,11 +34,11 @@ fn pin(pid: i32, cpu: usize) {
     sched_setaffinity(Pid::from_raw(pid), &set).unwrap();
 }
 
-/// A listener with SO_REUSEPORT unless `alone`.
-fn listener(alone: bool) -> TcpListener {
+/// A bound socket with SO_REUSEPORT unless `alone`.
+fn bound(sort: libc::c_int, alone: bool) -> OwnedFd {
     // SAFETY: plain system calls with values that live for the calls; results are checked.
-    let fd = unsafe {
-        let fd = libc::socket(libc::AF_INET, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0);
+    unsafe {
+        let fd = libc::socket(libc::AF_INET, sort | libc::SOCK_CLOEXEC, 0);
         assert!(fd >= 0);
         let on: libc::c_int = 1;
         let option = if alone { libc::SO_REUSEADDR } else { libc::SO_REUSEPORT };
@@ -47,15 +47,30 @@ fn listener(alone: bool) -> TcpListener {
         to.sin_family = libc::AF_INET as u16;
         to.sin_port = PORT.to_be();
         to.sin_addr.s_addr = u32::from_ne_bytes([127, 0, 0, 1]);
-        let bound = libc::bind(fd, (&raw const to).cast(), size_of_val(&to) as u32);
-        assert_eq!((set, bound, libc::listen(fd, 64)), (0, 0, 0));
+        assert_eq!((set, libc::bind(fd, (&raw const to).cast(), size_of_val(&to) as u32)), (0, 0));
         OwnedFd::from_raw_fd(fd)
-    };
+    }
+}
+
+fn listener(alone: bool) -> TcpListener {
+    let fd = bound(libc::SOCK_STREAM, alone);
+    // SAFETY: plain system call; the result is checked.
+    assert_eq!(unsafe { libc::listen(fd.as_raw_fd(), 64) }, 0);
     TcpListener::from(fd)
 }
 
+/// Tells each who asks its process id.
+fn datagrams() -> ! {
+    let socket = UdpSocket::from(bound(libc::SOCK_DGRAM, false));
+    loop {
+        if let Ok((_, from)) = socket.recv_from(&mut [0; 64]) {
+            let _ = socket.send_to(std::process::id().to_string().as_bytes(), from);
+        }
+    }
+}
+
 /// Not a test: the body of a worker, a process of its own, which tells each client its process id. What it is called is its CPU and how
-/// it waits: in an epoll, as most servers do, in poll(), or in accept().
+/// it waits: in an epoll, as most servers do, in poll(), or in accept(); `udp`: for datagrams.
 #[test]
 #[ignore = "the worker process of the other tests"]
 fn worker_process() {
@@ -65,6 +80,9 @@ fn worker_process() {
     match cpu.parse() {
         Ok(cpu) => [pid, 0].into_iter().for_each(|task| pin(task, cpu)),
         Err(_) => assert_eq!(cpu, "alone"),
+    }
+    if how == "udp" {
+        datagrams();
     }
     let listener = listener(cpu == "alone");
     let epoll = Epoll::new(EpollCreateFlags::empty()).unwrap();
@@ -324,6 +342,59 @@ fn what_workers_do_is_seen_however_they_wait_and_told_to_who_watches_root() {
         let before = looks(&answer(dir.path(), &weir).unwrap());
         until(&host, 0, Some(first));
         answers_that(dir.path(), &weir, "the timer begins", |told| looks(told) > before);
+    }
+}
+
+/// Who answers a datagram from `cpu` and a port of its own; `None` if nobody does for `patience`.
+fn ask_by_udp(host: &NetNs, cpu: usize, patience: Duration) -> Option<u32> {
+    host.run(|| {
+        pin(0, cpu);
+        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+        socket.set_read_timeout(Some(patience)).unwrap();
+        socket.send_to(b"who", ("127.0.0.1", PORT)).unwrap();
+        let mut text = [0; 16];
+        let length = socket.recv(&mut text).ok()?;
+        std::str::from_utf8(&text[..length]).ok()?.parse().ok()
+    })
+}
+
+#[test]
+fn datagrams_of_a_stateless_server_pass_by_a_stopped_member_if_that_is_asked_for_root() {
+    let Some(host) = host() else { return };
+    let workers = [worker(&host, "0 udp"), worker(&host, "1 udp")];
+    let target = workers[0].pid().to_string();
+    // They are there once both answer by the kernel's hash.
+    let end = Instant::now() + PATIENCE;
+    let mut seen = std::collections::BTreeSet::new();
+    while seen.len() < 2 {
+        seen.extend(ask_by_udp(&host, 0, Duration::from_millis(100)));
+        assert!(Instant::now() < end, "{seen:?}");
+    }
+    let out = weir(&[&target]).output().unwrap();
+    let text = String::from_utf8_lossy(&out.stderr).into_owned();
+    assert!(out.status.code() == Some(2) && text.lines().count() == 1 && text.contains("--udp"), "{text}");
+    let dir = tempfile::tempdir().unwrap();
+    let control = format!("--control-dir={}", dir.path().display());
+    let weir = Process(weir(&[&target, "--udp", &control]).spawn().unwrap());
+    let told = answers_that(dir.path(), &weir, "it answers", |told| told["pid"] == weir.pid());
+    assert_eq!(told["groups"][0]["address"], "udp 127.0.0.1:8080", "{told}");
+    for (cpu, worker) in workers.iter().enumerate() {
+        let end = Instant::now() + PATIENCE;
+        while (0..20).any(|_| ask_by_udp(&host, cpu, PATIENCE) != Some(worker.pid())) {
+            assert!(Instant::now() < end, "datagrams of CPU {cpu} go elsewhere");
+        }
+    }
+    // One that waits in a stopped member's queue is lost to its client; then that one is passed by.
+    workers[0].signal(Signal::SIGSTOP);
+    stopped(workers[0].pid());
+    let end = Instant::now() + PATIENCE;
+    while (0..20).any(|_| ask_by_udp(&host, 0, Duration::from_millis(200)) != Some(workers[1].pid())) {
+        assert!(Instant::now() < end, "a stopped member keeps getting datagrams");
+    }
+    workers[0].signal(Signal::SIGCONT);
+    let end = Instant::now() + PATIENCE;
+    while (0..20).any(|_| ask_by_udp(&host, 0, PATIENCE) != Some(workers[0].pid())) {
+        assert!(Instant::now() < end, "it does not come back");
     }
 }
 
