@@ -50,6 +50,10 @@ struct sock_reuseport {
 	struct bpf_prog *prog;
 } __attribute__((preserve_access_index));
 
+struct sk_buff_head {
+	__u32 qlen;
+} __attribute__((preserve_access_index));
+
 struct sock {
 	struct sock_common __sk_common;
 	__u16 sk_protocol;
@@ -57,10 +61,6 @@ struct sock {
 	__u32 sk_ack_backlog;
 	__u32 sk_max_ack_backlog;
 	struct sock_reuseport *sk_reuseport_cb;
-} __attribute__((preserve_access_index));
-
-struct sk_buff_head {
-	__u32 qlen;
 } __attribute__((preserve_access_index));
 
 struct udp_sock {

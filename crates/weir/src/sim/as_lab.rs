@@ -24,7 +24,7 @@ struct Simulated {
 }
 
 /// Every experiment of the lab.
-const LAB: [(&str, Answer); 26] = [
+const LAB: [(&str, Answer); 27] = [
     (
         "livelock-udp",
         Answer::Runs(Simulated {
