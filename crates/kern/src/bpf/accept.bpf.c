@@ -245,11 +245,13 @@ seen:
 static __always_inline __u64 first_datagram(struct sock *sk, __u32 *length)
 {
 	struct udp_sock *udp = AS(udp_sock, sk);
-	__u64 first = (__u64)udp->reader_queue.next;
+	__u64 first = 0;
 
 	*length = udp->reader_queue.qlen + sk->sk_receive_queue.qlen;
+	/* As a number, which a name may be made of. */
+	bpf_core_read(&first, sizeof(first), &udp->reader_queue.next);
 	if (first == (__u64)sk + bpf_core_field_offset(struct udp_sock, reader_queue))
-		first = (__u64)sk->sk_receive_queue.next;
+		bpf_core_read(&first, sizeof(first), &sk->sk_receive_queue.next);
 	return first == (__u64)sk + bpf_core_field_offset(struct sock, sk_receive_queue) ? 0 : first;
 }
 
@@ -269,8 +271,13 @@ weir_read(__u64 group, struct weir_accept_queue *queue, const struct weir_accept
 	sk = member(bpf_rdonly_cast((void *)group, bpf_core_type_id_kernel(struct sock_reuseport)), queue->place, queue->cookie);
 	if (!sk) /* It has moved: what was known of it stays. */
 		return 0;
+	if (rules->away)
+		look_at_worker(sk, queue, now);
 	if (sk->sk_protocol == PROTO_UDP) {
 		name = first_datagram(sk, &length);
+		/* A datagram often gets the memory of the one before it: a reader that has slept meanwhile has read that. */
+		if (name)
+			name ^= queue->rests << 16;
 	} else {
 		listener = bpf_rdonly_cast(sk, bpf_core_type_id_kernel(struct inet_connection_sock));
 		head = listener->icsk_accept_queue.rskq_accept_head;
@@ -281,11 +288,6 @@ weir_read(__u64 group, struct weir_accept_queue *queue, const struct weir_accept
 		name = (__u64)head;
 		length = sk->sk_ack_backlog;
 	}
-	if (rules->away)
-		look_at_worker(sk, queue, now);
-	/* A datagram often gets the memory of the one before it: a reader that has slept meanwhile has read that. */
-	if (name && sk->sk_protocol == PROTO_UDP)
-		name ^= queue->rests << 16;
 	weir_accept_seen(queue, rules, name, born > now ? now : born, length, now);
 	return 0;
 }
