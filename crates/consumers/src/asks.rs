@@ -73,7 +73,9 @@ pub fn run(plan: &Plan) -> io::Result<Seen> {
             // An error of the other side (no port) is one without an answer.
             while let Ok(length) = socket.recv(&mut buffer) {
                 let answer = buffer.get(..length).unwrap_or_default();
-                let Some(number) = answer.first_chunk().map(|bytes| u64::from_be_bytes(*bytes)) else { continue };
+                let Some(number) = answer.first_chunk().map(|bytes| u64::from_be_bytes(*bytes)) else {
+                    continue;
+                };
                 let place = number.checked_sub(first).and_then(|at| waiting.get_mut(at as usize));
                 let Some(due) = place.and_then(Option::take) else { continue };
                 seen.tell(plan, due, Fate::Answered(monotonic_ns().saturating_sub(due)));

@@ -222,7 +222,11 @@ impl Client<'_> {
                 if slot < self.visits.len() {
                     self.free.push(slot);
                 }
-                self.seen.tell(self.plan, due, if e == Errno::ECONNREFUSED { Fate::Refused } else { Fate::LeftOut });
+                self.seen.tell(
+                    self.plan,
+                    due,
+                    if e == Errno::ECONNREFUSED { Fate::Refused } else { Fate::LeftOut },
+                );
                 return false;
             }
         };

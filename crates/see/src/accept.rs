@@ -97,12 +97,14 @@ impl Group {
     /// A worker in a few words: `worker 812 on CPU 0: 3 of 511 wait, the oldest for 12 ms, stalled; 99 % of its core's own`.
     #[must_use]
     pub fn describe(&self, worker: &Worker) -> String {
-        let who = worker.tid.map_or("a listener without a known worker".into(), |tid| format!("worker {tid}"));
+        let who =
+            worker.tid.map_or("a listener without a known worker".into(), |tid| format!("worker {tid}"));
         let core = worker.core.map_or_else(String::new, |core| format!(" on CPU {core}"));
         let oldest = worker.oldest_ms.map_or_else(String::new, |ms| format!(", the oldest for {ms:.1} ms"));
         let stalled = if worker.stalled { ", stalled" } else { "" };
-        let affine =
-            worker.affine_share().map_or_else(String::new, |share| format!(", {:.0} % affine", share * 100.0));
+        let affine = worker
+            .affine_share()
+            .map_or_else(String::new, |share| format!(", {:.0} % affine", share * 100.0));
         let limit = if worker.limit == 0 { String::new() } else { format!(" of {}", worker.limit) };
         format!("{who}{core}: {}{limit} wait{oldest}{stalled}{affine}", worker.waiting)
     }
@@ -126,8 +128,12 @@ mod tests {
             ..Worker::default()
         };
         let idle = Worker { limit: 511, placed: Some(0), ..Worker::default() };
-        let workers =
-            vec![idle, worker(7, 9, Some(0.3), false), worker(8, 1, Some(21.0), true), worker(9, 0, None, false)];
+        let workers = vec![
+            idle,
+            worker(7, 9, Some(0.3), false),
+            worker(8, 1, Some(21.0), true),
+            worker(9, 0, None, false),
+        ];
         let group = Group { workers, ..Group::default() };
         let order: Vec<Option<u32>> = group.worst_first().iter().map(|w| w.tid).collect();
         assert_eq!(order, [Some(8), Some(7), None, Some(9)]);

@@ -474,8 +474,13 @@ fn a_queue_that_is_full_while_its_neighbours_have_room_wants_weir_accept() {
     // One that chooses between them already is not recommended, but told of.
     let mut s = host.seen();
     let worker = Worker { tid: Some(7), waiting: 8, limit: 8, stalled: true, ..Worker::default() };
-    let group =
-        Group { address: "10.0.0.1:443".into(), server: "nginx".into(), there: true, workers: vec![worker], ..Group::default() };
+    let group = Group {
+        address: "10.0.0.1:443".into(),
+        server: "nginx".into(),
+        there: true,
+        workers: vec![worker],
+        ..Group::default()
+    };
     s.accepts = vec![Accept { pid: 9, groups: vec![group] }];
     let report = explain(&s);
     assert_eq!(report.findings[0].rule, "accept-small");

@@ -2,8 +2,8 @@
 
 use crate::http::{Event, Feed};
 use crate::metrics::{Seen, Store};
-use see::explain::{Finding, Report, explain};
 use see::accept::{Accept, Group};
+use see::explain::{Finding, Report, explain};
 use see::guard::Guard;
 use see::model::Place;
 use see::{SCHEMA, Snapshot};
@@ -235,8 +235,12 @@ fn brief(s: &Snapshot) -> Snapshot {
         cpus: g.cpus.iter().take(SOURCES).cloned().collect(),
         ..g.clone()
     };
-    let group = |g: &Group| Group { workers: g.worst_first().into_iter().take(SOURCES).cloned().collect(), ..g.clone() };
-    let accept = |a: &Accept| Accept { groups: a.groups.iter().take(GROUPS).map(group).collect(), ..a.clone() };
+    let group = |g: &Group| Group {
+        workers: g.worst_first().into_iter().take(SOURCES).cloned().collect(),
+        ..g.clone()
+    };
+    let accept =
+        |a: &Accept| Accept { groups: a.groups.iter().take(GROUPS).map(group).collect(), ..a.clone() };
     Snapshot {
         schema: SCHEMA.to_owned(),
         host: s.host.clone(),

@@ -388,7 +388,8 @@ pub fn sockets(dir: &Path, kind: &str) -> anyhow::Result<Vec<(u32, PathBuf)>> {
         .flatten()
         .filter_map(|entry| {
             let name = entry.file_name();
-            let pid = name.to_str()?.strip_prefix(kind)?.strip_prefix('-')?.strip_suffix(".sock")?.parse().ok()?;
+            let pid =
+                name.to_str()?.strip_prefix(kind)?.strip_prefix('-')?.strip_suffix(".sock")?.parse().ok()?;
             Some((pid, entry.path()))
         })
         .take(GUARDS_MAX)

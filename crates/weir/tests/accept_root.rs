@@ -277,7 +277,10 @@ fn connections_stay_on_their_core_and_pass_by_a_stalled_worker_root() {
 /// What a running `weir accept` answers; `None` if it does not yet.
 fn answer(dir: &Path, weir: &Process) -> Option<Value> {
     let mut text = String::new();
-    UnixStream::connect(dir.join(format!("accept-{}.sock", weir.pid()))).ok()?.read_to_string(&mut text).ok()?;
+    UnixStream::connect(dir.join(format!("accept-{}.sock", weir.pid())))
+        .ok()?
+        .read_to_string(&mut text)
+        .ok()?;
     serde_json::from_str(&text).ok()
 }
 
@@ -308,7 +311,8 @@ fn what_workers_do_is_seen_however_they_wait_and_told_to_who_watches_root() {
     for how in ["epoll", "poll", "accept"] {
         let workers = [worker(&host, &format!("0 {how}")), worker(&host, "1")];
         plan(workers[0].pid(), 2);
-        let weir = Process(weir(&[&workers[0].pid().to_string(), "--interval", "100ms", &control]).spawn().unwrap());
+        let weir =
+            Process(weir(&[&workers[0].pid().to_string(), "--interval", "100ms", &control]).spawn().unwrap());
         until(&host, 0, Some(workers[0].pid()));
         // It rests between two connections, and is looked at for as long as they come.
         let first = workers[0].pid();

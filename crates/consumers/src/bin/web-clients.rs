@@ -11,8 +11,7 @@ use consumers::visits::{Pace, Plan, Seen, Stalls, report, run};
 use consumers::{argument, monotonic_ns, number, pin, serve, unknown};
 use serde_json::{Value, json};
 
-const USAGE: &str =
-    "web-clients --to ADDR:PORT --cpus 0,1 [--patience-ms N] [--stall-us N --period-us N] [--seed N] [--datagrams]";
+const USAGE: &str = "web-clients --to ADDR:PORT --cpus 0,1 [--patience-ms N] [--stall-us N --period-us N] [--seed N] [--datagrams]";
 
 /// The thread of one client.
 type Client = JoinHandle<Result<Seen, String>>;

@@ -157,7 +157,9 @@ fn counters_add_up_and_gauges_do_not() {
     assert_eq!(value(&text, "weir_guard_mode{source=\"eth0/0\",mode=\"poll\"}"), 1.0);
     assert_eq!(value(&text, "weir_guard_budget_used_ratio{cpu=\"1\"}"), 0.5);
     assert_eq!(value(&text, "weir_accept_placed_total{listener=\"0.0.0.0:443\",why=\"away\"}"), 2.0);
-    let worker = |name: &str| value(&text, &format!("weir_accept_worker_{name}{{listener=\"0.0.0.0:443\",worker=\"81\"}}"));
+    let worker = |name: &str| {
+        value(&text, &format!("weir_accept_worker_{name}{{listener=\"0.0.0.0:443\",worker=\"81\"}}"))
+    };
     assert_eq!((worker("placed_total"), worker("affine_total")), (20.0, 18.0));
     assert_eq!((worker("waiting"), worker("oldest_seconds"), worker("stalled")), (3.0, 0.25, 1.0));
     // Two sockets of one port and program.

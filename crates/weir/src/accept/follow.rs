@@ -147,7 +147,8 @@ impl Following {
         for group in found {
             let at = self.all.iter().position(|o| o.group.key() == group.key());
             if at.is_none() && self.all.len() >= GROUPS_MAX {
-                lines.push(format!("weir: {}: left alone, {GROUPS_MAX} groups are attached to", group.name()));
+                lines
+                    .push(format!("weir: {}: left alone, {GROUPS_MAX} groups are attached to", group.name()));
                 continue;
             }
             let known = at.and_then(|at| self.all.get_mut(at));

@@ -141,7 +141,11 @@ mod tests {
     }
 
     /// One that answers these, one after the other, and then accepts no more.
-    fn accept(dir: &std::path::Path, pid: u32, answers: Vec<Accept>) -> std::thread::JoinHandle<UnixListener> {
+    fn accept(
+        dir: &std::path::Path,
+        pid: u32,
+        answers: Vec<Accept>,
+    ) -> std::thread::JoinHandle<UnixListener> {
         let listener = UnixListener::bind(dir.join(format!("accept-{pid}.sock"))).unwrap();
         std::thread::spawn(move || {
             for answer in answers {
@@ -160,7 +164,10 @@ mod tests {
         let first = since(None, &told(netns, 1).groups[0]);
         assert_eq!((first.workers[0].placed, first.chosen.len(), first.placed()), (None, 0, (0, 0)));
         let moved = since(Some(&told(netns, 1)), &told(netns, 3).groups[0]);
-        assert_eq!((moved.workers[1].placed, moved.workers[1].affine, moved.chosen["away"]), (Some(1000), Some(990), 20));
+        assert_eq!(
+            (moved.workers[1].placed, moved.workers[1].affine, moved.chosen["away"]),
+            (Some(1000), Some(990), 20)
+        );
         let other = since(Some(&told(netns + 7, 1)), &told(netns, 3).groups[0]);
         assert_eq!(other.workers[0].placed, None);
         let thread = accept(dir.path(), 7, vec![told(netns, 1); 1]);
@@ -189,6 +196,9 @@ mod tests {
              oldest for 21.0 ms, stalled, 99 % affine; worker 811 on CPU 0: 3 of 511 wait, 99 % affine"
         );
         let gone = Group { there: false, ..since(None, &now.groups[0]) };
-        assert!(sentence(&now, &gone, &s).starts_with("127.0.0.1:8080 nginx by pid 7: its listeners are gone; worker 812"));
+        assert!(
+            sentence(&now, &gone, &s)
+                .starts_with("127.0.0.1:8080 nginx by pid 7: its listeners are gone; worker 812")
+        );
     }
 }
