@@ -4,6 +4,7 @@
 //! The programs contain no weir code (but `screen` the queue of `nfqueue`) and use plain sockets, as any server does. Whatever the lab asks of them
 //! is answered by a second thread, so that the loop under measurement holds no lock.
 
+pub mod asks;
 pub mod connects;
 pub mod histogram;
 pub mod keepalive;

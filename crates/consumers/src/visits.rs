@@ -105,14 +105,35 @@ fn draw(seed: u64, n: u64) -> f64 {
 
 impl Plan {
     /// When visit `n` is due, ns after the begin; `None` in a closed loop.
-    fn due(&self, n: u64) -> Option<u64> {
+    pub(crate) fn due(&self, n: u64) -> Option<u64> {
         let Pace::Open { per_s, seed } = self.pace else { return None };
         Some(((n as f64 + draw(seed, n)) / per_s * 1e9) as u64)
     }
 
-    fn counts(&self, due: u64) -> bool {
+    pub(crate) fn counts(&self, due: u64) -> bool {
         let from = self.begin + self.warm_up.as_nanos() as u64;
         (from..from + self.window.as_nanos() as u64).contains(&due)
+    }
+}
+
+impl Seen {
+    /// What became of a visit, if it counts.
+    pub(crate) fn tell(&mut self, plan: &Plan, due: u64, fate: Fate) {
+        if !plan.counts(due) {
+            return;
+        }
+        if self.visits.len() < VISITS_MAX {
+            self.visits.push((due, fate));
+        } else {
+            self.left_out += 1;
+        }
+    }
+
+    /// One that was due at `due` begins.
+    pub(crate) fn late(&mut self, plan: &Plan, due: u64, now: u64) {
+        if plan.counts(due) && self.late_us.len() < VISITS_MAX {
+            self.late_us.push(u32::try_from(now.saturating_sub(due) / 1000).unwrap_or(u32::MAX));
+        }
     }
 }
 
@@ -190,22 +211,9 @@ pub fn run(plan: &Plan) -> io::Result<Seen> {
 }
 
 impl Client<'_> {
-    fn tell(&mut self, due: u64, fate: Fate) {
-        if !self.plan.counts(due) {
-            return;
-        }
-        if self.seen.visits.len() < VISITS_MAX {
-            self.seen.visits.push((due, fate));
-        } else {
-            self.seen.left_out += 1;
-        }
-    }
-
     /// False if it did not get anywhere.
     fn open(&mut self, due: u64, now: u64) -> bool {
-        if self.plan.counts(due) && self.seen.late_us.len() < VISITS_MAX {
-            self.seen.late_us.push(u32::try_from(now.saturating_sub(due) / 1000).unwrap_or(u32::MAX));
-        }
+        self.seen.late(self.plan, due, now);
         let slot = self.free.pop().unwrap_or(self.visits.len());
         let opened = if slot < PENDING_MAX { reach(self.plan.to) } else { Err(Errno::EMFILE) };
         let fd = match opened {
@@ -214,7 +222,11 @@ impl Client<'_> {
                 if slot < self.visits.len() {
                     self.free.push(slot);
                 }
-                self.tell(due, if e == Errno::ECONNREFUSED { Fate::Refused } else { Fate::LeftOut });
+                self.seen.tell(
+                    self.plan,
+                    due,
+                    if e == Errno::ECONNREFUSED { Fate::Refused } else { Fate::LeftOut },
+                );
                 return false;
             }
         };
@@ -246,7 +258,7 @@ impl Client<'_> {
         if let (Some(worker), true, Fate::Answered(_)) = (visit.worker, self.plan.counts(visit.due), fate) {
             *self.seen.workers.entry(worker).or_default() += 1;
         }
-        self.tell(visit.due, fate);
+        self.seen.tell(self.plan, visit.due, fate);
     }
 
     /// Ends what has waited too long, and forgets what has ended.
@@ -339,7 +351,7 @@ fn ask(fd: &OwnedFd) -> nix::Result<bool> {
 }
 
 /// The worker that an answer names in its head.
-fn worker(answer: &[u8]) -> Option<u32> {
+pub(crate) fn worker(answer: &[u8]) -> Option<u32> {
     let at = answer.windows(WORKER.len()).position(|part| part == WORKER)? + WORKER.len();
     let digits = answer.get(at..)?.split(|b| !b.is_ascii_digit()).next()?;
     std::str::from_utf8(digits).ok()?.parse().ok()
@@ -363,6 +375,8 @@ pub struct Waits {
     pub during: Vec<u32>,
     /// Came before a stall that began before they were answered.
     pub caught: Vec<u32>,
+    /// Of those that came during a stall, those that timed out.
+    pub unanswered: usize,
 }
 
 impl Waits {
@@ -382,6 +396,7 @@ impl Waits {
             let phase = due % stalls.period;
             if phase < stalls.length {
                 waits.during.push(us);
+                waits.unanswered += usize::from(*fate == Fate::TimedOut);
             } else if phase + ns > stalls.period {
                 waits.caught.push(us);
             }
@@ -421,6 +436,7 @@ pub fn report(seen: &[Seen], cpus: &[usize], stalls: Option<Stalls>, plan: &Plan
         "window_ns": plan.window.as_nanos() as u64,
         "wait_us": quantiles(&waits.all),
         "during_us": quantiles(&waits.during),
+        "during_unanswered": waits.unanswered,
         "caught_us": quantiles(&waits.caught),
         "late_us": quantiles(&late),
         "by_cpu": by.collect::<Vec<_>>(),
@@ -498,7 +514,7 @@ mod tests {
         let seen = [Seen { visits, ..Seen::default() }];
         let waits = Waits::of(&seen, stalls, Duration::from_millis(500));
         assert_eq!(waits.during, [40_000, 500_000]);
-        assert_eq!(waits.caught, [51_000]);
+        assert_eq!((waits.caught.as_slice(), waits.unanswered), ([51_000].as_slice(), 1));
         assert_eq!(waits.all.len(), 4);
         assert!(Waits::of(&seen, None, Duration::from_secs(1)).during.is_empty());
     }

@@ -111,6 +111,20 @@ impl Spent {
     }
 }
 
+/// What a stage is made of.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Setup<'a> {
+    /// As the server calls it.
+    pub(crate) listeners: &'a str,
+    /// Options of `weir accept`, `None` without it.
+    pub(crate) options: Option<&'a [String]>,
+    pub(crate) stall: Option<Stall>,
+    /// The clients have a share of the CPUs.
+    pub(crate) closed: bool,
+    /// Questions by UDP, and two workers on each CPU instead of one.
+    pub(crate) datagrams: bool,
+}
+
 /// A server, its clients, and what chooses between its listeners; all end when it is dropped.
 pub(crate) struct Stage<'a> {
     bench: &'a Bench,
@@ -125,27 +139,24 @@ pub(crate) struct Stage<'a> {
 }
 
 impl<'a> Stage<'a> {
-    /// Starts all; `options` are those of `weir accept`, `None` without it.
+    /// Starts all.
     ///
     /// # Errors
     /// If a part does not start.
-    pub(crate) fn new(
-        bench: &'a Bench,
-        listeners: &str,
-        options: Option<&[String]>,
-        stall: Option<Stall>,
-        closed: bool,
-    ) -> Result<Stage<'a>> {
+    pub(crate) fn new(bench: &'a Bench, setup: &Setup<'_>) -> Result<Stage<'a>> {
+        let Setup { listeners, options, stall, closed, datagrams } = *setup;
         bench.interrupt.check()?;
         let rig = Rig::new(&bench.wire, bench.cpus, Wiring::Plain, 1)?;
         rig.reach(false)?;
         let (directory, address) = (bench.hog.parent(), rig.inputs[0].address);
         let cpus = [bench.cpus.wire, bench.cpus.host];
         let list = format!("{},{}", cpus[0], cpus[1]);
+        let (members, sort) =
+            if datagrams { (format!("{list},{list}"), " --datagrams") } else { (list.clone(), "") };
         let times = stall.map(|s| (s.length.as_micros(), s.period.as_micros()));
         let mut args = format!(
-            "--bind {address} --port {PORT} --cpus {list} --listeners {listeners} --bytes {BYTES} \
-             --work-ns {}",
+            "--bind {address} --port {PORT} --cpus {members} --listeners {listeners} --bytes {BYTES} \
+             --work-ns {}{sort}",
             WORK_US * 1000
         );
         let by_itself = match stall.map(|s| s.how) {
@@ -163,10 +174,14 @@ impl<'a> Stage<'a> {
             .map(|list| list.iter().filter_map(|pid| Some(pid.as_u64()? as u32)).collect())
             .unwrap_or_default();
         let weir = match (options, &bench.weir) {
-            (Some(options), Some(weir)) => Some(accept(weir, &rig, &workers, &cpus, options)?),
+            (Some(options), Some(weir)) => {
+                let mut options = options.to_vec();
+                options.extend(datagrams.then(|| "--udp".to_string()));
+                Some(accept(weir, &rig, &workers, &cpus, &options)?)
+            }
             _ => None,
         };
-        let mut args = format!("--to {address}:{PORT} --cpus {list} --patience-ms {PATIENCE_MS}");
+        let mut args = format!("--to {address}:{PORT} --cpus {list} --patience-ms {PATIENCE_MS}{sort}");
         if let Some((length, period)) = times {
             args.push_str(&format!(" --stall-us {length} --period-us {period}"));
         }
@@ -212,9 +227,9 @@ impl<'a> Stage<'a> {
 
     fn spent(&self) -> Result<Spent> {
         let mut own = self.workers_ns()?;
-        // A thread of weir or of the clients that has just ended has no time: that counts as somebody else's, which is the safe side.
+        // Threads of clients end with the window: what they used must count after that too.
         for pid in self.weir.iter().map(|w| w.child.id()).chain([self.clients.id()]) {
-            own += tasks::process_cpu_ns(pid as i32).unwrap_or(0);
+            own += tasks::process_ever_ns(pid as i32).unwrap_or(0);
         }
         let mut spent = Spent { own, ..Spent::default() };
         for cpu in self.cpus {
@@ -234,7 +249,8 @@ impl<'a> Stage<'a> {
             for (worker, count) in row["workers"].as_object()? {
                 let count = count.as_u64()?;
                 let at = self.workers.iter().position(|pid| *pid.to_string() == **worker);
-                let mine = at.and_then(|at| self.cpus.get(at)).is_some_and(|worker| *worker as u64 == cpu);
+                // Two workers on each CPU have the same order twice.
+                let mine = at.is_some_and(|at| self.cpus[at % self.cpus.len()] as u64 == cpu);
                 all += count;
                 own += if mine { count } else { 0 };
             }

@@ -30,6 +30,7 @@ pub(crate) mod shed_cost;
 mod small_buffers;
 pub(crate) mod syn_flood;
 mod tx_starvation;
+mod udp_group;
 
 use results::Document;
 
@@ -102,6 +103,7 @@ pub(crate) const ALL: &[Experiment] = &[
     real_programs::EXPERIMENT,
     accept::EXPERIMENT,
     accept_skew::EXPERIMENT,
+    udp_group::EXPERIMENT,
     mlfrr::EXPERIMENT,
     shed_cost::EXPERIMENT,
     burst_latency::EXPERIMENT,

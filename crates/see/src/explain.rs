@@ -12,6 +12,7 @@ mod wire;
 
 pub use profiled::profiled;
 
+use crate::accept::{Accept, Group};
 use crate::model::{Consumer, Cpu, Interface, Kind, Place, Process, Snapshot};
 use serde::{Deserialize, Serialize};
 
@@ -45,6 +46,9 @@ pub struct Report {
     pub harmless: Vec<String>,
     /// What is nearest to its limit.
     pub closest: Vec<String>,
+    /// Listeners between which a running `weir accept` chooses, with their workers, one line each.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub accepts: Vec<String>,
     /// Rules that were tried.
     pub rules: usize,
     /// What was not measured.
@@ -198,6 +202,7 @@ pub fn explain(s: &Snapshot) -> Report {
         findings: findings.into_iter().map(|(_, f)| f).chain(output::windows(s)).collect(),
         harmless,
         closest: closest(s),
+        accepts: s.accepts.iter().flat_map(accepts).collect(),
         // The one about windows needs no loss.
         rules: rules().count() + 1,
         missing: s.missing.clone(),
@@ -287,6 +292,20 @@ fn harmless(s: &Snapshot) -> Vec<String> {
         ));
     }
     list
+}
+
+/// Workers of a group that are told, the worst ones.
+const WORKERS: usize = 16;
+
+fn accepts(accept: &Accept) -> Vec<String> {
+    let line = |group: &Group| {
+        let mut workers: Vec<String> =
+            group.worst_first().into_iter().take(WORKERS).map(|worker| group.describe(worker)).collect();
+        let more = group.workers.len().saturating_sub(WORKERS);
+        workers.extend((more > 0).then(|| format!("{more} more")));
+        format!("{} {}, chosen by pid {}: {}", group.address, group.server, accept.pid, workers.join("; "))
+    };
+    accept.groups.iter().filter(|group| group.there).map(line).collect()
 }
 
 /// The fullest CPU and the fullest queue.

@@ -3,6 +3,7 @@
 //! [`snapshot`] makes a [`Snapshot`] from two readings of the kernel's counters ([`kern::raw::Raw`]); it is pure.
 //! [`Sampler`] is the edge that reads them. Everything that shows the path (table, terminal, page, metrics, report)
 //! starts from the same [`Snapshot`].
+pub mod accept;
 pub mod consumers;
 pub mod cost;
 mod cpus;

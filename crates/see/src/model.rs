@@ -7,6 +7,7 @@ mod probes;
 
 pub use probes::{BOUNDS_US, Delay, Probes, Waited};
 
+use crate::accept::Accept;
 use crate::guard::Guard;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -45,6 +46,9 @@ pub struct Snapshot {
     /// Running guards of the interfaces that are watched.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub guards: Vec<Guard>,
+    /// Running `weir accept`s with listeners of this network namespace.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub accepts: Vec<Accept>,
     /// Interfaces whose guard died and which nobody has put back since; `None` where that may not be known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub left_changed: Option<u64>,

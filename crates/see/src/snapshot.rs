@@ -79,6 +79,7 @@ pub fn snapshot(before: &Raw, after: &Raw, watched: &[String], host: &str, time_
         processes: processes.into_iter().take(PROCESSES_MAX).collect(),
         ledger,
         guards: Vec::new(),
+        accepts: Vec::new(),
         left_changed: None,
         stack,
         gauges,

@@ -7,6 +7,8 @@ mod common;
 use common::{BASE, INODE, PACKETS, Pair, READER, socket};
 use kern::proc::{FilterQueue, Holder};
 use kern::raw::Kind;
+use see::accept::{Accept, Group, Worker};
+use see::explain::explain;
 use std::collections::BTreeSet;
 
 /// One rule with its two hosts, and what is found on the second one.
@@ -469,6 +471,20 @@ fn a_queue_that_is_full_while_its_neighbours_have_room_wants_weir_accept() {
     accept(&mut host, 0.3);
     another_listener(&mut host, 3);
     assert_eq!(host.report().findings[0].change, ["sudo weir accept 443"]);
+    // One that chooses between them already is not recommended, but told of.
+    let mut s = host.seen();
+    let worker = Worker { tid: Some(7), waiting: 8, limit: 8, stalled: true, ..Worker::default() };
+    let group = Group {
+        address: "10.0.0.1:443".into(),
+        server: "nginx".into(),
+        there: true,
+        workers: vec![worker],
+        ..Group::default()
+    };
+    s.accepts = vec![Accept { pid: 9, groups: vec![group] }];
+    let report = explain(&s);
+    assert_eq!(report.findings[0].rule, "accept-small");
+    assert_eq!(report.accepts, ["10.0.0.1:443 nginx, chosen by pid 9: worker 7: 8 of 8 wait, stalled"]);
     // One of another address is no neighbour.
     host.after.sockets[1].local.set_port(444);
     assert_eq!(host.rules(), ["accept-small"]);

@@ -112,6 +112,7 @@
     consumers(s);
     cpus(s);
     guards(s);
+    accepts(s);
     ledger(s);
     notes(s);
     spanText();
@@ -257,6 +258,27 @@
       const pauses = cpu.sleeps.feedback || 0;
       const waits = cpu.sleeps.budget || 0;
       return `CPU ${cpu.cpu} uses ${percent(cpu.budget_used)} of its budget, ${grouped(pauses)} pauses, ${grouped(waits)} waits for budget`;
+    }).join("; ");
+  }
+
+  function accepts(s) {
+    const groups = (s.accepts || []).flatMap((accept) => accept.groups);
+    $("accept").hidden = !groups.length;
+    $("workers").replaceChildren(...groups.flatMap((group) => group.workers.map((worker) => [group, worker])).slice(0, 64)
+      .map(([group, worker]) => {
+        const row = html("tr");
+        const does = worker.stalled ? "stalled" : worker.does;
+        row.append(html("td", "", worker.tid === null ? "?" : String(worker.tid)), html("td", "dim", group.address),
+          html("td", "", grouped(worker.waiting)),
+          html("td", "", worker.oldest_ms === undefined ? "" : time(worker.oldest_ms * 1e3)),
+          html("td", "", worker.placed ? percent(worker.affine / worker.placed) : ""),
+          html("td", worker.stalled ? "lost" : "", does), html("td", "", worker.core === null ? "?" : String(worker.core)));
+        return row;
+      }));
+    $("placed").textContent = groups.map((group) => {
+      const chosen = Object.entries(group.chosen || {}).filter(([, n]) => n > 0);
+      const why = chosen.map(([name, n]) => `${grouped(n)} ${name.replace("_", " ")}`).join(", ");
+      return `${group.address} ${group.server}: ${group.there ? why || "no connection" : "its listeners are gone"}`;
     }).join("; ");
   }
 

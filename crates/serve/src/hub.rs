@@ -2,6 +2,7 @@
 
 use crate::http::{Event, Feed};
 use crate::metrics::{Seen, Store};
+use see::accept::{Accept, Group};
 use see::explain::{Finding, Report, explain};
 use see::guard::Guard;
 use see::model::Place;
@@ -21,10 +22,12 @@ const CONSUMERS: usize = 48;
 const CPUS: usize = 256;
 /// Interfaces that an event has.
 const INTERFACES: usize = 64;
-/// Guards that an event has.
+/// Guards, and programs of `weir accept`, that an event has.
 const GUARDS: usize = 4;
-/// Sources, and CPUs, of a guard that an event has.
+/// Sources, and CPUs, of a guard that an event has; and workers of a group of listeners.
 const SOURCES: usize = 64;
+/// Groups of listeners of a `weir accept` that an event has.
+const GROUPS: usize = 8;
 
 /// One interval as the curves show it. Packets are counts of the interval.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
@@ -232,6 +235,12 @@ fn brief(s: &Snapshot) -> Snapshot {
         cpus: g.cpus.iter().take(SOURCES).cloned().collect(),
         ..g.clone()
     };
+    let group = |g: &Group| Group {
+        workers: g.worst_first().into_iter().take(SOURCES).cloned().collect(),
+        ..g.clone()
+    };
+    let accept =
+        |a: &Accept| Accept { groups: a.groups.iter().take(GROUPS).map(group).collect(), ..a.clone() };
     Snapshot {
         schema: SCHEMA.to_owned(),
         host: s.host.clone(),
@@ -244,6 +253,7 @@ fn brief(s: &Snapshot) -> Snapshot {
         consumers_quiet: s.consumers_quiet + s.consumers.len().saturating_sub(CONSUMERS) as u64,
         ledger: s.ledger.clone(),
         guards: s.guards.iter().take(GUARDS).map(guard).collect(),
+        accepts: s.accepts.iter().take(GUARDS).map(accept).collect(),
         probes: s.probes.clone(),
         skipped: s.skipped.clone(),
         missing: s.missing.clone(),

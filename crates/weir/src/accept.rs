@@ -9,9 +9,13 @@ use crate::cli::AcceptArgs;
 use crate::error::{missing, usage};
 use crate::out;
 use crate::outbox::{Outbox, Standard};
+use crate::status::server::{ANSWERS_MAX, Server};
 use crate::watch::stop_flag;
 use kern::accept::{Finder, Group};
+use nix::poll::{PollFd, PollFlags, ppoll};
+use nix::sys::time::TimeSpec;
 use policy::accept::queues::Choice as Rules;
+use std::os::fd::AsFd;
 use std::process::ExitCode;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
@@ -30,7 +34,7 @@ const STEP: Duration = Duration::from_millis(50);
 /// 2 if there is nothing to attach to, 3 without the rights or the kernel for it. Nothing was changed then.
 pub fn run(args: &AcceptArgs) -> anyhow::Result<ExitCode> {
     let mut finder = Finder::load().map_err(refused)?;
-    let targets = Targets::parse(&args.targets);
+    let targets = Targets::parse(&args.targets, args.udp);
     let held = finder.all().map_err(refused)?;
     if finder.left_out > 0 {
         out::talk(&format!(
@@ -49,9 +53,22 @@ pub fn run(args: &AcceptArgs) -> anyhow::Result<ExitCode> {
     let outbox = Outbox::new("weir-report", REPORTS_MAX, Standard::Out)?;
     let mut following = follow::Following::begin(targets, finder, rules, groups)?;
     out::talk(&report::greeting(&following));
+    let server = Server::bind(&args.control_dir, crate::status::ACCEPT)
+        .map_err(|e| out::talk(&format!("weir: weir watch cannot ask this one: {e}")))
+        .ok();
     let mut next = Instant::now() + args.interval;
+    let mut step = Instant::now() + STEP;
     while !stop.load(Relaxed) {
-        std::thread::sleep(STEP);
+        wait(server.as_ref(), step);
+        if let Some(server) = &server {
+            for stream in std::iter::from_fn(|| server.asked()).take(ANSWERS_MAX) {
+                server.answer(stream, &report::told(&following, false));
+            }
+        }
+        if Instant::now() < step {
+            continue;
+        }
+        step = Instant::now() + STEP;
         for line in following.step() {
             out::talk(&line);
         }
@@ -74,6 +91,15 @@ pub fn run(args: &AcceptArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// Until `then`, or somebody asks.
+fn wait(server: Option<&Server>, then: Instant) {
+    let left = then.saturating_duration_since(Instant::now());
+    let Some(server) = server else { return std::thread::sleep(left) };
+    let mut fds = [PollFd::new(server.as_fd(), PollFlags::POLLIN)];
+    // A signal that ends it early is what it waits for too.
+    let _ = ppoll(&mut fds, Some(TimeSpec::from_duration(left)), None);
+}
+
 fn refused(error: kern::guard::Error) -> anyhow::Error {
     match error {
         kern::guard::Error::NotBuilt => missing(error),
@@ -91,6 +117,6 @@ fn refused(error: kern::guard::Error) -> anyhow::Error {
 fn not_attached(group: &Group, error: &kern::error::Error) -> anyhow::Error {
     match error {
         kern::error::Error::Denied { .. } | kern::error::Error::Unsupported { .. } => missing(error),
-        _ => usage(format!("{}: {error}; nothing was changed", group.local)),
+        _ => usage(format!("{}: {error}; nothing was changed", group.name())),
     }
 }

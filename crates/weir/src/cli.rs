@@ -328,6 +328,10 @@ pub struct ExplainArgs {
     /// weir explain eth0 --fail-on loss
     #[arg(long, value_name = "WHAT")]
     pub fail_on: Option<FailOn>,
+
+    /// Directory of the sockets of running `weir accept`s.
+    #[arg(long, hide = true, default_value = RUN_DIR)]
+    pub control_dir: PathBuf,
 }
 
 /// What `weir explain --fail-on` can ask for.

@@ -2,7 +2,7 @@
 
 use crate::cli::ExplainArgs;
 use crate::out::{self, Paint, count, grouped, sentence, shown, wrap};
-use crate::watch::{Costs, check_names, sleep_until, stop_flag};
+use crate::watch::{Accepts, Costs, check_names, sleep_until, stop_flag};
 use kern::raw::Want;
 use see::Sampler;
 use see::explain::{Finding, Report, explain, profiled};
@@ -21,16 +21,19 @@ pub fn run(args: &ExplainArgs, paint: Paint) -> anyhow::Result<ExitCode> {
     let stop = stop_flag()?;
     let want = Want { devices: args.interfaces.clone(), tcp: true, all_tasks: true };
     // Ctrl-C ends the window early: what was seen until then is explained.
+    let mut accepts = Accepts::open(args.control_dir.clone());
     let (snapshot, report) = if args.cpu {
         let mut costs = Costs::open(want)?;
         costs.watch_until(Instant::now() + args.r#for, &stop);
-        let (profile, snapshot) = costs.finish()?;
+        let (profile, mut snapshot) = costs.finish()?;
+        accepts.add(&mut snapshot);
         let report = profiled(&snapshot, &profile);
         (snapshot, report)
     } else {
         let mut sampler = Sampler::open(want)?;
         sleep_until(Instant::now() + args.r#for, &stop);
-        let snapshot = sampler.sample()?;
+        let mut snapshot = sampler.sample()?;
+        accepts.add(&mut snapshot);
         let report = explain(&snapshot);
         (snapshot, report)
     };
@@ -100,6 +103,7 @@ fn text(report: &Report, names: &str, paint: Paint) -> String {
             &format!("{}: the nearest to their limits", sentence(&report.closest.join("; "))),
         );
     }
+    report.accepts.iter().for_each(|group| text += &line(3, "accept", &sentence(group)));
     report.missing.iter().for_each(|note| text += &line(3, "missing", &sentence(note)));
     text
 }

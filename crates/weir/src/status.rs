@@ -17,8 +17,16 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
+#[cfg(not(no_bpf))]
+pub mod server;
 mod table;
 
+/// What running programs are called in the names of their sockets: those of `weir guard` and of `weir accept`.
+pub const KINDS: [&str; 2] = [GUARD, ACCEPT];
+/// See [`KINDS`].
+pub const GUARD: &str = "guard";
+/// See [`KINDS`].
+pub const ACCEPT: &str = "accept";
 /// Schema string of [`Status`].
 pub const SCHEMA: &str = "weir.status/1";
 /// Guards that are asked.
@@ -298,7 +306,7 @@ pub struct Cpu {
 /// # Errors
 /// 3 if a guard may not be asked, 1 if one does not answer.
 pub fn run(args: &StatusArgs, paint: Paint) -> anyhow::Result<ExitCode> {
-    let sockets = sockets(&args.control_dir)?;
+    let sockets = sockets(&args.control_dir, GUARD)?;
     let mut running = 0;
     let mut silent = Vec::new();
     for (pid, path) in &sockets {
@@ -351,10 +359,10 @@ pub fn run(args: &StatusArgs, paint: Paint) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Removes the sockets that dead guards have left in `dir`. A live one is never touched: it accepts connections, or
+/// Removes the sockets that dead programs have left in `dir`. A live one is never touched: it accepts connections, or
 /// is about to.
 pub fn sweep(dir: &Path) {
-    for (pid, path) in sockets(dir).unwrap_or_default() {
+    for (pid, path) in KINDS.iter().flat_map(|kind| sockets(dir, kind).unwrap_or_default()) {
         let refused = UnixStream::connect(&path).is_err_and(|e| e.kind() == ErrorKind::ConnectionRefused);
         if refused && kern::proc::start_time(pid).is_none() {
             // Left over for the next time.
@@ -363,11 +371,11 @@ pub fn sweep(dir: &Path) {
     }
 }
 
-/// Sockets of guards in `dir` by process id, at most [`GUARDS_MAX`].
+/// Sockets of running programs of a kind in `dir` by process id, at most [`GUARDS_MAX`].
 ///
 /// # Errors
 /// 3 if only root may look, 1 if the directory cannot be read.
-pub fn sockets(dir: &Path) -> anyhow::Result<Vec<(u32, PathBuf)>> {
+pub fn sockets(dir: &Path, kind: &str) -> anyhow::Result<Vec<(u32, PathBuf)>> {
     let entries = match std::fs::read_dir(dir) {
         Ok(entries) => entries,
         Err(err) if err.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
@@ -380,7 +388,8 @@ pub fn sockets(dir: &Path) -> anyhow::Result<Vec<(u32, PathBuf)>> {
         .flatten()
         .filter_map(|entry| {
             let name = entry.file_name();
-            let pid = name.to_str()?.strip_prefix("guard-")?.strip_suffix(".sock")?.parse().ok()?;
+            let pid =
+                name.to_str()?.strip_prefix(kind)?.strip_prefix('-')?.strip_suffix(".sock")?.parse().ok()?;
             Some((pid, entry.path()))
         })
         .take(GUARDS_MAX)
@@ -443,7 +452,8 @@ mod tests {
         });
         assert_eq!(ask(&path, Duration::from_secs(10)).unwrap(), long);
         guard.join().unwrap();
-        assert_eq!(sockets(dir.path()).unwrap(), [(7, path.clone())]);
+        assert_eq!(sockets(dir.path(), GUARD).unwrap(), [(7, path.clone())]);
+        assert_eq!(sockets(dir.path(), ACCEPT).unwrap(), []);
         // The listener is gone, its socket is not.
         assert_eq!(ask(&path, PATIENCE).unwrap_err().kind(), ErrorKind::ConnectionRefused);
     }

@@ -13,6 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+mod accepts;
 mod cpu;
 mod guards;
 mod replay;
@@ -21,6 +22,7 @@ mod table;
 mod view;
 mod waits;
 
+pub use accepts::Accepts;
 pub use cpu::{Costs, recorded};
 
 /// Longest time between two looks at the signal, so that Ctrl-C is quick.
@@ -80,10 +82,11 @@ pub fn run(args: &WatchArgs, when: ColorWhen) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// This host: the kernel's counters, what guards tell, and what probes count if they were asked for.
+/// This host: the kernel's counters, what guards and `weir accept`s tell, and what probes count if they were asked for.
 pub struct Host {
     sampler: Sampler,
     guards: guards::Guards,
+    accepts: Accepts,
 }
 
 impl Host {
@@ -97,7 +100,8 @@ impl Host {
             // What they cannot tell here is said, and the rest goes on.
             sampler.probe().iter().for_each(|line| out::tell(Weight::Warning, &format!("weir: {line}")));
         }
-        Ok(Host { sampler, guards: guards::Guards::open(args.control_dir.clone()) })
+        let guards = guards::Guards::open(args.control_dir.clone());
+        Ok(Host { sampler, guards, accepts: Accepts::open(args.control_dir.clone()) })
     }
 
     /// The interval since the last call, or since this was opened.
@@ -107,6 +111,7 @@ impl Host {
     pub fn sample(&mut self) -> anyhow::Result<Snapshot> {
         let mut snapshot = self.sampler.sample()?;
         self.guards.add(&mut snapshot);
+        self.accepts.add(&mut snapshot);
         Ok(snapshot)
     }
 }

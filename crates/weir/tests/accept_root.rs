@@ -8,11 +8,14 @@
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::os::fd::{FromRawFd, OwnedFd};
+use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sched::{CpuSet, sched_setaffinity};
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use nix::sys::signal::{Signal, kill};
@@ -31,11 +34,11 @@ fn pin(pid: i32, cpu: usize) {
     sched_setaffinity(Pid::from_raw(pid), &set).unwrap();
 }
 
-/// A listener with SO_REUSEPORT unless `alone`.
-fn listener(alone: bool) -> TcpListener {
+/// A bound socket with SO_REUSEPORT unless `alone`.
+fn bound(sort: libc::c_int, alone: bool) -> OwnedFd {
     // SAFETY: plain system calls with values that live for the calls; results are checked.
-    let fd = unsafe {
-        let fd = libc::socket(libc::AF_INET, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0);
+    unsafe {
+        let fd = libc::socket(libc::AF_INET, sort | libc::SOCK_CLOEXEC, 0);
         assert!(fd >= 0);
         let on: libc::c_int = 1;
         let option = if alone { libc::SO_REUSEADDR } else { libc::SO_REUSEPORT };
@@ -44,32 +47,56 @@ fn listener(alone: bool) -> TcpListener {
         to.sin_family = libc::AF_INET as u16;
         to.sin_port = PORT.to_be();
         to.sin_addr.s_addr = u32::from_ne_bytes([127, 0, 0, 1]);
-        let bound = libc::bind(fd, (&raw const to).cast(), size_of_val(&to) as u32);
-        assert_eq!((set, bound, libc::listen(fd, 64)), (0, 0, 0));
+        assert_eq!((set, libc::bind(fd, (&raw const to).cast(), size_of_val(&to) as u32)), (0, 0));
         OwnedFd::from_raw_fd(fd)
-    };
+    }
+}
+
+fn listener(alone: bool) -> TcpListener {
+    let fd = bound(libc::SOCK_STREAM, alone);
+    // SAFETY: plain system call; the result is checked.
+    assert_eq!(unsafe { libc::listen(fd.as_raw_fd(), 64) }, 0);
     TcpListener::from(fd)
 }
 
-/// Not a test: the body of a worker, a process of its own, which tells each client its process id.
+/// Tells each who asks its process id.
+fn datagrams() -> ! {
+    let socket = UdpSocket::from(bound(libc::SOCK_DGRAM, false));
+    loop {
+        if let Ok((_, from)) = socket.recv_from(&mut [0; 64]) {
+            let _ = socket.send_to(std::process::id().to_string().as_bytes(), from);
+        }
+    }
+}
+
+/// Not a test: the body of a worker, a process of its own, which tells each client its process id. What it is called is its CPU and how
+/// it waits: in an epoll, as most servers do, in poll(), or in accept(); `udp`: for datagrams.
 #[test]
 #[ignore = "the worker process of the other tests"]
 fn worker_process() {
-    let Ok(cpu) = std::env::var(WORKER) else { return };
+    let Ok(what) = std::env::var(WORKER) else { return };
+    let (cpu, how) = what.split_once(' ').unwrap_or((&what, "epoll"));
     let pid = std::process::id() as i32;
     match cpu.parse() {
         Ok(cpu) => [pid, 0].into_iter().for_each(|task| pin(task, cpu)),
         Err(_) => assert_eq!(cpu, "alone"),
     }
+    if how == "udp" {
+        datagrams();
+    }
     let listener = listener(cpu == "alone");
-    // One waits in an epoll, as most servers do, the other in accept().
     let epoll = Epoll::new(EpollCreateFlags::empty()).unwrap();
-    if cpu == "0" {
+    if how == "epoll" {
         epoll.add(&listener, EpollEvent::new(EpollFlags::EPOLLIN, 0)).unwrap();
     }
     loop {
         // A signal ends a wait too.
-        while cpu == "0" && epoll.wait(&mut [EpollEvent::empty()], EpollTimeout::NONE).is_err() {}
+        let mut fds = [PollFd::new(listener.as_fd(), PollFlags::POLLIN)];
+        match how {
+            "epoll" => while epoll.wait(&mut [EpollEvent::empty()], EpollTimeout::NONE).is_err() {},
+            "poll" => while poll(&mut fds, PollTimeout::NONE).is_err() {},
+            _ => assert_eq!(how, "accept"),
+        }
         let Ok((mut client, _)) = listener.accept() else { continue };
         let _ = client.write_all(format!("{pid}\n").as_bytes());
     }
@@ -195,7 +222,7 @@ fn host() -> Option<NetNs> {
 #[test]
 fn connections_stay_on_their_core_and_pass_by_a_stalled_worker_root() {
     let Some(host) = host() else { return };
-    let workers = [worker(&host, "0"), worker(&host, "1")];
+    let workers = [worker(&host, "0 epoll"), worker(&host, "1 accept")];
     // One process is the target here: its group has the other one too.
     let target = workers[0].pid().to_string();
     let plan = plan(workers[0].pid(), 2);
@@ -245,6 +272,178 @@ fn connections_stay_on_their_core_and_pass_by_a_stalled_worker_root() {
     let chosen = &last["groups"][0]["chosen"];
     assert!(chosen["away"].as_u64().unwrap() >= 2, "{last}");
     until(&host, 0, None);
+}
+
+/// What a running `weir accept` answers; `None` if it does not yet.
+fn answer(dir: &Path, weir: &Process) -> Option<Value> {
+    let mut text = String::new();
+    UnixStream::connect(dir.join(format!("accept-{}.sock", weir.pid())))
+        .ok()?
+        .read_to_string(&mut text)
+        .ok()?;
+    serde_json::from_str(&text).ok()
+}
+
+/// Waits until it answers something that is `so`.
+fn answers_that(dir: &Path, weir: &Process, what: &str, so: impl Fn(&Value) -> bool) -> Value {
+    let end = Instant::now() + PATIENCE;
+    loop {
+        let told = answer(dir, weir);
+        if let Some(told) = told.as_ref().filter(|told| so(told)) {
+            return told.clone();
+        }
+        assert!(Instant::now() < end, "{what}: {told:?}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// What is told of the worker `pid` in the only group.
+fn told_of(told: &Value, pid: u32) -> Value {
+    let workers = told["groups"][0]["workers"].as_array().cloned().unwrap_or_default();
+    workers.into_iter().find(|worker| worker["pid"] == pid).unwrap_or_default()
+}
+
+#[test]
+fn what_workers_do_is_seen_however_they_wait_and_told_to_who_watches_root() {
+    let Some(host) = host() else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let control = format!("--control-dir={}", dir.path().display());
+    for how in ["epoll", "poll", "accept"] {
+        let workers = [worker(&host, &format!("0 {how}")), worker(&host, "1")];
+        plan(workers[0].pid(), 2);
+        let weir =
+            Process(weir(&[&workers[0].pid().to_string(), "--interval", "100ms", &control]).spawn().unwrap());
+        until(&host, 0, Some(workers[0].pid()));
+        // It rests between two connections, and is looked at for as long as they come.
+        let first = workers[0].pid();
+        answers_that(dir.path(), &weir, how, |told| {
+            answers(&host, 0, 1);
+            told_of(told, first)["does"] == "waits"
+        });
+        // Stopped with somebody in its queue: that is told for as long as it is so, though nobody asks for more.
+        workers[0].signal(Signal::SIGSTOP);
+        stopped(first);
+        let end = Instant::now() + PATIENCE;
+        while told_of(&answer(dir.path(), &weir).unwrap(), first)["stalled"] != true {
+            assert!(Instant::now() < end, "{how}: {:?}", answer(dir.path(), &weir));
+            // All of them, also while the other worker is at work: one of these waits for the first one in the end.
+            let _ = ask(&host, 0, Duration::from_millis(20));
+            workers[1].signal(Signal::SIGSTOP);
+            let _ = ask(&host, 0, Duration::from_millis(20));
+            workers[1].signal(Signal::SIGCONT);
+        }
+        let told = told_of(&answer(dir.path(), &weir).unwrap(), first);
+        assert_eq!(told["does"], "sleeps", "{told}");
+        assert!(told["waiting"].as_u64().unwrap() > 0 && told["oldest_ms"].as_f64().unwrap() > 0.0, "{told}");
+        workers[0].signal(Signal::SIGCONT);
+        // Nobody comes any more: its queue is seen to become empty, and then the timer ends.
+        answers_that(dir.path(), &weir, "empty", |told| told_of(told, first)["waiting"] == 0);
+        let looks = |told: &Value| told["groups"][0]["looks"].as_u64().unwrap();
+        answers_that(dir.path(), &weir, "the timer goes on", |told| {
+            std::thread::sleep(Duration::from_millis(300));
+            answer(dir.path(), &weir).is_some_and(|later| looks(&later) == looks(told))
+        });
+        let before = looks(&answer(dir.path(), &weir).unwrap());
+        until(&host, 0, Some(first));
+        answers_that(dir.path(), &weir, "the timer begins", |told| looks(told) > before);
+    }
+}
+
+/// Who answers a datagram from `cpu` and a port of its own; `None` if nobody does for `patience`.
+fn ask_by_udp(host: &NetNs, cpu: usize, patience: Duration) -> Option<u32> {
+    host.run(|| {
+        pin(0, cpu);
+        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+        socket.set_read_timeout(Some(patience)).unwrap();
+        socket.send_to(b"who", ("127.0.0.1", PORT)).unwrap();
+        let mut text = [0; 16];
+        let length = socket.recv(&mut text).ok()?;
+        std::str::from_utf8(&text[..length]).ok()?.parse().ok()
+    })
+}
+
+#[test]
+fn datagrams_of_a_stateless_server_pass_by_a_stopped_member_if_that_is_asked_for_root() {
+    let Some(host) = host() else { return };
+    let workers = [worker(&host, "0 udp"), worker(&host, "1 udp")];
+    let target = workers[0].pid().to_string();
+    // They are there once both answer by the kernel's hash.
+    let end = Instant::now() + PATIENCE;
+    let mut seen = std::collections::BTreeSet::new();
+    while seen.len() < 2 {
+        seen.extend(ask_by_udp(&host, 0, Duration::from_millis(100)));
+        assert!(Instant::now() < end, "{seen:?}");
+    }
+    let out = weir(&[&target]).output().unwrap();
+    let text = String::from_utf8_lossy(&out.stderr).into_owned();
+    assert!(out.status.code() == Some(2) && text.lines().count() == 1 && text.contains("--udp"), "{text}");
+    let dir = tempfile::tempdir().unwrap();
+    let control = format!("--control-dir={}", dir.path().display());
+    let weir = Process(weir(&[&target, "--udp", &control]).spawn().unwrap());
+    let told = answers_that(dir.path(), &weir, "it answers", |told| told["pid"] == weir.pid());
+    assert_eq!(told["groups"][0]["address"], "udp 127.0.0.1:8080", "{told}");
+    for (cpu, worker) in workers.iter().enumerate() {
+        let end = Instant::now() + PATIENCE;
+        while (0..20).any(|_| ask_by_udp(&host, cpu, PATIENCE) != Some(worker.pid())) {
+            assert!(Instant::now() < end, "datagrams of CPU {cpu} go elsewhere");
+        }
+    }
+    // One that waits in a stopped member's queue is lost to its client; then that one is passed by.
+    workers[0].signal(Signal::SIGSTOP);
+    stopped(workers[0].pid());
+    let end = Instant::now() + PATIENCE;
+    while (0..20).any(|_| ask_by_udp(&host, 0, Duration::from_millis(200)) != Some(workers[1].pid())) {
+        assert!(Instant::now() < end, "a stopped member keeps getting datagrams");
+    }
+    workers[0].signal(Signal::SIGCONT);
+    let end = Instant::now() + PATIENCE;
+    while (0..20).any(|_| ask_by_udp(&host, 0, PATIENCE) != Some(workers[0].pid())) {
+        assert!(Instant::now() < end, "it does not come back");
+    }
+}
+
+#[test]
+fn watch_and_explain_show_the_workers_of_a_running_accept_root() {
+    let Some(host) = host() else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let control = format!("--control-dir={}", dir.path().display());
+    let workers = [worker(&host, "0"), worker(&host, "1")];
+    plan(workers[0].pid(), 2);
+    let accept = Process(weir(&[&workers[0].pid().to_string(), &control]).spawn().unwrap());
+    until(&host, 0, Some(workers[0].pid()));
+    answers_that(dir.path(), &accept, "it answers", |told| told["schema"] == "weir.accept/1");
+    // Connections come for as long as it looks.
+    let shown = |words: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
+        command.args(words).arg(&control).stdin(Stdio::null()).stderr(Stdio::null()).stdout(Stdio::piped());
+        let mut child = host.run(|| command.spawn()).unwrap();
+        while child.try_wait().unwrap().is_none() {
+            answers(&host, 0, 10);
+        }
+        String::from_utf8(child.wait_with_output().unwrap().stdout).unwrap()
+    };
+    let seen: see::Snapshot =
+        serde_json::from_str(&shown(&["watch", "lo", "--once", "--json", "--interval", "500ms"])).unwrap();
+    assert_eq!((seen.accepts.len(), seen.accepts[0].pid), (1, accept.pid()), "{seen:?}");
+    let group = &seen.accepts[0].groups[0];
+    assert_eq!((&*group.address, group.workers.len(), group.there), ("127.0.0.1:8080", 2, true));
+    let own = group.workers.iter().find(|worker| worker.tid == Some(workers[0].pid())).unwrap();
+    assert!(own.placed.unwrap() > 0 && own.core == Some(0) && own.limit > 0, "{own:?}");
+    assert_eq!(own.affine_share(), Some(1.0), "{own:?}");
+    let text = shown(&["watch", "lo", "--once", "--interval", "500ms", "--color", "never"]);
+    let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    let worker = format!("worker {} on CPU 0: 0 of 64 wait", workers[0].pid());
+    assert!(text.contains("accept 127.0.0.1:8080") && text.contains(&worker), "{text}");
+    let text = shown(&["explain", "lo", "--for", "500ms", "--color", "never"]);
+    let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(text.contains("accept 127.0.0.1:8080") && text.contains("on CPU 0:"), "{text}");
+    // It is gone with its socket.
+    accept.signal(Signal::SIGTERM);
+    let end = Instant::now() + PATIENCE;
+    while std::fs::read_dir(dir.path()).unwrap().next().is_some() {
+        assert!(Instant::now() < end, "its socket stays");
+        std::thread::sleep(Duration::from_millis(20));
+    }
 }
 
 #[test]

@@ -13,6 +13,7 @@ use browser::{Browser, program_or_skip};
 use common::PATIENCE;
 use common::http::{Served, get, recording, second, shown};
 use see::Snapshot;
+use see::accept::{Accept, Group, Worker};
 use see::guard::{Guard, Poller, Source};
 use see::model::{Delay, Probes, Waited};
 use std::path::{Path, PathBuf};
@@ -127,6 +128,28 @@ fn guarded(number: u64, offered: u64, read: u64) -> Snapshot {
         cpus: vec![poller],
         ..Guard::default()
     }];
+    let worker = |tid, stalled| Worker {
+        tid: Some(tid),
+        core: Some(tid - 811),
+        waiting: 3,
+        oldest_ms: Some(21.0),
+        stalled,
+        does: "sleeps".into(),
+        placed: Some(200),
+        affine: Some(198),
+        ..Worker::default()
+    };
+    s.accepts = vec![Accept {
+        pid: 4712,
+        groups: vec![Group {
+            address: "0.0.0.0:443".into(),
+            server: "nginx".into(),
+            there: true,
+            chosen: [("own".to_owned(), 398), ("no_own".to_owned(), 2)].into(),
+            workers: vec![worker(811, false), worker(812, true)],
+            ..Group::default()
+        }],
+    }];
     let wait = |of, us: f64| Waited {
         of,
         samples: 2400,
@@ -155,8 +178,8 @@ fn guarded(number: u64, offered: u64, read: u64) -> Snapshot {
 }
 
 #[test]
-fn a_guard_and_probes_have_panels() {
-    let Some(program) = program_or_skip("a_guard_and_probes_have_panels") else { return };
+fn a_guard_accept_and_probes_have_panels() {
+    let Some(program) = program_or_skip("a_guard_accept_and_probes_have_panels") else { return };
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("guarded.jsonl");
     let at = |i: u64| match i {
@@ -175,7 +198,7 @@ fn a_guard_and_probes_have_panels() {
         let found = browser.eval(&format!("document.querySelector({css:?}).innerText"));
         found.as_str().unwrap().split_whitespace().collect::<Vec<_>>().join(" ")
     };
-    for id in ["guard", "probes"] {
+    for id in ["guard", "accept", "probes"] {
         assert_eq!(browser.eval(&format!("document.getElementById('{id}').hidden")), false);
     }
     let source = text(&mut browser, "#sources tr");
@@ -183,6 +206,9 @@ fn a_guard_and_probes_have_panels() {
     assert_eq!(browser.eval("document.querySelectorAll('#sources td.shed').length"), 2);
     let budget = text(&mut browser, "#budget");
     assert_eq!(budget, "CPU 1 uses 50 % of its budget, 812 pauses, 3 waits for budget");
+    // The worker that somebody has to look after is the first.
+    assert_eq!(text(&mut browser, "#workers tr"), "812 0.0.0.0:443 3 21.0 ms 99 % stalled 1");
+    assert_eq!(text(&mut browser, "#placed"), "0.0.0.0:443 nginx: 2 no own, 398 own");
     // Each wait with where it begins and ends, and a bar that is longer the longer it is.
     let waits =
         browser.eval("[...document.querySelectorAll('#waits tr')].map(row => row.cells[0].innerText)");
@@ -209,7 +235,7 @@ fn a_guard_and_probes_have_panels() {
     for (width, what) in [(1280, "screen"), (768, "tablet"), (390, "phone")] {
         browser.look(width, 844, true);
         browser.until(&format!("document.documentElement.scrollWidth <= {width}"), DRAWS * PATIENCE);
-        let cut = "[...document.querySelectorAll('#guard .scroll, #probes .scroll')].filter(s => \
+        let cut = "[...document.querySelectorAll('#guard .scroll, #accept .scroll, #probes .scroll')].filter(s => \
             s.scrollWidth > s.clientWidth).map(s => s.scrollWidth + ' in ' + s.clientWidth)";
         let whole = browser.eval(cut);
         assert_eq!(whole, serde_json::json!([]), "{what}");

@@ -1,17 +1,17 @@
 //! Clients of a web server, one thread per CPU, each bound to it: what they receive and send is handled there. `open RATE` (all clients
 //! together, per second) or `closed N` (each) begins a run of `--warm-up-ms` and the given window, `report` waits for its end and tells
-//! what was seen. Ends when standard input closes.
+//! what was seen. `--datagrams`: each asks questions by UDP from many ports, in an open loop only. Ends when standard input closes.
 
 use std::net::SocketAddrV4;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use consumers::asks;
 use consumers::visits::{Pace, Plan, Seen, Stalls, report, run};
 use consumers::{argument, monotonic_ns, number, pin, serve, unknown};
 use serde_json::{Value, json};
 
-const USAGE: &str =
-    "web-clients --to ADDR:PORT --cpus 0,1 [--patience-ms N] [--stall-us N --period-us N] [--seed N]";
+const USAGE: &str = "web-clients --to ADDR:PORT --cpus 0,1 [--patience-ms N] [--stall-us N --period-us N] [--seed N] [--datagrams]";
 
 /// The thread of one client.
 type Client = JoinHandle<Result<Seen, String>>;
@@ -22,6 +22,7 @@ struct Clients {
     patience: Duration,
     stalls: Option<Stalls>,
     seed: u64,
+    datagrams: bool,
     running: Option<(Plan, Vec<Client>)>,
 }
 
@@ -50,6 +51,7 @@ fn begin(args: &[String]) -> Result<(), String> {
         patience: Duration::from_millis(number(args, "--patience-ms")?.unwrap_or(1000)),
         stalls,
         seed: number(args, "--seed")?.unwrap_or(1),
+        datagrams: args.iter().any(|arg| arg == "--datagrams"),
         running: None,
     };
     more_descriptors();
@@ -61,7 +63,10 @@ fn begin(args: &[String]) -> Result<(), String> {
             [loop_, load, warm_up, window] => {
                 let ms = |text: &str| text.parse().map(Duration::from_millis);
                 match (load.parse::<f64>(), ms(warm_up), ms(window)) {
-                    (Ok(load), Ok(warm_up), Ok(window)) if load > 0.0 => {
+                    // Datagrams have no closed loop.
+                    (Ok(load), Ok(warm_up), Ok(window))
+                        if load > 0.0 && (*loop_ == "open" || !clients.datagrams) =>
+                    {
                         clients.start(*loop_ == "open", load, warm_up, window)
                     }
                     _ => unknown(line),
@@ -96,6 +101,7 @@ impl Clients {
             window,
             patience: self.patience,
         };
+        let go = if self.datagrams { asks::run } else { run };
         let threads = self.cpus.iter().enumerate().map(|(n, cpu)| {
             let (plan, cpu) = (plan(n), *cpu);
             std::thread::spawn(move || {
@@ -103,7 +109,7 @@ impl Clients {
                 if open {
                     ahead();
                 }
-                run(&plan).map_err(|e| e.to_string())
+                go(&plan).map_err(|e| e.to_string())
             })
         });
         self.running = Some((plan(0), threads.collect()));

@@ -1,7 +1,8 @@
 //! A server of pages with a process per CPU, each with an epoll of its own, as nginx is built. One master makes the listeners and forks;
 //! workers inherit them. `--listeners one`: all accept from the same; `reuseport`: one each; `incoming-cpu`: one each, with the CPU of its
 //! worker set. `--stall sleep` or `compute`: the first worker does nothing else for `--stall-us` at each multiple of `--period-us` of
-//! CLOCK_MONOTONIC, as in a blocked read or a long request. Ends when standard input closes.
+//! CLOCK_MONOTONIC, as in a blocked read or a long request. `--datagrams`: by UDP, each question is given back with the number of the
+//! worker behind it. Ends when standard input closes.
 
 use std::net::{IpAddr, SocketAddr, SocketAddrV4};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
@@ -17,7 +18,7 @@ use nix::sys::timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFl
 use serde_json::json;
 
 const USAGE: &str = "web-workers --bind ADDR --port N [--cpus 0,1] [--listeners one|reuseport|incoming-cpu] [--bytes N] \
-                     [--work-loops N | --work-ns N] [--stall sleep|compute --stall-us N --period-us N]";
+                     [--work-loops N | --work-ns N] [--stall sleep|compute --stall-us N --period-us N] [--datagrams]";
 /// Most workers, bytes of an answer, connections of one worker.
 const WORKERS: usize = 512;
 const BYTES: usize = 8192;
@@ -48,6 +49,7 @@ struct Job {
     answer: Vec<u8>,
     loops: u64,
     stall: Option<Stall>,
+    datagrams: bool,
 }
 
 fn main() {
@@ -71,11 +73,12 @@ fn run(args: &[String]) -> Result<(), String> {
         Some("incoming-cpu") => Listeners::IncomingCpu,
         Some(other) => return Err(format!("--listeners {other}; {USAGE}")),
     };
+    let datagrams = args.iter().any(|arg| arg == "--datagrams");
     let (bytes, loops) = (number(args, "--bytes")?.unwrap_or(1024usize).min(BYTES), loops(args)?);
     let stall = stall(args)?;
     let mut open = Vec::new();
     for cpu in if listeners == Listeners::One { cpus.get(..1).unwrap_or_default() } else { &cpus } {
-        open.push(listener(to, listeners, *cpu).map_err(|e| format!("{to}: {e}"))?);
+        open.push(listener(to, listeners, *cpu, datagrams).map_err(|e| format!("{to}: {e}"))?);
     }
     let mut pids = Vec::new();
     for (n, cpu) in cpus.iter().enumerate() {
@@ -90,7 +93,7 @@ fn run(args: &[String]) -> Result<(), String> {
                     format!("HTTP/1.1 200 OK\r\nX-Worker: {}\r\nConnection: close\r\n", std::process::id());
                 let head = format!("{head}Content-Length: {bytes}\r\n\r\n");
                 let answer = head.into_bytes().into_iter().chain(std::iter::repeat_n(b'w', bytes)).collect();
-                let job = Job { answer, loops, stall: stall.filter(|_| n == 0) };
+                let job = Job { answer, loops, stall: stall.filter(|_| n == 0), datagrams };
                 let end = worker(*cpu, &mine, &job, listeners == Listeners::One);
                 eprintln!("web-workers: worker {n}: {end}");
                 std::process::exit(2);
@@ -128,10 +131,13 @@ fn stall(args: &[String]) -> Result<Option<Stall>, String> {
     Ok(Some(stall))
 }
 
-fn listener(to: SocketAddrV4, kind: Listeners, cpu: usize) -> nix::Result<OwnedFd> {
+fn listener(to: SocketAddrV4, kind: Listeners, cpu: usize, datagrams: bool) -> nix::Result<OwnedFd> {
     let flags = SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC;
-    let fd = socket(AddressFamily::Inet, SockType::Stream, flags, None)?;
-    setsockopt(&fd, sockopt::ReuseAddr, &true)?;
+    let sort = if datagrams { SockType::Datagram } else { SockType::Stream };
+    let fd = socket(AddressFamily::Inet, sort, flags, None)?;
+    if !datagrams {
+        setsockopt(&fd, sockopt::ReuseAddr, &true)?;
+    }
     if kind != Listeners::One {
         setsockopt(&fd, sockopt::ReusePort, &true)?;
     }
@@ -151,7 +157,9 @@ fn listener(to: SocketAddrV4, kind: Listeners, cpu: usize) -> nix::Result<OwnedF
         nix::errno::Errno::result(done)?;
     }
     bind(fd.as_raw_fd(), &SockaddrStorage::from(to))?;
-    listen(&fd, Backlog::new(BACKLOG)?)?;
+    if !datagrams {
+        listen(&fd, Backlog::new(BACKLOG)?)?;
+    }
     Ok(fd)
 }
 
@@ -194,6 +202,7 @@ fn turns(listener: &OwnedFd, job: &Job, shared: bool) -> nix::Result<()> {
                         next = Some(again);
                     }
                 }
+                LISTENER if job.datagrams => give_back(listener.as_raw_fd(), job),
                 LISTENER => {
                     let flags = SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC;
                     let Ok(fd) = accept4(listener.as_raw_fd(), flags) else { continue };
@@ -224,6 +233,31 @@ fn turns(listener: &OwnedFd, job: &Job, shared: bool) -> nix::Result<()> {
                 }
             }
         }
+    }
+}
+
+/// Answers the questions that wait, as far as one look goes.
+fn give_back(fd: RawFd, job: &Job) {
+    let tail = format!("X-Worker: {}\r\n", std::process::id());
+    let mut text = [0u8; 2048];
+    for _ in 0..64 {
+        // SAFETY: an address of zeroes is one; the kernel writes at most the length that is told.
+        let mut from: libc::sockaddr_storage = unsafe { std::mem::zeroed() };
+        let mut length = size_of_val(&from) as libc::socklen_t;
+        let room = text.len() - tail.len();
+        // SAFETY: the pointers and the lengths describe the buffer and the address.
+        let got = unsafe {
+            libc::recvfrom(fd, text.as_mut_ptr().cast(), room, 0, (&raw mut from).cast(), &raw mut length)
+        };
+        let Ok(got) = usize::try_from(got) else { return };
+        work(job.loops);
+        if let Some(place) = text.get_mut(got..got + tail.len()) {
+            place.copy_from_slice(tail.as_bytes());
+        }
+        // SAFETY: as above. An answer that cannot be sent is one that does not come.
+        unsafe {
+            libc::sendto(fd, text.as_ptr().cast(), got + tail.len(), 0, (&raw const from).cast(), length)
+        };
     }
 }
 

@@ -26,7 +26,7 @@ pub(super) struct Queue {
     pub busy: AtomicU32,
     pub place: AtomicU32,
     pub placed: AtomicU32,
-    pub limit: AtomicU32,
+    pub affine: AtomicU32,
     pub worker: AtomicU32,
     pub seen: AtomicU64,
     pub born: AtomicU64,
@@ -56,11 +56,12 @@ pub(super) struct State {
     pub group: AtomicU64,
     pub asked: AtomicU64,
     pub looks_done: AtomicU64,
+    pub held: AtomicU64,
     pub queues: [Queue; QUEUES],
     pub own: [AtomicU32; CORES],
 }
 const _: () = assert!(size_of::<Queue>() == 104);
-const _: () = assert!(size_of::<State>() == 184 + 104 * QUEUES + 4 * CORES);
+const _: () = assert!(size_of::<State>() == 192 + 104 * QUEUES + 4 * CORES);
 
 /// `struct weir_held`, which comes as bytes.
 #[cfg(not(no_bpf))]
@@ -82,7 +83,7 @@ pub(super) struct RawHeld {
     pub state: u8,
     pub v6only: u8,
     pub reuseport: u8,
-    pad: u8,
+    pub udp: u8,
     pub address: [u8; 16],
 }
 #[cfg(not(no_bpf))]

@@ -32,6 +32,8 @@ pub struct Choice {
 pub struct Seen {
     /// Connections placed since it was filled; wraps.
     pub placed: u32,
+    /// Of these, those that its worker's core received; wraps.
+    pub affine: u32,
     /// Connections that waited.
     pub waiting: u32,
     /// When the oldest of them came (CLOCK_MONOTONIC, ns).
@@ -42,7 +44,7 @@ pub struct Seen {
 
 impl Default for Seen {
     fn default() -> Self {
-        Seen { placed: 0, waiting: 0, oldest: None, does: Worker::Unknown }
+        Seen { placed: 0, affine: 0, waiting: 0, oldest: None, does: Worker::Unknown }
     }
 }
 
@@ -109,7 +111,7 @@ impl Choice {
     /// As of [`dup`]; [`Error::Unsupported`] for more than 512 members.
     pub fn fill(&mut self, group: &Group) -> Result<()> {
         if group.members.len() > QUEUES {
-            let what = format!("{} listeners of {}, at most {QUEUES}", group.members.len(), group.local);
+            let what = format!("{} listeners of {}, at most {QUEUES}", group.members.len(), group.name());
             return Err(Error::Unsupported { what, since: "no kernel" });
         }
         self.state().count.store(0, Relaxed);
@@ -123,7 +125,7 @@ impl Choice {
         self.filled = group.members.len();
         let end = Instant::now() + FREED;
         for (slot, member) in group.members.iter().enumerate() {
-            let mut got = Err(Error::Gone { what: format!("a listener of {}", group.local) });
+            let mut got = Err(Error::Gone { what: format!("a listener of {}", group.name()) });
             for (pid, fd) in &member.holders {
                 got = dup(*pid, *fd, member.inode);
                 if got.is_ok() {
@@ -136,7 +138,7 @@ impl Choice {
                 // The array of a weir that was killed is freed a grace period after its program was taken off.
                 if Instant::now() >= end {
                     return Err(Error::Invalid {
-                        what: format!("a listener of {}", group.local),
+                        what: format!("a listener of {}", group.name()),
                         why: format!("another program has it in a map ({e})"),
                     });
                 }
@@ -146,7 +148,7 @@ impl Choice {
             drop(fd);
             let queue = &self.state().queues[slot];
             queue.cookie.store(cookie, Relaxed);
-            for number in [&queue.length, &queue.busy, &queue.placed] {
+            for number in [&queue.length, &queue.busy, &queue.placed, &queue.affine] {
                 number.store(0, Relaxed);
             }
             for number in [&queue.head, &queue.seen, &queue.waits_in, &queue.task, &queue.ran] {
@@ -154,7 +156,6 @@ impl Choice {
             }
             queue.worker.store(0, Relaxed);
             queue.place.store(slot as u32, Relaxed);
-            queue.limit.store(member.limit, Relaxed);
         }
         for core in &self.state().own {
             core.store(0, Relaxed);
@@ -177,7 +178,7 @@ impl Choice {
     pub fn attach(&self, group: &Group) -> Result<()> {
         let program = self.object.progs().next().ok_or_else(|| Error::Gone { what: NAME.into() })?;
         set(&any(group)?, libc::SO_ATTACH_REUSEPORT_EBPF, program.as_fd().as_raw_fd())
-            .map_err(|e| Error::io(format!("attach to {}", group.local), e))
+            .map_err(|e| Error::io(format!("attach to {}", group.name()), e))
     }
 
     /// Ends the choice and takes the program off `group`.
@@ -207,9 +208,14 @@ impl Choice {
     /// The queue at `slot`, as it was last seen.
     pub fn queue(&self, slot: usize) -> Seen {
         let Some(queue) = self.state().queues.get(slot) else { return Seen::default() };
-        let born = (queue.head.load(Relaxed) != 0).then(|| queue.born.load(Relaxed));
+        // When a datagram came is not known, only since when it has been the first.
+        let born = (queue.head.load(Relaxed) != 0).then(|| match queue.born.load(Relaxed) {
+            0 => queue.since.load(Relaxed),
+            born => born,
+        });
         Seen {
             placed: queue.placed.load(Relaxed),
+            affine: queue.affine.load(Relaxed),
             waiting: queue.length.load(Relaxed),
             oldest: born.filter(|born| *born != 0),
             does: Worker::ALL.get(queue.worker.load(Relaxed) as usize).copied().unwrap_or(Worker::Unknown),

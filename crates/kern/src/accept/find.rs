@@ -1,4 +1,4 @@
-//! All TCP sockets of all processes, in every network namespace, by one pass of the kernel's own list of descriptors.
+//! All TCP sockets, and groups of UDP sockets, of all processes, in every network namespace, by one pass of the kernel's own list of descriptors.
 
 use super::abi::RawHeld;
 use super::{Held, address};
@@ -81,7 +81,9 @@ fn read(record: &[u8; HELD]) -> Option<Held> {
         core: word(offset_of!(RawHeld, core))?,
         sockets: word(offset_of!(RawHeld, sockets))?,
         local: address(half(offset_of!(RawHeld, family))?, bytes, half(offset_of!(RawHeld, port))?),
-        listens: *record.get(offset_of!(RawHeld, state))? == 10,
+        listens: *record.get(offset_of!(RawHeld, state))? == 10
+            || *record.get(offset_of!(RawHeld, udp))? != 0,
         reuseport: *record.get(offset_of!(RawHeld, reuseport))? != 0,
+        udp: *record.get(offset_of!(RawHeld, udp))? != 0,
     })
 }

@@ -50,8 +50,10 @@ pub struct Held {
     pub core: u32,
     /// Members of its group; 0: it is in none.
     pub sockets: u32,
-    /// It listens; else it is an established connection.
+    /// It listens, or is of UDP; else it is an established connection.
     pub listens: bool,
+    /// It is of UDP.
+    pub udp: bool,
     /// SO_REUSEPORT is set.
     pub reuseport: bool,
     /// Its own end.
@@ -84,9 +86,14 @@ impl Member {
     }
 }
 
-/// Listeners of one address in one network namespace.
+/// What is one group: UDP or TCP, network namespace, address.
+pub type Key = (bool, u32, SocketAddr);
+
+/// Listeners of one address in one network namespace, or sockets of UDP.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Group {
+    /// Of UDP: datagrams take the place of connections.
+    pub udp: bool,
     /// Inode of the network namespace.
     pub netns: u32,
     /// The address.
@@ -99,13 +106,27 @@ pub struct Group {
     pub members: Vec<Member>,
 }
 
+impl Group {
+    /// What it is.
+    pub fn key(&self) -> Key {
+        (self.udp, self.netns, self.local)
+    }
+
+    /// Its address, behind the word `udp` if it is of UDP.
+    pub fn name(&self) -> String {
+        format!("{}{}", if self.udp { "udp " } else { "" }, self.local)
+    }
+}
+
 /// Groups of all listeners in `held` whose address is `wanted`, without owners.
 pub fn groups(held: &[Held], wanted: impl Fn(&Held) -> bool) -> Vec<Group> {
-    let keys: std::collections::BTreeSet<(u32, SocketAddr)> =
-        held.iter().filter(|h| h.listens && wanted(h)).map(|h| (h.netns, h.local)).collect();
-    let mut all: BTreeMap<(u32, SocketAddr), Group> = BTreeMap::new();
-    for one in held.iter().filter(|h| h.listens && keys.contains(&(h.netns, h.local))) {
-        let group = all.entry((one.netns, one.local)).or_insert_with(|| Group {
+    let key = |h: &Held| (h.udp, h.netns, h.local);
+    let keys: std::collections::BTreeSet<Key> =
+        held.iter().filter(|h| h.listens && wanted(h)).map(key).collect();
+    let mut all: BTreeMap<Key, Group> = BTreeMap::new();
+    for one in held.iter().filter(|h| h.listens && keys.contains(&key(h))) {
+        let group = all.entry(key(one)).or_insert_with(|| Group {
+            udp: one.udp,
             netns: one.netns,
             local: one.local,
             reuseport: one.reuseport,
@@ -147,7 +168,7 @@ pub fn name_owners(group: &mut Group, held: &[Held]) {
         group.members.iter().map(|m| m.owner.as_ref().map_or(0, |o| many(o.pid, &group.members))).collect();
     for (member, shared) in group.members.iter_mut().zip(pids) {
         // Threads share descriptors: which of them has accepted a connection cannot be told.
-        let Some(owner) = member.owner.as_ref().filter(|_| shared == 1) else { continue };
+        let Some(owner) = member.owner.as_ref().filter(|_| shared == 1 && !group.udp) else { continue };
         let mine = held.iter().filter(|h| {
             !h.listens && h.pid == owner.pid && h.netns == group.netns && h.local.port() == group.local.port()
         });
@@ -276,13 +297,13 @@ pub fn detach(group: &Group) -> Result<()> {
     let fd = any(group)?;
     match set(&fd, libc::SO_DETACH_REUSEPORT_BPF, 0) {
         Err(e) if e.raw_os_error() == Some(libc::ENOENT) => Ok(()),
-        other => other.map_err(|e| Error::io(format!("detach from {}", group.local), e)),
+        other => other.map_err(|e| Error::io(format!("detach from {}", group.name()), e)),
     }
 }
 
 /// A duplicate of any listener of the group.
 fn any(group: &Group) -> Result<OwnedFd> {
-    let mut last = Error::Gone { what: format!("listeners of {}", group.local) };
+    let mut last = Error::Gone { what: format!("listeners of {}", group.name()) };
     for member in &group.members {
         for (pid, fd) in &member.holders {
             match dup(*pid, *fd, member.inode) {

@@ -9,8 +9,9 @@
  * Work per connection: the own queue and one other are read, at most WEIR_ACCEPT_LOOKS more when the own one is not good.
  *
  * What a worker does is read from where it waits for events: its listener's list of who is to be told has its epoll, and that one's list
- * of waiters has the worker while it waits; or it is in the first list itself, while it is in accept() or poll(). A timer looks at WEIR_ACCEPT_TICK queues every WEIR_ACCEPT_TICK_NS while connections come, since
- * how long a worker has been at work can be seen by looking twice only. It ends by itself, and with the loader.
+ * of waiters has the worker while it waits; or it is in the first list itself, while it is in accept() or poll(). A timer looks at
+ * WEIR_ACCEPT_TICK queues every WEIR_ACCEPT_TICK_NS while connections come, since how long a worker has been at work can be seen by looking
+ * twice only; and more slowly while one waits that nobody takes, so that who watches sees it go. It ends by itself, and with the loader.
  */
 #include <linux/bpf.h>
 #include <bpf/bpf_core_read.h>
@@ -93,8 +94,19 @@ struct task_struct {
 	unsigned long nvcsw;
 } __attribute__((preserve_access_index));
 
+struct sk_buff_head {
+	void *next;	/* the head itself, if it is empty */
+	__u32 qlen;
+} __attribute__((preserve_access_index));
+
+struct udp_sock {
+	struct sk_buff_head reader_queue;	/* what was moved out of the socket's queue, to be read first */
+} __attribute__((preserve_access_index));
+
 struct sock {
 	struct sock_common __sk_common;
+	__u16 sk_protocol;
+	struct sk_buff_head sk_receive_queue;
 	struct socket_wq *sk_wq;
 	__u32 sk_ack_backlog;
 	struct sock_reuseport *sk_reuseport_cb;
@@ -134,16 +146,21 @@ struct {
 	__type(value, struct ticking);
 } accept_timer SEC(".maps");
 
+#define PROTO_UDP 17
+
 #define WEIR_ACCEPT_TICK 16
 #define WEIR_ACCEPT_TICK_NS 1000000
-/* Without a connection for so long the timer ends. */
+/* Without a connection for so long the timer slows down, and ends once nobody has waited for WEIR_ACCEPT_TICK_HELD. */
 #define WEIR_ACCEPT_TICK_IDLE 20000000
+#define WEIR_ACCEPT_TICK_SLOW 10000000
+#define WEIR_ACCEPT_TICK_HELD 500000000
 
 extern void *bpf_rdonly_cast(const void *obj, __u32 btf_id) __ksym;
-/* How who waits in epoll, poll() and accept() is told. Where one has another name, what workers do is not known. */
+/* How who waits in epoll, poll(), accept() and recvmsg() is told. Where one has another name, what workers do is not known. */
 extern const void ep_poll_callback __ksym __weak;
 extern const void pollwake __ksym __weak;
 extern const void autoremove_wake_function __ksym __weak;
+extern const void receiver_wake_function __ksym __weak;
 
 #define AS(type, address) ((struct type *)bpf_rdonly_cast((const void *)(__u64)(address), bpf_core_type_id_kernel(struct type)))
 
@@ -195,7 +212,7 @@ static __always_inline void look_at_worker(struct sock *sk, struct weir_accept_q
 			entry = first - bpf_core_field_offset(struct wait_queue_entry, entry);
 			task = (__u64)AS(wait_queue_entry, entry)->private;
 		}
-	} else if (func == (__u64)&autoremove_wake_function) {
+	} else if (func == (__u64)&autoremove_wake_function || func == (__u64)&receiver_wake_function) {
 		waits_in = DIRECTLY;
 		task = (__u64)AS(wait_queue_entry, entry)->private;
 	} else if (func == (__u64)&pollwake) {
@@ -223,6 +240,21 @@ seen:
 	weir_accept_worker(queue, does, rests, ran, now);
 }
 
+/* The datagram that is read next, and how many wait: first those that the reader has moved to a queue of its own. When it came is not
+ * kept. */
+static __always_inline __u64 first_datagram(struct sock *sk, __u32 *length)
+{
+	struct udp_sock *udp = AS(udp_sock, sk);
+	__u64 first = 0;
+
+	*length = udp->reader_queue.qlen + sk->sk_receive_queue.qlen;
+	/* As a number, which a name may be made of. */
+	bpf_core_read(&first, sizeof(first), &udp->reader_queue.next);
+	if (first == (__u64)sk + bpf_core_field_offset(struct udp_sock, reader_queue))
+		bpf_core_read(&first, sizeof(first), &sk->sk_receive_queue.next);
+	return first == (__u64)sk + bpf_core_field_offset(struct sock, sk_receive_queue) ? 0 : first;
+}
+
 /* Verified once, for all places that call it: inlined into the loop it would take the kernel seconds to verify. */
 __attribute__((noinline)) int
 weir_read(__u64 group, struct weir_accept_queue *queue, const struct weir_accept_rules *rules, __u64 now)
@@ -230,7 +262,8 @@ weir_read(__u64 group, struct weir_accept_queue *queue, const struct weir_accept
 	struct inet_connection_sock *listener;
 	struct request_sock *head;
 	struct tcp_sock *oldest;
-	__u64 born = 0;
+	__u64 born = 0, name;
+	__u32 length;
 	struct sock *sk;
 
 	if (!queue || !rules)
@@ -238,15 +271,24 @@ weir_read(__u64 group, struct weir_accept_queue *queue, const struct weir_accept
 	sk = member(bpf_rdonly_cast((void *)group, bpf_core_type_id_kernel(struct sock_reuseport)), queue->place, queue->cookie);
 	if (!sk) /* It has moved: what was known of it stays. */
 		return 0;
-	listener = bpf_rdonly_cast(sk, bpf_core_type_id_kernel(struct inet_connection_sock));
-	head = listener->icsk_accept_queue.rskq_accept_head;
-	if (head) {
-		oldest = bpf_rdonly_cast(head->sk, bpf_core_type_id_kernel(struct tcp_sock));
-		born = oldest->rcvq_space.time * 1000;
-	}
 	if (rules->away)
 		look_at_worker(sk, queue, now);
-	weir_accept_seen(queue, rules, (__u64)head, born > now ? now : born, sk->sk_ack_backlog, now);
+	if (sk->sk_protocol == PROTO_UDP) {
+		name = first_datagram(sk, &length);
+		/* A datagram often gets the memory of the one before it: a reader that has slept meanwhile has read that. */
+		if (name)
+			name ^= queue->rests << 16;
+	} else {
+		listener = bpf_rdonly_cast(sk, bpf_core_type_id_kernel(struct inet_connection_sock));
+		head = listener->icsk_accept_queue.rskq_accept_head;
+		if (head) {
+			oldest = bpf_rdonly_cast(head->sk, bpf_core_type_id_kernel(struct tcp_sock));
+			born = oldest->rcvq_space.time * 1000;
+		}
+		name = (__u64)head;
+		length = sk->sk_ack_backlog;
+	}
+	weir_accept_seen(queue, rules, name, born > now ? now : born, length, now);
 	return 0;
 }
 
@@ -285,21 +327,27 @@ static int tick(void *map, __u32 *slot, struct ticking *ticking)
 	__u32 key = 0, i, at;
 	struct weir_accept *of = bpf_map_lookup_elem(&accept_state, &key);
 	__u64 now = bpf_ktime_get_ns();
+	struct weir_accept_queue *queue;
+	int idle;
 
 	if (!of)
 		return 0;
-	if (now > of->asked + WEIR_ACCEPT_TICK_IDLE || now > of->lease) {
+	idle = now > of->asked + WEIR_ACCEPT_TICK_IDLE;
+	if (now > of->lease || (idle && now > of->held + WEIR_ACCEPT_TICK_HELD)) {
 		of->ticks = 0;
 		return 0;
 	}
 	at = of->cursor;
 	for (i = 0; i < WEIR_ACCEPT_TICK && i < of->count; i++) {
 		at = at + 1 >= of->count ? 0 : at + 1;
-		weir_read(of->group, &of->queues[at & (WEIR_ACCEPT_QUEUES - 1)], &of->rules, now);
+		queue = &of->queues[at & (WEIR_ACCEPT_QUEUES - 1)];
+		weir_read(of->group, queue, &of->rules, now);
+		if (queue->length)
+			of->held = now;
 	}
 	of->cursor = at;
 	of->looks++;
-	bpf_timer_start(&ticking->timer, WEIR_ACCEPT_TICK_NS, 0);
+	bpf_timer_start(&ticking->timer, idle ? WEIR_ACCEPT_TICK_SLOW : WEIR_ACCEPT_TICK_NS, 0);
 	return 0;
 }
 
@@ -368,6 +416,8 @@ int weir_accept(struct sk_reuseport_md *ctx)
 	}
 	__sync_fetch_and_add(&of->chosen[why < WEIR_ACCEPT_WHYS ? why : 0], 1);
 	__sync_fetch_and_add(&of->queues[slot & (WEIR_ACCEPT_QUEUES - 1)].placed, 1);
+	if (slot - first < many)
+		__sync_fetch_and_add(&of->queues[slot & (WEIR_ACCEPT_QUEUES - 1)].affine, 1);
 	return SK_PASS;
 }
 

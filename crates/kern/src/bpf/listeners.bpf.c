@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0
-/* TCP sockets in the descriptors of all processes, in every network namespace: listeners, with the program that chooses in their group,
- * and connections. Runs only when its iterator is read. */
+/* Sockets in the descriptors of all processes, in every network namespace: listeners of TCP, with the program that chooses in their group,
+ * connections, and groups of UDP sockets. Runs only when its iterator is read. */
 #include <linux/bpf.h>
 #include <bpf/bpf_core_read.h>
 #include <bpf/bpf_helpers.h>
@@ -9,8 +9,10 @@
 #include "listeners.h"
 
 #define ESTABLISHED 1
+#define CLOSE 7
 #define LISTEN 10
 #define PROTO_TCP 6
+#define PROTO_UDP 17
 
 typedef struct { __s64 counter; } atomic64_t;
 
@@ -48,12 +50,21 @@ struct sock_reuseport {
 	struct bpf_prog *prog;
 } __attribute__((preserve_access_index));
 
+struct sk_buff_head {
+	__u32 qlen;
+} __attribute__((preserve_access_index));
+
 struct sock {
 	struct sock_common __sk_common;
 	__u16 sk_protocol;
+	struct sk_buff_head sk_receive_queue;
 	__u32 sk_ack_backlog;
 	__u32 sk_max_ack_backlog;
 	struct sock_reuseport *sk_reuseport_cb;
+} __attribute__((preserve_access_index));
+
+struct udp_sock {
+	struct sk_buff_head reader_queue;
 } __attribute__((preserve_access_index));
 
 struct socket {
@@ -83,6 +94,7 @@ int weir_listeners(struct bpf_iter__task_file *ctx)
 	struct bpf_prog *program;
 	struct socket *socket;
 	struct sock *sk;
+	__u16 protocol;
 
 	if (!task || !file)
 		return 0;
@@ -90,10 +102,15 @@ int weir_listeners(struct bpf_iter__task_file *ctx)
 	if (!socket)
 		return 0;
 	sk = socket->sk;
-	if (!sk || BPF_CORE_READ(sk, sk_protocol) != PROTO_TCP)
+	if (!sk)
 		return 0;
+	protocol = BPF_CORE_READ(sk, sk_protocol);
+	group = BPF_CORE_READ(sk, sk_reuseport_cb);
 	held.state = BPF_CORE_READ(sk, __sk_common.skc_state);
-	if (held.state != LISTEN && held.state != ESTABLISHED)
+	held.udp = protocol == PROTO_UDP;
+	/* One of UDP that is connected gets its own peer's datagrams only. */
+	if (held.udp ? !group || held.state != CLOSE :
+		       protocol != PROTO_TCP || (held.state != LISTEN && held.state != ESTABLISHED))
 		return 0;
 	held.family = BPF_CORE_READ(sk, __sk_common.skc_family);
 	held.port = BPF_CORE_READ(sk, __sk_common.skc_num);
@@ -104,6 +121,11 @@ int weir_listeners(struct bpf_iter__task_file *ctx)
 	held.netns = BPF_CORE_READ(sk, __sk_common.skc_net.net, ns.inum);
 	held.waiting = BPF_CORE_READ(sk, sk_ack_backlog);
 	held.limit = BPF_CORE_READ(sk, sk_max_ack_backlog);
+	if (held.udp) { /* Its limit is of bytes. */
+		held.waiting = BPF_CORE_READ(sk, sk_receive_queue.qlen) +
+			       BPF_CORE_READ((struct udp_sock *)sk, reader_queue.qlen);
+		held.limit = 0;
+	}
 	held.core = BPF_CORE_READ(sk, __sk_common.skc_incoming_cpu);
 	held.reuseport = BPF_CORE_READ_BITFIELD_PROBED(sk, __sk_common.skc_reuseport);
 	held.v6only = BPF_CORE_READ_BITFIELD_PROBED(sk, __sk_common.skc_ipv6only);
@@ -114,8 +136,7 @@ int weir_listeners(struct bpf_iter__task_file *ctx)
 	} else {
 		BPF_CORE_READ_INTO(&held.address, sk, __sk_common.skc_v6_rcv_saddr);
 	}
-	group = BPF_CORE_READ(sk, sk_reuseport_cb);
-	if (held.state == LISTEN && group) {
+	if (held.state != ESTABLISHED && group) {
 		held.sockets = BPF_CORE_READ(group, num_socks);
 		program = BPF_CORE_READ(group, prog);
 		if (program) /* A classic filter has no id. */

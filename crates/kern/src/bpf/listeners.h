@@ -21,6 +21,7 @@ struct weir_accept {
 	__u64 group;		/* the kernel's, at the last connection; only ever read as what it may no longer be */
 	__u64 asked;		/* when that was, ns */
 	__u64 looks;		/* of the timer */
+	__u64 held;		/* when the timer saw somebody wait last, ns */
 	struct weir_accept_queue queues[WEIR_ACCEPT_QUEUES];
 	__u32 own[WEIR_ACCEPT_CORES];	/* by core: first queue << 16 | how many; 0: none */
 };
@@ -31,7 +32,7 @@ enum weir_accept_kernel {
 	WEIR_ACCEPT_REFUSED,
 };
 
-/* A TCP socket in the descriptors of one process: a listener, or a connection that was accepted. */
+/* A socket in the descriptors of one process: a listener of TCP, a connection that was accepted, or one of UDP in a group. */
 struct weir_held {
 	__u64 inode;
 	__u64 cookie;
@@ -48,7 +49,7 @@ struct weir_held {
 	__u8 state;
 	__u8 v6only;
 	__u8 reuseport;
-	__u8 pad;
+	__u8 udp;
 	__u8 address[16];
 };
 _Static_assert(sizeof(struct weir_held) == 72, "no holes");

@@ -111,6 +111,16 @@ pub fn process_cpu_ns(pid: i32) -> Result<u64> {
     Ok(stats.map(|s| first_number(&s)).sum())
 }
 
+/// CPU time of a process in nanoseconds, with that of its threads that have ended.
+///
+/// # Errors
+/// If the process is gone.
+pub fn process_ever_ns(pid: i32) -> Result<u64> {
+    let clock = nix::time::clock_getcpuclockid(Pid::from_raw(pid));
+    let now = clock.and_then(nix::time::clock_gettime).what(|| format!("CPU time of process {pid}"))?;
+    Ok(std::time::Duration::from(now).as_nanos() as u64)
+}
+
 /// The process and its descendants.
 ///
 /// # Errors

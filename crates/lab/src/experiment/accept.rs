@@ -5,7 +5,7 @@ use std::time::Duration;
 use results::{Document, Role, Verdict};
 use serde_json::json;
 
-use crate::accept_rig::{BYTES, How, Run, Stage, Stall};
+use crate::accept_rig::{BYTES, How, Run, Setup, Stage, Stall};
 use crate::arm::{Arm, Host};
 use crate::experiment::{Experiment, Simulated, names};
 use crate::grid::{self, Figure, Grid, Sample};
@@ -13,6 +13,7 @@ use crate::innocents::at_least;
 use crate::options::Options;
 use crate::plan::{Progress, Runner, claim};
 use crate::rig::Wiring;
+use crate::sinks::now_ns;
 use crate::takes::Choice;
 use crate::trial::Bench;
 use crate::{Error, Result};
@@ -52,6 +53,8 @@ const KINDS_QUICK: [&str; 1] = ["stop-100ms"];
 const STALL: Duration = Duration::from_millis(50);
 /// Load of the open loop as a share of what the hash serves in a closed one.
 const LOAD: f64 = 0.4;
+/// At 1,000/s 500 connections come during them: the p99 is then the fifth-longest wait, not the second.
+const STALLS_MIN: u128 = 10;
 const FEW: f64 = 1000.0;
 /// A client that was later than this, ms, or a stop, ns, was not alone on the machine.
 const LATE_MS: f64 = 2.0;
@@ -97,7 +100,9 @@ fn stage<'a>(bench: &'a Bench, arm: &Arm, stall: Option<Stall>, closed: bool) ->
         Role::Ablation => Some(vec!["--no-stall".into()]),
         _ => None,
     };
-    Stage::new(bench, listeners(arm), options.as_deref(), stall, closed)
+    let setup =
+        Setup { listeners: listeners(arm), options: options.as_deref(), stall, closed, datagrams: false };
+    Stage::new(bench, &setup)
 }
 
 fn needs(runner: &Runner<'_>, arms: &[Arm]) -> Result<()> {
@@ -246,8 +251,9 @@ fn stall(kind: &str) -> Stall {
 }
 
 fn skewed(bench: &Bench, arm: &Arm, stall: Stall, per_s: f64, options: &Options) -> Result<Sample> {
-    // Three stalls at least, and whole periods, so that each trial has as many.
-    let periods = options.window().as_nanos().div_ceil(stall.period.as_nanos()).max(3) as u32;
+    // Whole periods, so that each trial has as many stalls, and as many stalls as the p99 of connections during them needs.
+    let least = if options.quick { 3 } else { STALLS_MIN };
+    let periods = options.window().as_nanos().div_ceil(stall.period.as_nanos()).max(least) as u32;
     let mut stage = stage(bench, arm, Some(stall), false)?;
     let run = stage.run(Some(per_s), options.warm_up(), stall.period * periods)?;
     Ok(Sample {
@@ -262,6 +268,82 @@ fn skewed(bench: &Bench, arm: &Arm, stall: Stall, per_s: f64, options: &Options)
         ],
         void: void(&run),
     })
+}
+
+/// A group of datagram sockets, one member of which stands.
+const GROUP: [&str; 3] = ["hash", "hash-again", "weir"];
+const GROUP_FIGURES: [Figure; 4] = [
+    ("answered of those that came while a member stood", "%"),
+    ("p99 of those that came while a member stood", "ms"),
+    ("received and answered on the same CPU", "%"),
+    ("p99 of all", "ms"),
+];
+/// Questions/s.
+const QUESTIONS: f64 = 2000.0;
+
+/// The arms of `udp-group`.
+pub(crate) fn group_arms() -> Vec<Arm> {
+    arms().into_iter().filter(|arm| GROUP.contains(&arm.name.as_str())).collect()
+}
+
+/// Runs `udp-group`.
+///
+/// # Errors
+/// If nothing could be measured.
+pub(crate) fn group(options: &Options, progress: &mut dyn FnMut(Progress)) -> Result<Document> {
+    let arms = grid::chosen(options, group_arms(), &QUICK)?;
+    let mut runner = Runner::new(options, progress)?;
+    needs(&runner, &arms)?;
+    let length = Duration::from_secs(if options.quick { 2 } else { 10 });
+    // A second in between, in which what waited is answered or given up.
+    let stall = Stall { how: How::Stopped, length, period: length + Duration::from_secs(2) };
+    let (kinds, xs) = (vec!["stop".into()], vec![QUESTIONS]);
+    let mut grid = Grid {
+        name: "udp-group",
+        figures: &GROUP_FIGURES,
+        x: "questions/s",
+        kinds,
+        xs,
+        arms,
+        taken: Vec::new(),
+    };
+    grid.measure(&mut runner, |bench, arm, _, per_s| {
+        let own = arm.role == Role::Weir;
+        let options_of = own.then(Vec::new);
+        let setup = Setup {
+            listeners: "reuseport",
+            options: options_of.as_deref(),
+            stall: Some(stall),
+            closed: false,
+            datagrams: true,
+        };
+        let mut stage = Stage::new(bench, &setup)?;
+        // The stall of this time has not begun: the first one is the next.
+        let since = Duration::from_nanos(now_ns() % stall.period.as_nanos() as u64);
+        bench.interrupt.sleep(length.saturating_sub(since))?;
+        let run = stage.run(Some(per_s), options.warm_up(), stall.period)?;
+        let came = run.report["during_us"]["count"].as_f64().filter(|came| *came > 0.0);
+        let lost = run.count("during_unanswered");
+        Ok(Sample {
+            figures: vec![
+                came.map(|came| 100.0 * (came - lost) / came),
+                run.wait("during_us", "p99"),
+                run.affine,
+                run.wait("wait_us", "p99"),
+            ],
+            void: void(&run),
+        })
+    })?;
+    let verdict = group_verdict(&grid);
+    grid.document(&runner, vec![("stopped_s", json!(length.as_secs()))], verdict)
+}
+
+fn group_verdict(grid: &Grid) -> Vec<Verdict> {
+    let answered = grid.ours().and_then(|ours| grid.median(ours, 0, 0, 0));
+    let hash = grid.arms.iter().position(|arm| arm.name == "hash");
+    let hash = hash.and_then(|hash| grid.median(hash, 0, 0, 0));
+    let claim = at_least("BH-20", "weir: answered while one of four stood, %", answered, 99.0);
+    vec![Verdict { digits: 1, note: hash.map(|hash| format!("the hash: {hash:.1}")), ..claim }]
 }
 
 fn skew_verdict(grid: &Grid) -> Vec<Verdict> {

@@ -6,8 +6,8 @@
 //! the simulator's alone.
 //!
 //! # Properties
-//! - An empty queue of the own core takes it unless its worker has gone and that of another empty one has not; no load that all
-//!   cores share equally moves a connection elsewhere.
+//! - An empty queue of the own core takes it unless its worker has gone and that of another one has not, which is empty too or holds
+//!   no more than the worker has been away for, in milliseconds; no load that all cores share equally moves a connection elsewhere.
 //! - It never goes to a queue whose worker stands while one that was looked at moves.
 //! - A busy queue gives only to one that is below half of it.
 //! - At most `looks` other queues are looked at.
@@ -26,6 +26,10 @@ pub const AWAY: u64 = 300_000;
 pub const HIGH: u32 = 16;
 /// Length at which it is no longer.
 pub const LOW: u32 = 4;
+/// The two marks for a queue of datagrams, of which a burst brings hundreds.
+pub const DATAGRAMS_HIGH: u32 = 256;
+/// See [`DATAGRAMS_HIGH`].
+pub const DATAGRAMS_LOW: u32 = 64;
 const NONE: u32 = u32::MAX;
 
 /// `struct weir_accept_rules`.
@@ -102,7 +106,7 @@ pub struct Queue {
     busy: u32,
     place: u32,
     placed: u32,
-    limit: u32,
+    affine: u32,
     worker: u32,
     seen: u64,
     born: u64,
@@ -321,6 +325,30 @@ mod tests {
         assert!(!gone(Worker::Runs, AWAY, 4 * MS), "that long ago it may have been anything");
     }
 
+    /// The longer it has been away the longer it will be, as far as anybody knows; a queue that moves is better up to there.
+    #[test]
+    fn one_that_has_been_gone_for_milliseconds_gives_to_one_that_holds_a_few() {
+        let chosen = |does: Worker, away: u64, length: u32, other: Worker| {
+            let now = 100 * MS;
+            let mut all = queues(&[0, 0]);
+            all[0].worker(Worker::Waits, 1, 0, now - away - 1);
+            all[0].worker(does, 1, 0, now - away);
+            all[1].worker(other, 0, 0, now);
+            all[1].seen(&RULES, 9, now, length, now);
+            choose(&mut all, &RULES, Some(0), 0, now)
+        };
+        use Worker::{Runs, Sleeps, Waits};
+        for does in [Runs, Sleeps] {
+            assert_eq!(chosen(does, 2 * MS, 1, Runs), Some((1, Why::Away)));
+            assert_eq!(chosen(does, 2 * MS, 2, Runs), Some((0, Why::Own)));
+            assert_eq!(chosen(does, 9 * MS, 8, Runs), Some((1, Why::Away)));
+            // However long: not behind many, and not behind one that has gone too.
+            assert_eq!(chosen(does, 99 * MS, HIGH + 1, Runs), Some((0, Why::Own)));
+            assert_eq!(chosen(does, 99 * MS, 1, Sleeps), Some((0, Why::Own)));
+        }
+        assert_eq!(chosen(Waits, 9 * MS, 1, Runs), Some((0, Why::Own)));
+    }
+
     /// That a worker has gone does not hide that its queue is busy or late.
     #[test]
     fn one_that_has_gone_gives_as_a_busy_and_a_late_one_too() {
@@ -388,13 +416,16 @@ mod tests {
                 (0..looks.min(lengths.len() as u32) as usize).map(|i| (first + i) % lengths.len()).collect();
             if let Some(own) = own {
                 prop_assert!(to == own || looked.contains(&to));
-                prop_assert!(lengths[own].0 > 0 || to == own || gone[own] && lengths[to].0 == 0 && !gone[to]);
+                let worth = u32::try_from((lengths[own].1 * MS) >> 20).unwrap();
+                prop_assert!(lengths[own].0 > 0 || to == own || gone[own] && lengths[to].0 <= worth && !gone[to]);
                 match why {
                     Why::Own => prop_assert_eq!(to, own),
                     Why::Late => prop_assert_eq!(lengths[to].0, 0),
                     Why::Busy => prop_assert!(lengths[to].0 == 0 || lengths[to].0 * 2 < lengths[own].0),
                     Why::Stalled => prop_assert!(stands(own) && !stands(to)),
-                    Why::Away => prop_assert!(gone[own] && !gone[to] && lengths[to].0 <= lengths[own].0),
+                    Why::Away => {
+                        prop_assert!(gone[own] && !gone[to] && lengths[to].0 <= lengths[own].0.max(worth));
+                    }
                     Why::NoOwn => prop_assert!(false, "it has one"),
                 }
                 if stands(own) && looked.iter().any(|n| *n != own && !stands(*n)) {

@@ -7,7 +7,8 @@
  *   stalled  its oldest connection has been the oldest for `stalled`: the shortest of a few whose worker moves
  *   away     its worker sleeps elsewhere than where it waits for events, and one of a few is empty; or it has been at work for `away`
  *            without a rest and without taking one, and one of a few that is empty has a worker that waits for events (after `late`: one
- *            that has not gone): that one
+ *            that has not gone): that one. Once it has been so for milliseconds, one whose worker has not gone and in which as many wait
+ *            at most
  *   late     its oldest connection has been the oldest for `late`, and one of a few is empty: that one
  *   busy     it has reached `high` and not fallen to `low`: one of a few that is below half of it
  *   none     no worker is on this core: the shortest of a few whose worker moves
@@ -69,7 +70,7 @@ struct weir_accept_queue {
 	weir_u32 busy;
 	weir_u32 place;		/* of its socket in the kernel's group */
 	weir_u32 placed;	/* connections that were put here; wraps */
-	weir_u32 limit;		/* connections that may wait */
+	weir_u32 affine;	/* of these, those that its own core received */
 	weir_u32 worker;	/* enum weir_accept_worker */
 	weir_u64 seen;		/* when it was looked at last, ns */
 	weir_u64 born;		/* when its oldest connection came into it, ns */
@@ -130,6 +131,16 @@ weir_accept_gone(const struct weir_accept_queue *queue, const struct weir_accept
 	return queue->worker == WEIR_ACCEPT_SLEEPS || (now > queue->away && now - queue->away >= rules->away);
 }
 
+/* How many may wait elsewhere so that one is better off there, at most `high`: how long the worker has been away is the best guess of how
+ * long it will be yet, and one that waits elsewhere is counted as about a millisecond. */
+static inline __attribute__((always_inline)) weir_u32
+weir_accept_worth(const struct weir_accept_queue *queue, const struct weir_accept_rules *rules, weir_u64 now)
+{
+	weir_u64 ms = now > queue->away ? (now - queue->away) >> 20 : 0;
+
+	return ms < rules->high ? (weir_u32)ms : rules->high;
+}
+
 /* Its oldest connection has been so for `ns`. Clocks of two CPUs may differ by a little. */
 static inline __attribute__((always_inline)) int
 weir_accept_held(const struct weir_accept_queue *queue, weir_u64 ns, weir_u64 now)
@@ -158,7 +169,7 @@ static inline __attribute__((always_inline)) weir_u32
 weir_accept_choose(struct weir_accept_queue *queues, const struct weir_accept_rules *rules, weir_u32 count, weir_u32 own,
 		   weir_u32 draw, weir_u64 now, void *from, weir_u32 *why)
 {
-	weir_u32 i, first, best, good, length = 0, late = 0, looks = rules->looks < count ? rules->looks : count;
+	weir_u32 i, first, best, good, length = 0, late = 0, worth = 0, looks = rules->looks < count ? rules->looks : count;
 	struct weir_accept_queue *queue;
 	weir_u64 found = ~0ULL;
 
@@ -168,8 +179,10 @@ weir_accept_choose(struct weir_accept_queue *queues, const struct weir_accept_ru
 		WEIR_ACCEPT_READ(from, queue, rules, now);
 		late = weir_accept_held(queue, rules->late, now);
 		/* One that sleeps will not move at once, whatever the others do; nor one that has been at work for so long. */
-		if (weir_accept_gone(queue, rules, now))
+		if (weir_accept_gone(queue, rules, now)) {
 			late |= queue->worker == WEIR_ACCEPT_SLEEPS || now - queue->away >= rules->late;
+			worth = weir_accept_worth(queue, rules, now);
+		}
 		/* 0 means that it is not busy. */
 		length = queue->busy ? queue->length : 0;
 		if (weir_accept_held(queue, rules->stalled, now))
@@ -202,7 +215,8 @@ weir_accept_choose(struct weir_accept_queue *queues, const struct weir_accept_ru
 	best = good == WEIR_ACCEPT_NONE ? WEIR_ACCEPT_NONE : (weir_u32)found & 0xffff;
 	if (own >= count) /* If all stand, it is drawn. */
 		return best < count ? best : first;
-	if (best < count && (*why == WEIR_ACCEPT_STALLED || !good || (late && good < 2) || good / 2 < length / 2))
+	if (best < count && (*why == WEIR_ACCEPT_STALLED || !good || (late && good < 2) || (worth && good / 2 <= worth) ||
+			     good / 2 < length / 2))
 		return best;
 	*why = WEIR_ACCEPT_OWN;
 	return own;

@@ -1,6 +1,7 @@
 //! The table of metrics.
 
 use super::{Family, Kind, SUM, Seen, Take};
+use see::accept::Worker;
 use see::guard::{Poller, Source};
 use see::model::{BOUNDS_US, Consumer, Cpu, Interface, Place};
 use std::collections::BTreeMap;
@@ -15,6 +16,10 @@ const CPUS: usize = 512;
 pub const CONSUMERS: usize = 32;
 /// Series of consumers: those that were among the worst lately stay.
 const CONSUMER_SERIES: usize = 64;
+/// Listeners of servers under `weir accept`.
+const LISTENERS: usize = 64;
+/// Their workers.
+const WORKERS: usize = 512;
 /// Processes that are told, those that receive.
 const PROCESSES: usize = 32;
 /// Reasons of the kernel for drops; it has some 130.
@@ -131,6 +136,16 @@ fn pollers(seen: &Seen<'_>, take: &mut Take<'_>, value: fn(&Poller) -> Option<f6
     }
 }
 
+fn workers(seen: &Seen<'_>, take: &mut Take<'_>, value: fn(&Worker) -> Option<f64>) {
+    let groups = seen.snapshot.accepts.iter().flat_map(|accept| &accept.groups);
+    let all = groups.flat_map(|group| group.workers.iter().map(move |worker| (group, worker)));
+    for (group, worker) in all.take(WORKERS) {
+        if let (Some(tid), Some(value)) = (worker.tid, value(worker)) {
+            take(&[&group.address, &tid.to_string()], value);
+        }
+    }
+}
+
 fn each(map: &BTreeMap<String, u64>, take: &mut Take<'_>) {
     for (word, packets) in map {
         take(&[word], n(*packets));
@@ -138,7 +153,7 @@ fn each(map: &BTreeMap<String, u64>, take: &mut Take<'_>) {
 }
 
 /// All metrics but those about weir itself.
-pub static FAMILIES: [Family; 54] = [
+pub static FAMILIES: [Family; 60] = [
     Family {
         name: "interval",
         unit: "seconds",
@@ -672,6 +687,65 @@ pub static FAMILIES: [Family; 54] = [
                 poller.sleeps.iter().for_each(|(cause, sleeps)| take(&[&cpu, cause], n(*sleeps)));
             }
         },
+    },
+    Family {
+        name: "accept_placed",
+        unit: "",
+        kind: Kind::Counter,
+        labels: &["listener", "why"],
+        limit: 12 * LISTENERS,
+        help: "Connections for which weir accept was asked, by why they went where they did: own (the core's own worker), stalled, \
+               away, late, busy, no_own; by the kernel's hash: lease_over, members_other, refused",
+        of: |seen, take| {
+            for group in seen.snapshot.accepts.iter().flat_map(|accept| &accept.groups).take(LISTENERS) {
+                group.chosen.iter().for_each(|(why, n)| take(&[&group.address, why], self::n(*n)));
+            }
+        },
+    },
+    Family {
+        name: "accept_worker_placed",
+        unit: "",
+        kind: Kind::Counter,
+        labels: &["listener", "worker"],
+        limit: WORKERS,
+        help: "Connections that weir accept put into the queue of a worker, a thread",
+        of: |seen, take| workers(seen, take, |w| w.placed.map(n)),
+    },
+    Family {
+        name: "accept_worker_affine",
+        unit: "",
+        kind: Kind::Counter,
+        labels: &["listener", "worker"],
+        limit: WORKERS,
+        help: "Of these, those that the worker's own core had received",
+        of: |seen, take| workers(seen, take, |w| w.affine.map(n)),
+    },
+    Family {
+        name: "accept_worker_waiting",
+        unit: "",
+        kind: Kind::Gauge,
+        labels: &["listener", "worker"],
+        limit: WORKERS,
+        help: "Connections in the queue of a worker under weir accept",
+        of: |seen, take| workers(seen, take, |w| Some(w.waiting.into())),
+    },
+    Family {
+        name: "accept_worker_oldest",
+        unit: "seconds",
+        kind: Kind::Gauge,
+        labels: &["listener", "worker"],
+        limit: WORKERS,
+        help: "How long ago the oldest of them came; 0 if there is none",
+        of: |seen, take| workers(seen, take, |w| Some(w.oldest_ms.unwrap_or(0.0) / 1e3)),
+    },
+    Family {
+        name: "accept_worker_stalled",
+        unit: "",
+        kind: Kind::Gauge,
+        labels: &["listener", "worker"],
+        limit: WORKERS,
+        help: "1 while a worker has taken no connection for 5 ms and somebody waits",
+        of: |seen, take| workers(seen, take, |w| Some(w.stalled.into())),
     },
     Family {
         name: "finding_lost",

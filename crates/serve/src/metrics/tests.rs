@@ -1,4 +1,5 @@
 use super::*;
+use see::accept::{Accept, Group, Worker};
 use see::guard::{Guard, Poller, Source};
 use see::model::{Consumer, Cpu, Delay, Interface, Ledger, Place, Probes, Queue, Stage, Wait, Waited};
 use std::collections::BTreeSet;
@@ -60,6 +61,23 @@ fn snapshot() -> Snapshot {
                 ..Poller::default()
             }],
             ..Guard::default()
+        }],
+        accepts: vec![Accept {
+            pid: 8,
+            groups: vec![Group {
+                address: "0.0.0.0:443".into(),
+                chosen: [("own".to_owned(), 9), ("away".to_owned(), 1)].into(),
+                workers: vec![Worker {
+                    tid: Some(81),
+                    waiting: 3,
+                    oldest_ms: Some(250.0),
+                    stalled: true,
+                    placed: Some(10),
+                    affine: Some(9),
+                    ..Worker::default()
+                }],
+                ..Group::default()
+            }],
         }],
         probes: Some(Probes {
             waits: vec![Waited {
@@ -138,6 +156,12 @@ fn counters_add_up_and_gauges_do_not() {
     assert_eq!(value(&text, "weir_guard_over_share_packets_total{source=\"eth0/0\"}"), 2.0);
     assert_eq!(value(&text, "weir_guard_mode{source=\"eth0/0\",mode=\"poll\"}"), 1.0);
     assert_eq!(value(&text, "weir_guard_budget_used_ratio{cpu=\"1\"}"), 0.5);
+    assert_eq!(value(&text, "weir_accept_placed_total{listener=\"0.0.0.0:443\",why=\"away\"}"), 2.0);
+    let worker = |name: &str| {
+        value(&text, &format!("weir_accept_worker_{name}{{listener=\"0.0.0.0:443\",worker=\"81\"}}"))
+    };
+    assert_eq!((worker("placed_total"), worker("affine_total")), (20.0, 18.0));
+    assert_eq!((worker("waiting"), worker("oldest_seconds"), worker("stalled")), (3.0, 0.25, 1.0));
     // Two sockets of one port and program.
     let labels = "{kind=\"udp\",socket=\"udp 53\",process=\"knotd\"}";
     assert_eq!(value(&text, &format!("weir_consumer_lost_packets_total{labels}")), 14.0);

@@ -4,7 +4,7 @@ use super::not_attached;
 use super::targets::{GROUPS_MAX, Targets, obstacle, server};
 use kern::accept::{Choice, Finder, Group, Where, detach, pidfd};
 use kern::error::Result;
-use policy::accept::queues::Choice as Rules;
+use policy::accept::queues::{Choice as Rules, DATAGRAMS_HIGH, DATAGRAMS_LOW};
 use std::collections::BTreeSet;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
@@ -41,6 +41,11 @@ pub struct Following {
 
 fn lease() -> u64 {
     kern::raw::monotonic_ns() + LEASE
+}
+
+/// Datagrams come in bursts that are no sign of a slow worker.
+fn rules_of(rules: &Rules, group: &Group) -> Rules {
+    if group.udp { Rules { high: DATAGRAMS_HIGH, low: DATAGRAMS_LOW, ..*rules } } else { *rules }
 }
 
 /// Fills and attaches; takes off what a killed weir has left.
@@ -91,7 +96,7 @@ impl Following {
         let mut following =
             Following { targets, finder, rules, all: Vec::new(), next: now + SOON, lively: now };
         for group in groups {
-            let mut choice = Choice::load(&following.rules).map_err(super::refused)?;
+            let mut choice = Choice::load(&rules_of(&following.rules, &group)).map_err(super::refused)?;
             if let Err(e) = attach(&mut choice, &group) {
                 let error = not_attached(&group, &e);
                 following.end();
@@ -131,19 +136,19 @@ impl Following {
 
     fn follow(&mut self, found: Vec<Group>) -> Vec<String> {
         let mut lines = Vec::new();
-        let keys: BTreeSet<_> = found.iter().map(|g| (g.netns, g.local)).collect();
+        let keys: BTreeSet<_> = found.iter().map(Group::key).collect();
         for one in &mut self.all {
-            if one.there && !keys.contains(&(one.group.netns, one.group.local)) {
+            if one.there && !keys.contains(&one.group.key()) {
                 one.there = false;
                 one.workers.clear();
-                lines.push(format!("weir: {}: its listeners are gone; waiting for them", one.group.local));
+                lines.push(format!("weir: {}: its listeners are gone; waiting for them", one.group.name()));
             }
         }
         for group in found {
-            let at =
-                self.all.iter().position(|o| (o.group.netns, o.group.local) == (group.netns, group.local));
+            let at = self.all.iter().position(|o| o.group.key() == group.key());
             if at.is_none() && self.all.len() >= GROUPS_MAX {
-                lines.push(format!("weir: {}: left alone, {GROUPS_MAX} groups are attached to", group.local));
+                lines
+                    .push(format!("weir: {}: left alone, {GROUPS_MAX} groups are attached to", group.name()));
                 continue;
             }
             let known = at.and_then(|at| self.all.get_mut(at));
@@ -171,13 +176,13 @@ impl Following {
                     one.there = true;
                     one.group = group.clone();
                 }),
-                None => match Choice::load(&self.rules) {
+                None => match Choice::load(&rules_of(&self.rules, &group)) {
                     Ok(mut choice) => attach(&mut choice, &group).map(|()| {
                         let workers = workers(&group);
                         self.all.push(Attached { group: group.clone(), choice, there: true, workers });
                     }),
                     Err(e) => {
-                        lines.push(format!("weir: {}: {e}", group.local));
+                        lines.push(format!("weir: {}: {e}", group.name()));
                         continue;
                     }
                 },
@@ -185,7 +190,7 @@ impl Following {
             match result {
                 Ok(()) => lines.push(format!(
                     "weir: {}: {} of {} attached",
-                    group.local,
+                    group.name(),
                     crate::out::count(group.members.len(), "listener"),
                     server(&group)
                 )),
@@ -207,11 +212,11 @@ impl Following {
             let found = fresh.get_or_insert_with(|| {
                 self.finder.all().map(|held| self.targets.find(&held)).unwrap_or_default()
             });
-            let now = found.iter().find(|g| (g.netns, g.local) == (one.group.netns, one.group.local));
+            let now = found.iter().find(|g| g.key() == one.group.key());
             if let Some(Err(e)) = now.map(|group| one.choice.detach(group)) {
                 lines.push(format!(
                     "weir: {}: the program stays ({e}); it leaves the choice to the kernel",
-                    one.group.local
+                    one.group.name()
                 ));
             }
         }

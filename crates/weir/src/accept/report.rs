@@ -77,7 +77,7 @@ pub fn planned(groups: &[Group]) -> String {
         let _ = writeln!(
             text,
             "{}  {}, {}: the own core's queue, unless it is busy or its worker stands",
-            group.local,
+            group.name(),
             server(group),
             out::count(group.members.len(), "listener")
         );
@@ -134,7 +134,7 @@ pub fn planned_json(groups: &[Group]) -> anyhow::Result<String> {
                         "limit": m.limit, "connections": m.connections, "affine": m.affine})
                 })
                 .collect();
-            json!({"address": group.local.to_string(), "netns": group.netns, "server": server(group),
+            json!({"address": group.name(), "netns": group.netns, "server": server(group),
                 "replaces": (group.program != 0).then_some(group.program), "workers": workers,
                 "max_over_mean": even.map(|e| e.0), "jain": even.map(|e| e.1), "notes": wrong(group)})
         })
@@ -153,7 +153,7 @@ pub fn greeting(following: &Following) -> String {
         .map(|one| {
             format!(
                 "{} ({}, {})",
-                one.group.local,
+                one.group.name(),
                 server(&one.group),
                 out::count(one.group.members.len(), "listener")
             )
@@ -174,7 +174,7 @@ pub fn lines(following: &Following) -> String {
         let of = |why: Why| chosen.get(why as usize).copied().unwrap_or(0);
         let ours: u64 = chosen.iter().take(PLACED).sum();
         let kernel: u64 = chosen.iter().skip(PLACED).sum();
-        let _ = write!(text, "{}: ", one.group.local);
+        let _ = write!(text, "{}: ", one.group.name());
         if !one.there {
             let _ = write!(text, "not there; ");
         }
@@ -200,6 +200,11 @@ pub fn lines(following: &Following) -> String {
 
 /// One line of JSON.
 pub fn json(following: &Following, end: bool) -> anyhow::Result<String> {
+    Ok(format!("{}\n", serde_json::to_string(&told(following, end))?))
+}
+
+/// What is done, as JSON; [`see::accept::Accept`] is a part of it.
+pub fn told(following: &Following, end: bool) -> Value {
     let now = kern::raw::monotonic_ns();
     let groups: Vec<Value> = following
         .all
@@ -228,17 +233,16 @@ pub fn json(following: &Following, end: bool) -> anyhow::Result<String> {
                     let owner = m.owner.as_ref();
                     json!({"pid": owner.map(|o| o.pid), "tid": owner.map(|o| o.tid), "core": m.core(),
                         "pinned": owner.is_some_and(|o| o.known == Where::Pinned), "placed": seen.placed,
-                        "waiting": seen.waiting, "oldest_ms": oldest, "does": seen.does.name(), "limit": m.limit, "stalled": one.choice.stands(slot, now, STALLED)})
+                        "affine": seen.affine, "waiting": seen.waiting, "oldest_ms": oldest, "does": seen.does.name(), "limit": m.limit, "stalled": one.choice.stands(slot, now, STALLED)})
                 })
                 .collect();
-            json!({"address": one.group.local.to_string(), "netns": one.group.netns, "server": server(&one.group),
+            json!({"address": one.group.name(), "netns": one.group.netns, "server": server(&one.group),
                 "there": one.there, "program": one.choice.id(), "chosen": by, "looks": one.choice.looks(),
                 "own_percent": (ours > 0).then(|| 100.0 * own as f64 / ours as f64),
                 "max_over_mean": even.map(|e| e.0), "jain": even.map(|e| e.1), "workers": workers})
         })
         .collect();
-    let line = json!({"schema": "weir.accept/1", "end": end, "groups": groups});
-    Ok(format!("{}\n", serde_json::to_string(&line)?))
+    json!({"schema": "weir.accept/1", "pid": std::process::id(), "end": end, "groups": groups})
 }
 
 #[cfg(test)]

@@ -7,9 +7,17 @@ use std::collections::BTreeSet;
 /// Most groups that are attached to.
 pub const GROUPS_MAX: usize = 64;
 
+/// Servers for which each datagram stands alone: it may go to any of their workers. Of others it may belong to a session that one worker
+/// has (QUIC, DTLS, SIP).
+const STATELESS: [&str; 5] = ["knotd", "unbound", "nsd", "dnsdist", "rsyslogd"];
+
 /// What the command line names.
 #[derive(Clone, Debug)]
-pub struct Targets(Vec<String>);
+pub struct Targets {
+    words: Vec<String>,
+    /// Groups of UDP of any server.
+    udp: bool,
+}
 
 /// Name of a process, for sentences.
 pub fn server(group: &Group) -> String {
@@ -19,8 +27,14 @@ pub fn server(group: &Group) -> String {
 }
 
 impl Targets {
-    pub fn parse(words: &[String]) -> Targets {
-        Targets(words.to_vec())
+    pub fn parse(words: &[String], udp: bool) -> Targets {
+        Targets { words: words.to_vec(), udp }
+    }
+
+    /// It may be chosen for at all.
+    fn may(&self, one: &Held) -> bool {
+        let stateless = || kern::proc::name(one.pid).is_some_and(|name| STATELESS.contains(&&*name));
+        !one.udp || self.udp || stateless()
     }
 
     fn holds(word: &str, one: &Held, ports: &BTreeSet<u16>) -> bool {
@@ -37,11 +51,11 @@ impl Targets {
     pub fn find(&self, held: &[Held]) -> Vec<Group> {
         let ports: BTreeSet<u16> = held.iter().filter(|h| h.listens).map(|h| h.local.port()).collect();
         let mut all = groups(held, |one| {
-            self.0.is_empty() || self.0.iter().any(|word| Targets::holds(word, one, &ports))
+            self.may(one)
+                && (self.words.is_empty() || self.words.iter().any(|word| Targets::holds(word, one, &ports)))
         });
-        if self.0.is_empty() {
-            all.retain(|group| group.members.len() > 1);
-        }
+        // A socket of UDP is alone more often than not, beside listeners too.
+        all.retain(|group| group.members.len() > 1 || !(group.udp || self.words.is_empty()));
         for group in &mut all {
             name_owners(group, held);
         }
@@ -54,11 +68,17 @@ impl Targets {
     /// One line with the fix: 2.
     pub fn groups(&self, held: &[Held]) -> anyhow::Result<Vec<Group>> {
         let ports: BTreeSet<u16> = held.iter().filter(|h| h.listens).map(|h| h.local.port()).collect();
-        for word in &self.0 {
-            if !held.iter().any(|h| h.listens && Targets::holds(word, h, &ports)) {
+        for word in &self.words {
+            let named = || held.iter().filter(|h| h.listens && Targets::holds(word, h, &ports));
+            let shown = crate::out::shown(word);
+            if named().next().is_none() {
                 return Err(usage(format!(
-                    "{}: no process listens by this port, process id or name; start the server first (ss -ltnp lists them)",
-                    crate::out::shown(word)
+                    "{shown}: no process listens by this port, process id or name; start the server first (ss -ltnp lists them)"
+                )));
+            }
+            if named().all(|h| !self.may(h)) {
+                return Err(usage(format!(
+                    "{shown}: sockets of UDP only, whose datagrams may belong to sessions of one worker; if each stands alone: --udp"
                 )));
             }
         }
@@ -104,23 +124,23 @@ pub fn obstacle(group: &Group) -> Option<String> {
         };
         return Some(format!(
             "{}: {name} has one listener for all its workers, so there is one queue only; configure {line}",
-            group.local
+            group.name()
         ));
     }
     match group.program {
         0 => None,
         u32::MAX => Some(format!(
             "{}: {name} chooses by a filter of its own already (SO_ATTACH_REUSEPORT_CBPF); it is left alone",
-            group.local
+            group.name()
         )),
         id if Choice::is_weirs(id) && !kern::accept::is_held(id) => None,
         id if Choice::is_weirs(id) => Some(format!(
             "{}: another weir accept runs for {name} (program {id}); end that one first",
-            group.local
+            group.name()
         )),
         id => Some(format!(
             "{}: a program chooses for {name} already (BPF program {id}, as bpftool prog show id {id} tells); it is left alone",
-            group.local
+            group.name()
         )),
     }
 }

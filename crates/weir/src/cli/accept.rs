@@ -1,7 +1,9 @@
 //! The command line of `weir accept`.
 
+use crate::options::RUN_DIR;
 use crate::parse;
 use clap::Args;
+use std::path::PathBuf;
 use std::time::Duration;
 
 /// `weir accept`.
@@ -42,4 +44,17 @@ pub struct AcceptArgs {
     /// weir accept 443 --no-stall
     #[arg(long)]
     pub no_stall: bool,
+
+    /// Groups of UDP sockets too: each datagram may go to any worker
+    ///
+    /// For servers that keep nothing between two datagrams. knot, unbound, nsd, dnsdist and rsyslog are known to be so and need no
+    /// option. Never for QUIC, DTLS, SIP or media.
+    ///
+    /// weir accept 5353 --udp
+    #[arg(long)]
+    pub udp: bool,
+
+    /// Directory of the socket for `weir watch`.
+    #[arg(long, hide = true, default_value = RUN_DIR)]
+    pub control_dir: PathBuf,
 }

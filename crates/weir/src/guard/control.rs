@@ -33,7 +33,7 @@ use super::interface::{Interface, Setup, State, Threads};
 use super::lend::Lending;
 use super::log::Log;
 use super::messages::{Command, Order, REPORTS_MAX, Report, Reports};
-use super::outputs::{ANSWERS_MAX, Server, StatusWriter};
+use super::outputs::StatusWriter;
 use super::poller::Poller;
 use super::prod::Prod;
 use super::pulse::Pulse;
@@ -46,6 +46,7 @@ use super::{clock, cpuclaim, sched};
 use crate::error::{failed, missing};
 use crate::options::GuardOptions;
 use crate::parse::{Ablate, Mode, Period, Sched};
+use crate::status::server::{ANSWERS_MAX, Server};
 
 mod intake;
 mod links;
@@ -217,7 +218,7 @@ pub fn run(opts: GuardOptions) -> anyhow::Result<ExitCode> {
     }
     control.look_for_filters();
     (0..control.interfaces.len()).for_each(|index| control.call_net(index));
-    let server = Server::bind(&control.opts.control_dir)?;
+    let server = Server::bind(&control.opts.control_dir, crate::status::GUARD)?;
     let mut status = StatusWriter::open(control.opts.status.as_ref())?;
     sched::lock_memory();
     let stop_watch = Arc::new(AtomicBool::new(false));

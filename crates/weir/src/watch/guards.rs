@@ -38,7 +38,7 @@ impl Guards {
     /// counted.
     pub fn add(&mut self, s: &mut Snapshot) {
         let until = Instant::now() + PATIENCE;
-        let Ok(sockets) = status::sockets(&self.dir) else {
+        let Ok(sockets) = status::sockets(&self.dir, status::GUARD) else {
             s.missing.push(ROOT_ONLY.into());
             return;
         };

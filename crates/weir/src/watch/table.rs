@@ -33,6 +33,10 @@ pub fn text(s: &Snapshot, paint: Paint) -> String {
     for guard in &s.guards {
         text += &format!("guard      {}\n", crate::out::wrap(&super::guards::sentence(guard, s), 11));
     }
+    for (accept, group) in s.accepts.iter().flat_map(|a| a.groups.iter().map(move |g| (a, g))) {
+        text +=
+            &format!("accept     {}\n", crate::out::wrap(&super::accepts::sentence(accept, group, s), 11));
+    }
     for (what, n) in &s.skipped {
         text += &format!("skipped    {n} {what} that vanished, were too slow or could not be parsed\n");
     }

@@ -4,11 +4,11 @@ use super::draw::micros;
 use super::lists::{Item, full_in, unit};
 use super::state::{Feed, HISTORY, Pane, Target, View};
 use super::theme::Tone;
-use crate::out::{WIDTH, grouped, sentence, wrap};
-use crate::watch::guards;
+use crate::out::{WIDTH, grouped, sentence, shown, wrap};
 use crate::watch::table::{named, rate};
-use crate::watch::waits;
+use crate::watch::{accepts, guards, waits};
 use see::Snapshot;
+use see::accept::{Accept, Group, Worker};
 use see::explain::{Finding, Report};
 use see::guard::{Guard, Source};
 use see::model::{Consumer, Cpu, Kind, Process, Queue};
@@ -60,7 +60,16 @@ pub fn sums(s: &Snapshot) -> Vec<Line> {
     let tone = if l.lost() > 0 { Tone::Lost } else { Tone::Plain };
     let mut lines = vec![plain("ledger k/s", offered), line("", lost, tone), plain("", rest)];
     s.guards.iter().take(GUARDS).for_each(|guard| lines.extend(guard_lines(guard, s)));
+    accept_groups(s).take(GUARDS).for_each(|(accept, group)| lines.extend(accept_lines(accept, group, s)));
     lines
+}
+
+fn accept_groups(s: &Snapshot) -> impl Iterator<Item = (&Accept, &Group)> {
+    s.accepts.iter().flat_map(|accept| accept.groups.iter().map(move |group| (accept, group)))
+}
+
+fn accept_lines(accept: &Accept, group: &Group, s: &Snapshot) -> Vec<Line> {
+    paragraph("accept", &accepts::sentence(accept, group, s), Tone::Weir)
 }
 
 fn guard_lines(guard: &Guard, s: &Snapshot) -> Vec<Line> {
@@ -149,6 +158,14 @@ pub fn ledger(s: &Snapshot) -> Vec<Line> {
             lines.extend(guarded(source, s));
         }
         guard.missing.iter().for_each(|what| lines.extend(paragraph("without", what, Tone::Plain)));
+    }
+    for (accept, group) in accept_groups(s) {
+        lines.push(Line::new());
+        lines.push(head(&format!("accept pid {}: {}", accept.pid, shown(&group.address))));
+        let tone = |worker: &Worker| if worker.stalled { Tone::Lost } else { Tone::Plain };
+        for worker in group.worst_first() {
+            lines.extend(paragraph(&shown(&worker.does), &group.describe(worker), tone(worker)));
+        }
     }
     if !s.skipped.is_empty() || !s.missing.is_empty() {
         lines.push(Line::new());
