@@ -86,7 +86,7 @@ const EXPERIMENTS: &[ExperimentInfo] = &[
     ExperimentInfo {
         name: "screen",
         about: "a router that asks a program about each packet (NFQUEUE), up to the wire's maximum",
-        takes: "about 15 minutes, --quick 1",
+        takes: "about 20 minutes, --quick 1",
     },
     ExperimentInfo {
         name: "quota",
@@ -165,8 +165,8 @@ const EXPERIMENTS: &[ExperimentInfo] = &[
     },
     ExperimentInfo {
         name: "real-programs",
-        about: "nsd, rsyslog, nginx, haproxy, sshd and iperf3 of Debian serve a client beside a flood",
-        takes: "about 35 minutes, --quick 3",
+        about: "nsd, nginx, sshd, rpcbind, tcpdump, containers and more of Debian serve a client beside a flood",
+        takes: "about 60 minutes, --quick 6",
     },
     ExperimentInfo {
         name: "accept",

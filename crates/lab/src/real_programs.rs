@@ -15,6 +15,7 @@ use crate::rig::Rig;
 use crate::trial::{Bench, Scene, burst};
 use crate::{Error, Result, flood, frame, syn_flood};
 
+mod beside;
 mod served;
 
 use served::{ALL, Served, Server};
@@ -28,7 +29,7 @@ const RATES_QUICK: [f64; 2] = [0.0, 1e6];
 /// What is flooded.
 const PLACES: [&str; 2] = ["another port", "its own port"];
 const TAIL: Duration = Duration::from_millis(800);
-const FIGURES: [Figure; 2] = [("served", "%"), ("offered", "k/s")];
+const FIGURES: [Figure; 3] = [("served", "%"), ("offered", "k/s"), ("captured", "%")];
 /// Up to this rate so many percent are served beside a flood for another port.
 const SLOW: (f64, f64) = (1e6, 99.0);
 
@@ -129,10 +130,10 @@ fn one(
             None
         };
         bench.interrupt.sleep(warm_up)?;
-        let percent = server.ask(bench, rig, window)?;
+        let (percent, captured) = server.ask(bench, rig, window)?;
         let sent = running.map(|running| running.wait()).transpose()?;
         let offered = sent.and_then(|sent| sent.by_phase.get(1).copied()).unwrap_or(0);
-        let figures = [percent, offered as f64 / window.as_secs_f64() / 1000.0];
-        Ok(Sample { figures: figures.map(Some).to_vec(), void: None })
+        let offered = offered as f64 / window.as_secs_f64() / 1000.0;
+        Ok(Sample { figures: vec![Some(percent), Some(offered), captured], void: None })
     })
 }
