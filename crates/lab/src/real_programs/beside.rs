@@ -15,8 +15,8 @@ use crate::rig::Rig;
 use crate::trial::Bench;
 use crate::{Error, Result, flood};
 
-/// A program may take so long to be there: suricata builds its tables first.
-const READY: Duration = Duration::from_secs(30);
+/// A program may take so long to be there.
+const READY: Duration = Duration::from_secs(5);
 /// Bytes of a capture's file before its first packet, and before the bytes of each.
 const PCAP: (usize, usize) = (24, 16);
 /// Questions are answered at most so long after the last one.
@@ -65,18 +65,14 @@ fn packets(file: &[u8]) -> usize {
     count
 }
 
-/// suricata, which the kernel asks about each datagram for the name server (NFQUEUE).
+/// dhcpoptinj, which the kernel asks about each datagram for the name server (NFQUEUE): it lets pass what is no DHCP.
 ///
 /// # Errors
 /// If it does not start, and without iptables.
-pub(super) fn filter(bench: &Bench, rig: &Rig<'_>, directory: &Path) -> Result<Leashed> {
-    let d = directory.display();
-    // Without the rules of the machine, and without a socket that the machine's own one may have.
-    let args = format!(
-        "-q 0 -c /etc/suricata/suricata.yaml -l {d} -S /dev/null --set unix-command.enabled=no --pidfile {d}/suricata"
-    );
-    let filter = child(bench, &path("suricata")?, &words(&args), &rig.host, bench.cpus.host)?;
-    until(bench, "suricata", || Ok(rig.host.run(counters::filter_queues)?.is_some()))?;
+pub(super) fn filter(bench: &Bench, rig: &Rig<'_>) -> Result<Leashed> {
+    let args = words("--foreground --queue 0 --option 0c77656972");
+    let filter = child(bench, &path("dhcpoptinj")?, &args, &rig.host, bench.cpus.host)?;
+    until(bench, "dhcpoptinj", || Ok(rig.host.run(counters::filter_queues)?.is_some()))?;
     let rule = "-w 5 -A INPUT -p udp --dport 53 -j NFQUEUE --queue-num 0";
     flood::tool(&rig.host, "iptables", words(rule)).map_err(Error::Missing)?;
     Ok(filter)

@@ -33,7 +33,7 @@ pub(super) enum Served {
     /// nsd, and a capture of its questions.
     Tcpdump,
     /// nsd behind a packet filter in user space.
-    Suricata,
+    Dhcpoptinj,
     /// nsd in a container with a published port.
     ContainerNsd,
     /// nginx in one.
@@ -50,7 +50,7 @@ pub(super) const ALL: [(&str, Served, &[&str]); 11] = [
     ("iperf3", Served::Iperf3, &["iperf3"]),
     ("rpcbind", Served::Rpcbind, &["rpcbind", "unshare"]),
     ("tcpdump", Served::Tcpdump, &["nsd", "dnsperf", "tcpdump"]),
-    ("suricata", Served::Suricata, &["nsd", "dnsperf", "suricata", "iptables"]),
+    ("dhcpoptinj", Served::Dhcpoptinj, &["nsd", "dnsperf", "dhcpoptinj", "iptables"]),
     ("container-nsd", Served::ContainerNsd, &["nsd", "dnsperf", "ip", "nft"]),
     ("container-nginx", Served::ContainerNginx, &["nginx", "ip", "nft"]),
 ];
@@ -81,7 +81,7 @@ impl Served {
     /// The server itself.
     fn server(self) -> Served {
         match self {
-            Served::Tcpdump | Served::Suricata | Served::ContainerNsd => Served::Nsd,
+            Served::Tcpdump | Served::Dhcpoptinj | Served::ContainerNsd => Served::Nsd,
             Served::ContainerNginx => Served::Nginx,
             itself => itself,
         }
@@ -164,7 +164,7 @@ impl Server {
         }
         server.beside = match program {
             Served::Tcpdump => Some(beside::capture(bench, rig, &server.directory)?),
-            Served::Suricata => Some(beside::filter(bench, rig, &server.directory)?),
+            Served::Dhcpoptinj => Some(beside::filter(bench, rig)?),
             _ => None,
         };
         Ok(server)
