@@ -192,7 +192,10 @@ fn a_hung_screen_costs_its_own_packets_only_root() {
     let (from, took) = (pauses(&guard.ask(&world)), other.took(&world));
     let shares = [share(), share(), share()];
     status = guard.ask(&world);
-    println!("of what is for the other one its queue takes {shares:.1?} %, in mode {:?}", guard.modes(&world));
+    println!(
+        "of what is for the other one its queue takes {shares:.1?} %, in mode {:?}",
+        guard.modes(&world)
+    );
     assert_eq!(pauses(&status), from, "{:#} {:#}", status["pollers"], status["consumers"]);
     assert!(other.took(&world) > took, "the other one gets nothing: {:#}", status["consumers"]);
     signal(hung.pid(), Signal::SIGCONT);
