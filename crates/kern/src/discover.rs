@@ -143,6 +143,8 @@ pub struct Interface {
     pub xdp: Option<Xdp>,
     /// The driver can run XDP programs; `None` if the kernel does not tell (before 6.3).
     pub xdp_native: Option<bool>,
+    /// Longest packet, bytes; `None` if it cannot be read.
+    pub mtu: Option<u64>,
     /// Threaded NAPI of the whole device; `None` before 5.12.
     pub threaded: Option<bool>,
     /// Interfaces directly below a stacked one.
@@ -251,6 +253,7 @@ pub(crate) fn look(access: &mut Access, ifindex: u32) -> Result<Interface> {
         lro: ethtool::lro(&name).unwrap_or(false),
         xdp: link.xdp,
         xdp_native,
+        mtu: device.number("mtu").ok(),
         threaded: device.threaded().ok().map(|t| t != 0),
         lower,
         sources,

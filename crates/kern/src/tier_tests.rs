@@ -42,6 +42,7 @@ fn nic(kind: &str) -> Interface {
         lro: false,
         xdp: None,
         xdp_native: Some(true),
+        mtu: Some(1500),
         threaded: Some(false),
         lower: Vec::new(),
         sources: (0..2)

@@ -38,6 +38,8 @@ pub struct Arm {
     /// A forwarding host's output is emptied by a thread of normal priority instead of in softirq: transmit completions
     /// below input.
     pub slow_output: bool,
+    /// A forwarding host asks no program about its packets, where the experiment's does.
+    pub unscreened: bool,
     /// Receive buffer of the program in bytes, as given to SO_RCVBUF; `None`: that of the run.
     pub rcvbuf: Option<u32>,
 }
@@ -47,7 +49,7 @@ const DEADLINE_PERIOD_NS: u64 = 10_000_000;
 
 fn arm(name: &str, role: Role, note: &str, wiring: Wiring, host: Host) -> Arm {
     let note = (!note.is_empty()).then(|| note.to_string());
-    Arm { name: name.into(), role, note, wiring, host, slow_output: false, rcvbuf: None }
+    Arm { name: name.into(), role, note, wiring, host, slow_output: false, unscreened: false, rcvbuf: None }
 }
 
 fn guard(options: &[&str], reserve: u8) -> Host {
@@ -161,6 +163,13 @@ pub fn weir(name: &str, options: &[&str], reserve: u8) -> Arm {
 pub fn slow_output(arm: &Arm) -> Arm {
     let note = Some("the output is emptied by a thread of normal priority".to_string());
     Arm { name: format!("{}-tx-thread", arm.name), note, slow_output: true, ..arm.clone() }
+}
+
+/// The same arm on a host that asks no program about its packets: what the program costs.
+#[must_use]
+pub fn unscreened(arm: &Arm) -> Arm {
+    let note = Some("the kernel forwards, and asks no program".to_string());
+    Arm { name: format!("{}-unscreened", arm.name), role: Role::Shown, note, unscreened: true, ..arm.clone() }
 }
 
 /// weir with another reserve, in percent.

@@ -1,6 +1,7 @@
 //! The program that reads the packets: the lab's own server, or one from Debian's packages.
 
 use std::fs;
+use std::net::Ipv4Addr;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -385,7 +386,7 @@ struct Mark {
 impl Nsd {
     fn start(path: &Path, rig: &Rig<'_>) -> Result<Nsd> {
         let directory = PathBuf::from(format!("/run/{}-nsd", rig.host.name()));
-        configure(&directory, rig)
+        configure(&directory, rig.inputs[0].address)
             .map_err(|e| Error::program("nsd", format!("{}: {e}", directory.display())))?;
         let replies = rig.wire.attach_replies(&rig.host, rig.inputs[0].far.index)?;
         let mut command = Command::new(path);
@@ -434,10 +435,9 @@ impl Nsd {
     }
 }
 
-pub(crate) fn configure(directory: &Path, rig: &Rig<'_>) -> std::io::Result<()> {
+pub(crate) fn configure(directory: &Path, address: Ipv4Addr) -> std::io::Result<()> {
     fs::DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
     let d = directory.display();
-    let address = rig.inputs[0].address;
     let conf = format!(
         "server:\n server-count: 1\n ip-address: {address}\n port: 53\n username: \"\"\n chroot: \"\"\n \
          zonesdir: \"{d}\"\n pidfile: \"{d}/nsd.pid\"\n xfrdfile: \"{d}/xfrd.state\"\n \

@@ -9,7 +9,7 @@ use results::{CpuShares, Mode, OutputWait, Trial};
 use serde_json::Value;
 
 use crate::arm::{Arm, Host};
-use crate::consumer::{self, Consumer, Report, Setup};
+use crate::consumer::{self, Consumer, Kind, Report, Setup};
 use crate::guard::Guard;
 use crate::ledger::Ledger;
 use crate::program::Program;
@@ -90,6 +90,8 @@ pub struct Outcome {
     pub seconds: f64,
     /// Takeovers and releases by the guard during the load.
     pub switches: u64,
+    /// Datagrams that the program read in the window, and those that its full socket dropped.
+    pub window: (u64, u64),
 }
 
 /// Readings at one end of the window.
@@ -189,7 +191,8 @@ impl Bench {
     fn cast(&self, rig: &Rig<'_>, arm: &Arm, scene: &Scene) -> Result<Cast> {
         let sockets = self.consumer.sockets.max(1);
         rig.share_input(sockets)?;
-        let setup = Setup { rcvbuf: arm.rcvbuf.or(self.consumer.rcvbuf), ..self.consumer.clone() };
+        let kind = if arm.unscreened { Kind::Forward } else { self.consumer.kind };
+        let setup = Setup { kind, rcvbuf: arm.rcvbuf.or(self.consumer.rcvbuf), ..self.consumer.clone() };
         let start = |(input, socket)| Consumer::start(&setup, rig, input, socket, scene.series);
         let places = (0..rig.inputs.len()).flat_map(|input| (0..sockets).map(move |socket| (input, socket)));
         let consumers = places.map(start).collect::<Result<Vec<_>>>()?;
@@ -266,7 +269,7 @@ impl Bench {
         let window = consumer::together(&reports);
         let hogs_ns = hogs_ns(cast)?;
         let to = self.edge(rig, cast)?;
-        let lost = Ledger::read(&self.wire, rig)?.since(&lost_from).dropped();
+        let lost = Ledger::read(&self.wire, rig)?.since(&lost_from);
         let sent = running.wait()?;
         let edges = self.wire.edges()?;
         let wire_meter = rig.meter(|cpu| cpu == self.cpus.wire)?.since(&wire_before);
@@ -292,7 +295,7 @@ impl Bench {
         let offered = sent.by_phase.get(1).copied().filter(|offered| *offered > 0);
         // What a host drops by design is what it delivers.
         let counts = !matches!(arm.host, Host::Drop { .. });
-        trial.window_loss = offered.filter(|_| counts).map(|offered| lost as f64 / offered as f64);
+        trial.window_loss = offered.filter(|_| counts).map(|offered| lost.dropped() as f64 / offered as f64);
         trial.goodput_pps = match arm.host {
             // Nothing is read; what reached the end of the way counts.
             Host::Drop { .. } => meter.packets as f64 / (to.at - from.at).as_secs_f64(),
@@ -325,6 +328,7 @@ impl Bench {
             foreign_packets: foreign.packets,
             host_other: shares.other,
             switches: switches(&edges, sent.end_ns),
+            window: (window.served, lost.udp),
             seconds: sent.end_ns.saturating_sub(sent.start_ns) as f64 / 1e9,
             trial,
             status,

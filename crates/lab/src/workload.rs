@@ -118,6 +118,7 @@ impl Workload {
             wiring: self.wiring,
             host: if guarded { Host::Guard(Vec::new()) } else { Host::Plain },
             slow_output: false,
+            unscreened: false,
             rcvbuf: None,
         }
     }

@@ -11,6 +11,7 @@
 //! | [`classes`] | which frames matter: protected, normal, bulk | M&R 8, MR-34, MR-37 |
 //! | [`gate`] | where a frame would end | MR-22, MR-23 |
 //! | [`fair`] | whose packets get the room of a full consumer | M&R 8, MR-34 |
+//! | [`filters`] | which packet filter decides whether input pauses | MR-22, MR-23 |
 //! | [`look`] | when a paused source is polled in search of protected packets, and how many of these pass | M&R 7, MR-37 |
 //! | [`budget`] | when packet work has had its share of the CPU | M&R 7, MR-27 |
 //! | [`rotation`] | whose turn is next | M&R 6.4, MR-16 |
@@ -56,6 +57,7 @@ pub mod classes;
 pub mod contention;
 pub mod dispatch;
 pub mod fair;
+pub mod filters;
 pub mod gate;
 pub mod holding;
 pub mod host;

@@ -14,6 +14,9 @@ use std::process::ExitCode;
 /// Interfaces that are looked at when none is named.
 const INTERFACES_MAX: usize = 64;
 
+/// Packets longer than this do not fit into a page with the headroom of an XDP program, bytes.
+const MTU_LONG: u64 = 3400;
+
 /// The `--json` document.
 #[derive(Serialize)]
 struct Document<'a> {
@@ -132,6 +135,12 @@ fn interface(interface: &Interface) -> String {
     });
     let (_, when) = kern::guard::When::for_driver(&interface.kind, interface.xdp_native);
     parts.push(format!("attached {when}"));
+    if let Some(mtu) = interface.mtu.filter(|mtu| *mtu > MTU_LONG && interface.xdp_native != Some(false)) {
+        parts.push(format!(
+            "MTU {mtu}: if the driver refuses XDP because of it, the kernel's generic hook sheds, and a shed frame \
+             costs a buffer"
+        ));
+    }
     if !interface.up {
         parts.push("down".into());
     }
@@ -271,6 +280,7 @@ mod tests {
                 lro: false,
                 xdp: None,
                 xdp_native: Some(true),
+                mtu: Some(1500),
                 threaded: Some(false),
                 lower: Vec::new(),
                 sources: Vec::new(),
@@ -330,6 +340,17 @@ mod tests {
             long.contains("a                              yes   6.2      feedback within one turn"),
             "{long}"
         );
+    }
+
+    #[test]
+    fn a_long_mtu_is_told_where_the_driver_may_refuse_xdp() {
+        let with = |mtu, native| {
+            let mut report = report("v0", Tier::Full, Vec::new());
+            (report.interface.mtu, report.interface.xdp_native) = (Some(mtu), native);
+            shown(&[report], Vec::new(), false).contains("MTU 9000")
+        };
+        assert!(with(9000, Some(true)) && with(9000, None));
+        assert!(!with(1500, Some(true)) && !with(9000, Some(false)), "generic anyway");
     }
 
     #[test]

@@ -95,12 +95,12 @@ pub fn layouts() -> Vec<crate::abi_tests::Layout> {
     use crate::abi_tests::layout;
     vec![
         layout!(Queue, "weir_accept_queue", {
-            cookie, head, since, length, busy, place, placed, limit, worker, seen, born, away, rests, ran, waits_in, task
+            cookie, head, since, length, busy, place, placed, affine, worker, seen, born, away, rests, ran, waits_in, task
         }),
         layout!(State, "weir_accept", {
             late = "rules.late", stalled = "rules.stalled", high = "rules.high", low = "rules.low", looks = "rules.looks",
             rules_pad = "rules.pad", away = "rules.away", lease, count, sockets, chosen, cursor, ticks, group, asked,
-            looks_done = "looks", queues, own
+            looks_done = "looks", held, queues, own
         }),
     ]
 }

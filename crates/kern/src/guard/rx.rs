@@ -26,11 +26,14 @@ pub struct Rx {
     state: Mutex<State>,
     /// Apart, because attaching takes milliseconds and the threads that ask cannot wait.
     attached: AtomicBool,
+    /// The driver has refused it.
+    generic: AtomicBool,
 }
 
 impl Rx {
     pub(super) fn new(program: OwnedFd) -> Rx {
-        Rx { program, ifindex: 0, state: Mutex::default(), attached: AtomicBool::new(false) }
+        let (attached, generic) = (AtomicBool::new(false), AtomicBool::new(false));
+        Rx { program, ifindex: 0, state: Mutex::default(), attached, generic }
     }
 
     /// The program as that of an interface.
@@ -117,12 +120,23 @@ impl Rx {
         self.attached.load(Relaxed)
     }
 
+    /// True if the driver refused it when it was attached last, so that the kernel runs it where each frame has a buffer already.
+    #[must_use]
+    pub fn generic(&self) -> bool {
+        self.generic.load(Relaxed)
+    }
+
     /// A driver may refuse what the generic hook takes: a long MTU, too few queues, LRO.
     fn attach(&self) -> io::Result<OwnedFd> {
         const XDP_FLAGS_SKB_MODE: u32 = 2;
+        self.generic.store(false, Relaxed);
         self.link(0).or_else(|refused| match refused.raw_os_error() {
             Some(libc::EBUSY | libc::EPERM) => Err(refused),
-            _ => self.link(XDP_FLAGS_SKB_MODE).map_err(|_| refused),
+            _ => {
+                let link = self.link(XDP_FLAGS_SKB_MODE).map_err(|_| refused)?;
+                self.generic.store(true, Relaxed);
+                Ok(link)
+            }
         })
     }
 

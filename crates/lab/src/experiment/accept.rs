@@ -70,6 +70,7 @@ fn arm(name: &str, role: Role, note: &str) -> Arm {
         wiring: Wiring::Plain,
         host: Host::Plain,
         slow_output: false,
+        unscreened: false,
         rcvbuf: None,
     }
 }

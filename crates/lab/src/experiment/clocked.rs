@@ -58,6 +58,7 @@ fn arms(options: &Options) -> Vec<(Option<f64>, Arm)> {
             wiring,
             host: Host::Plain,
             slow_output: false,
+            unscreened: false,
             rcvbuf: None,
         };
         (Some(f64::from(*us)), arm)

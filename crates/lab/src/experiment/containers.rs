@@ -101,17 +101,21 @@ fn verdict(grid: &Grid) -> Vec<Verdict> {
 }
 
 /// Address of container `n`.
-fn inside(n: u8) -> Ipv4Addr {
+pub(crate) fn inside(n: u8) -> Ipv4Addr {
     Ipv4Addr::new(172, 31, 0, 2 + n)
 }
 
-fn in_host(rig: &Rig<'_>, tool: &str, words: &str) -> Result<()> {
+fn inside_of(namespace: &Namespace, tool: &str, words: &str) -> Result<()> {
     let args = words.split_whitespace().map(str::to_owned).collect();
-    flood::tool(&rig.host, tool, args).map_err(Error::Missing)
+    flood::tool(namespace, tool, args).map_err(Error::Missing)
 }
 
-/// Containers 0 to `flooded` - 1, and the one that is asked.
-fn pods(rig: &Rig<'_>, flooded: u8) -> Result<Vec<Namespace>> {
+fn in_host(rig: &Rig<'_>, tool: &str, words: &str) -> Result<()> {
+    inside_of(&rig.host, tool, words)
+}
+
+/// A host that forwards, with a bridge, and a chain for translations.
+fn bridge(rig: &Rig<'_>) -> Result<()> {
     for (tool, words) in [
         ("ip", "link add docker9 type bridge"),
         ("ip", "addr add 172.31.0.1/24 dev docker9"),
@@ -121,23 +125,40 @@ fn pods(rig: &Rig<'_>, flooded: u8) -> Result<Vec<Namespace>> {
     ] {
         in_host(rig, tool, words)?;
     }
-    rig.host.run(|| kern::wire::counters::set_sysctl("net/ipv4/ip_forward", "1"))?;
-    let mut pods = Vec::new();
-    for n in 0..=flooded {
-        let pod = Namespace::create(&format!("pod{n}"))?;
-        in_host(rig, "ip", &format!("link add pod{n} type veth peer name eth0 netns {}", pod.name()))?;
-        in_host(rig, "ip", &format!("link set pod{n} master docker9 up"))?;
-        for words in [
-            format!("addr add {}/24 dev eth0", inside(n)),
-            "link set eth0 up".into(),
-            "link set lo up".into(),
-            "route add default via 172.31.0.1".into(),
-        ] {
-            let args = words.split_whitespace().map(str::to_owned).collect();
-            flood::tool(&pod, "ip", args).map_err(Error::Missing)?;
-        }
-        pods.push(pod);
+    Ok(rig.host.run(|| kern::wire::counters::set_sysctl("net/ipv4/ip_forward", "1"))?)
+}
+
+/// Container `n` behind the bridge.
+fn pod(rig: &Rig<'_>, n: u8) -> Result<Namespace> {
+    let pod = Namespace::create(&format!("pod{n}"))?;
+    in_host(rig, "ip", &format!("link add pod{n} type veth peer name eth0 netns {}", pod.name()))?;
+    in_host(rig, "ip", &format!("link set pod{n} master docker9 up"))?;
+    for words in [
+        format!("addr add {}/24 dev eth0", inside(n)),
+        "link set eth0 up".into(),
+        "link set lo up".into(),
+        "route add default via 172.31.0.1".into(),
+    ] {
+        inside_of(&pod, "ip", &words)?;
     }
+    Ok(pod)
+}
+
+/// A container to which a port of the host is translated.
+///
+/// # Errors
+/// Without `ip` and `nft`, and if the kernel refuses.
+pub(crate) fn published(rig: &Rig<'_>, protocol: &str, port: u16) -> Result<Namespace> {
+    bridge(rig)?;
+    let pod = pod(rig, 0)?;
+    in_host(rig, "nft", &format!("add rule ip nat pre {protocol} dport {port} dnat to {}", inside(0)))?;
+    Ok(pod)
+}
+
+/// Containers 0 to `flooded` - 1, and the one that is asked.
+fn pods(rig: &Rig<'_>, flooded: u8) -> Result<Vec<Namespace>> {
+    bridge(rig)?;
+    let pods = (0..=flooded).map(|n| pod(rig, n)).collect::<Result<Vec<_>>>()?;
     let to = match flooded {
         1 => inside(0).to_string(),
         _ => {

@@ -67,6 +67,7 @@ pub(crate) fn arms(reserve: u8, wire: usize) -> Vec<Arm> {
         wiring,
         host,
         slow_output: false,
+        unscreened: false,
         rcvbuf: None,
     };
     let guard = ["--mode", "net", "--cpu", &wire.to_string(), "--reserve", &reserve.to_string()];

@@ -67,6 +67,7 @@ pub(crate) fn arms(reserve: u8) -> Vec<Arm> {
         wiring: Wiring::Timer,
         host: Host::Plain,
         slow_output: false,
+        unscreened: false,
         rcvbuf: None,
     });
     arms

@@ -92,6 +92,7 @@ fn arms(options: &Options) -> Vec<Arm> {
         wiring: Wiring::Plain,
         host,
         slow_output: false,
+        unscreened: false,
         rcvbuf: None,
     };
     let note = "a native XDP program that passes everything, attached from the start";
@@ -263,7 +264,7 @@ fn iperf(bench: &Bench, programs: &Programs, rig: &Rig<'_>, seconds: u32, revers
     let address = rig.inputs[0].address;
     let args = words(&format!("-s -1 -p {IPERF_PORT} -B {address}"));
     let server = child(bench, &programs.iperf3, &args, &rig.host, bench.cpus.host)?;
-    listens(rig, IPERF_PORT, bench)?;
+    listens(&rig.host, IPERF_PORT, bench)?;
     let back = if reverse { "-R" } else { "" };
     let args = words(&format!("-c {address} -p {IPERF_PORT} -t {seconds} --connect-timeout 3000 -J {back}"));
     let client = child(bench, &programs.iperf3, &args, &rig.wire_side, bench.cpus.wire)?;
@@ -276,11 +277,11 @@ fn iperf(bench: &Bench, programs: &Programs, rig: &Rig<'_>, seconds: u32, revers
 }
 
 /// Waits until something listens on a TCP port of the host.
-pub(crate) fn listens(rig: &Rig<'_>, port: &str, bench: &Bench) -> Result<()> {
+pub(crate) fn listens(ns: &Namespace, port: &str, bench: &Bench) -> Result<()> {
     let hex = format!(":{:04X}", port.parse::<u16>().unwrap_or(0));
     for _ in 0..300 {
         let table =
-            rig.host.run(|| Ok(std::fs::read_to_string("/proc/thread-self/net/tcp").unwrap_or_default()))?;
+            ns.run(|| Ok(std::fs::read_to_string("/proc/thread-self/net/tcp").unwrap_or_default()))?;
         let mut rows = table.lines().filter_map(|row| {
             let mut columns = row.split_whitespace().skip(1);
             Some((columns.next()?.to_string(), columns.nth(1)?.to_string()))
@@ -332,7 +333,7 @@ fn web(bench: &Bench, programs: &Programs, rig: &Rig<'_>, seconds: u32) -> Resul
     let d = site.0.display();
     let args = words(&format!("-p {d} -e {d}/error.log -c {d}/nginx.conf"));
     let server = child(bench, &programs.nginx, &args, &rig.host, bench.cpus.host)?;
-    listens(rig, "80", bench)?;
+    listens(&rig.host, "80", bench)?;
     let address = rig.inputs[0].address;
     let args = words(&format!("-t 1 -c {CONNECTIONS} -d {seconds}s http://{address}/page"));
     let client = child(bench, &programs.wrk, &args, &rig.wire_side, bench.cpus.wire)?;

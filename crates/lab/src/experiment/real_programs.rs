@@ -17,6 +17,7 @@ use crate::takes::Choice;
 use crate::trial::{Bench, Scene, burst};
 use crate::{Error, Result, flood, frame, syn_flood};
 
+mod beside;
 mod served;
 
 use served::{ALL, Served, Server};
@@ -24,8 +25,8 @@ use served::{ALL, Served, Server};
 /// The experiment `real-programs`.
 pub(crate) const EXPERIMENT: Experiment = Experiment {
     name: "real-programs",
-    about: "nsd, rsyslog, nginx, haproxy, sshd and iperf3 of Debian serve a client beside a flood",
-    takes: "about 35 minutes, --quick 3",
+    about: "nsd, nginx, sshd, rpcbind, tcpdump, containers and more of Debian serve a client beside a flood",
+    takes: "about 60 minutes, --quick 6",
     choices: &[
         Choice::Duration,
         Choice::Repeat,
@@ -49,7 +50,7 @@ const RATES_QUICK: [f64; 2] = [0.0, 1e6];
 /// What is flooded.
 const PLACES: [&str; 2] = ["another port", "its own port"];
 const TAIL: Duration = Duration::from_millis(800);
-const FIGURES: [Figure; 2] = [("served", "%"), ("offered", "k/s")];
+const FIGURES: [Figure; 3] = [("served", "%"), ("offered", "k/s"), ("captured", "%")];
 /// Up to this rate so many percent are served beside a flood for another port.
 const SLOW: (f64, f64) = (1e6, 99.0);
 
@@ -150,10 +151,10 @@ fn one(
             None
         };
         bench.interrupt.sleep(warm_up)?;
-        let percent = server.ask(bench, rig, window)?;
+        let (percent, captured) = server.ask(bench, rig, window)?;
         let sent = running.map(|running| running.wait()).transpose()?;
         let offered = sent.and_then(|sent| sent.by_phase.get(1).copied()).unwrap_or(0);
-        let figures = [percent, offered as f64 / window.as_secs_f64() / 1000.0];
-        Ok(Sample { figures: figures.map(Some).to_vec(), void: None })
+        let offered = offered as f64 / window.as_secs_f64() / 1000.0;
+        Ok(Sample { figures: vec![Some(percent), Some(offered), captured], void: None })
     })
 }

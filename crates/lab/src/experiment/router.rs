@@ -61,14 +61,14 @@ pub(crate) const LIVELOCK: Sweep = Sweep {
 pub(crate) const SCREEN: Sweep = Sweep {
     name: "screen",
     consumer: Some(Kind::Screen),
-    arms: arm::all,
+    arms: screens,
     rate_limit: true,
     quick: &["stock-timer", "threaded", "no-op", "weir"],
     hogs: &[0],
     multiples: &[],
     watch_output: false,
     required: livelock::required,
-    claims: |_| (),
+    claims: screen_claims,
 };
 
 /// The experiment `quota`.
@@ -137,6 +137,16 @@ fn quotas(reserve: u8) -> Vec<Arm> {
     arms
 }
 
+/// Those of the paper's Figures 6-1 (the unmodified kernel without a screen and with one), 6-4 (feedback) and 6-6 (quotas).
+fn screens(reserve: u8) -> Vec<Arm> {
+    let mut arms: Vec<Arm> = named("stock-timer", reserve).map(|arm| arm::unscreened(&arm)).collect();
+    arms.extend(arm::all(reserve));
+    arms.extend(
+        QUOTAS.map(|quota| arm::weir(&format!("quota-{quota}"), &["--quota", &quota.to_string()], reserve)),
+    );
+    arms
+}
+
 fn budgets(reserve: u8) -> Vec<Arm> {
     let mut arms: Vec<Arm> = named("stock-timer", reserve).collect();
     arms.extend(BUDGETS.map(|budget| arm::weir(&format!("budget-{budget}"), &[], 100 - budget)));
@@ -177,7 +187,22 @@ fn output_claims(document: &mut Document) {
 /// The default quota against the best of all, and that no quota makes goodput collapse.
 fn quota_claims(document: &mut Document) {
     document.verdict.retain(|v| v.id == Id::Ledger.name());
-    let guarded = || document.arms.iter().filter(|arm| arm.role != Role::Stock);
+    let claims = compare_quotas(document, |arm| arm.role != Role::Stock);
+    document.verdict.extend(claims);
+}
+
+/// The same where feedback holds input back: then not even the largest quota may make goodput collapse (Figure 6-6). Only where they
+/// were run.
+fn screen_claims(document: &mut Document) {
+    let quota = |arm: &results::Arm| arm.name.starts_with("quota-") || arm.name == "weir";
+    if document.arms.iter().filter(|arm| quota(arm)).count() > 1 {
+        let claims = compare_quotas(document, quota);
+        document.verdict.extend(claims);
+    }
+}
+
+fn compare_quotas(document: &Document, of: impl Fn(&results::Arm) -> bool) -> [Verdict; 2] {
+    let guarded = || document.arms.iter().filter(|arm| of(arm));
     let overload = |arm: &results::Arm| {
         let points = arm.points.iter().filter(|p| p.void.is_none());
         let points = points.filter(|p| p.multiple.is_some_and(|m| m >= OVERLOAD));
@@ -196,7 +221,7 @@ fn quota_claims(document: &mut Document) {
         ..claim(id, text, value, bound)
     };
     let ratio = default.zip(best).map(|(default, best)| default / best.max(1.0));
-    let claims = [
+    [
         at_least("MR-24", "default quota / best, lowest goodput from 4x", ratio, QUOTA_OF_BEST_MIN),
         at_least(
             "MR-21",
@@ -204,8 +229,7 @@ fn quota_claims(document: &mut Document) {
             flat.min_by(f64::total_cmp),
             QUOTA_FLAT_MIN,
         ),
-    ];
-    document.verdict.extend(claims);
+    ]
 }
 
 /// What each limit leaves the program, and that packets get the rest.
@@ -259,7 +283,12 @@ mod tests {
             ["stock-timer", "quota-4", "quota-6", "quota-10", "quota-20", "weir", "quota-100", "no-quota"]
         );
         assert_eq!(names(&budgets(20)), ["stock-timer", "budget-25", "budget-50", "budget-75", "budget-100"]);
-        for (list, quick) in [(arms(20), &LIVELOCK), (quotas(20), &QUOTA), (budgets(20), &CYCLE_LIMIT)] {
+        let screens = screens(20);
+        assert_eq!(screens.iter().filter(|arm| arm.unscreened).count(), 1);
+        assert!(screens.iter().all(|arm| !arm.unscreened || arm.role == Role::Shown), "1 x is the screen's");
+        for (list, quick) in
+            [(arms(20), &LIVELOCK), (quotas(20), &QUOTA), (budgets(20), &CYCLE_LIMIT), (screens, &SCREEN)]
+        {
             assert!(quick.quick.iter().all(|q| names(&list).contains(q)), "{:?}", quick.quick);
         }
     }

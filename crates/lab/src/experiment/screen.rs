@@ -7,7 +7,7 @@ use crate::experiment::{Experiment, Simulated};
 pub(crate) const EXPERIMENT: Experiment = Experiment {
     name: "screen",
     about: "a router that asks a program about each packet (NFQUEUE), up to the wire's maximum",
-    takes: "about 15 minutes, --quick 1",
+    takes: "about 20 minutes, --quick 1",
     choices: CHOICES,
     arms: |options| SCREEN.names(options),
     run: |options, progress| SCREEN.run(options, progress),

@@ -68,6 +68,7 @@ fn arms(options: &Options) -> Vec<Arm> {
         wiring: Wiring::Timer,
         host,
         slow_output: false,
+        unscreened: false,
         rcvbuf: None,
     };
     let drop =

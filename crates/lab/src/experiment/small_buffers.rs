@@ -38,8 +38,13 @@ const BUFFERS: [f64; 6] = [16.0, 64.0, 208.0, 512.0, 1024.0, 4096.0];
 const BUFFERS_QUICK: [f64; 2] = [16.0, 208.0];
 const RATES: [f64; 2] = [1e6, 3e6];
 const RATES_QUICK: [f64; 1] = [1e6];
-const FIGURES: [Figure; 4] =
-    [("lost in the socket", "%"), ("goodput", "k/s"), ("packet work", "%"), ("idle", "%")];
+const FIGURES: [Figure; 5] = [
+    ("lost in the socket", "%"),
+    ("goodput", "k/s"),
+    ("packet work", "%"),
+    ("idle", "%"),
+    ("lost in the socket, with the flood's onset", "%"),
+];
 /// What may be lost in the socket of what is handed up, in percent.
 const LOST_MAX: f64 = 3.0;
 
@@ -69,15 +74,17 @@ pub fn run(options: &Options, progress: &mut dyn FnMut(Progress)) -> Result<Docu
     grid.measure(&mut runner, |bench, arm, k, kib| {
         let arm = Arm { rcvbuf: Some((kib * 512.0) as u32), ..arm.clone() };
         let (warm_up, window) = (options.warm_up(), options.window());
-        let trial = bench.trial(&arm, &Offer { rate: Some(rates[k]), warm_up, window, hogs: 0 })?.trial;
-        let lost = trial.drops.get("socket").copied().unwrap_or(0);
-        let handed_up = trial.delivered + lost;
+        let outcome = bench.trial(&arm, &Offer { rate: Some(rates[k]), warm_up, window, hogs: 0 })?;
+        let trial = outcome.trial;
+        let of = |lost: u64, read: u64| Some(100.0 * lost as f64 / (lost + read).max(1) as f64);
+        let (read, lost) = outcome.window;
         Ok(Sample {
             figures: vec![
-                Some(100.0 * lost as f64 / handed_up.max(1) as f64),
+                of(lost, read),
                 Some(trial.goodput_pps / 1000.0),
                 trial.net_share.map(|share| 100.0 * share),
                 trial.cpu.map(|cpu| 100.0 * cpu.idle),
+                of(trial.drops.get("socket").copied().unwrap_or(0), trial.delivered),
             ],
             void: trial.void,
         })

@@ -1,13 +1,15 @@
 //! Programs in containers: their datagrams come through the host's interface, a DNAT rule and a bridge. Their sockets are consumers:
 //! they have a level, what they have no room for is shed, and one that hangs costs its own packets only.
 
-use std::net::SocketAddrV4;
+use std::net::{SocketAddrV4, TcpListener, TcpStream};
 
 use crate::common::dump::assert_same;
 use crate::common::procs::{Sink, signal};
-use crate::common::world::{FLOOD, PORT, World, sh};
+use crate::common::targets::syn;
+use crate::common::world::{FLOOD, PORT, World, address, sh};
 use crate::common::{HOST_CPU, PATIENCE, alone, ms, possible, within};
 use kern::wire::netns::Namespace;
+use kern::wire::source::Payload;
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
@@ -197,23 +199,58 @@ fn a_hung_container_costs_its_own_packets_only_root() {
     assert_eq!(guard.stop().0.code(), Some(0));
 }
 
-/// Three containers share a port, each flow goes to one of them in turn. The one that hangs is flooded by one flow; of nine other
-/// clients three are its own, and six get their answers.
+/// Three containers share a port, each flow goes to one of them in turn.
 #[test]
 fn of_three_containers_behind_a_port_the_hung_one_costs_its_own_packets_only_root() {
     const NAME: &str = "of_three_containers_behind_a_port_the_hung_one_costs_its_own_packets_only_root";
     if !possible(NAME) || !translates(NAME) {
         return;
     }
+    let members = [0, 1, 2].map(|n| format!("{n} : {}", inside(n).ip())).join(", ");
+    let port = inside(0).port();
+    one_of_three_hangs(&[format!(
+        "nft add rule ip nat pre udp dport {port} dnat to numgen inc mod 3 map {{ {members} }}"
+    )]);
+}
+
+/// The same as kube-proxy has it with iptables: a chain per service, which chooses among a chain per pod; it chooses by chance, which
+/// a test must not.
+#[test]
+fn of_three_pods_of_a_service_the_hung_one_costs_its_own_packets_only_root() {
+    const NAME: &str = "of_three_pods_of_a_service_the_hung_one_costs_its_own_packets_only_root";
+    if !possible(NAME) || !translates(NAME) {
+        return;
+    }
+    if std::process::Command::new("iptables").arg("--version").output().is_err() {
+        eprintln!("skipped: {NAME} needs iptables: apt-get install iptables");
+        return;
+    }
+    let port = inside(0).port();
+    let chain = |what: &str| format!("iptables -w 5 -t nat {what}");
+    let mut rules = vec![chain("-N KUBE-SERVICES"), chain("-N KUBE-SVC-A"), chain("-N KUBE-MARK-MASQ")];
+    rules.push(chain("-A KUBE-MARK-MASQ -j MARK --or-mark 0x4000"));
+    rules.push(chain("-A PREROUTING -j KUBE-SERVICES"));
+    rules.push(chain(&format!("-A KUBE-SERVICES -p udp --dport {port} -j KUBE-SVC-A")));
+    for n in 0..3u16 {
+        let every = 3 - n;
+        rules.push(chain(&format!("-N KUBE-SEP-{n}")));
+        rules.push(chain(&format!("-A KUBE-SEP-{n} -s {} -j KUBE-MARK-MASQ", inside(n).ip())));
+        rules.push(chain(&format!("-A KUBE-SEP-{n} -p udp -j DNAT --to-destination {}", inside(n))));
+        let choice = format!("-m statistic --mode nth --every {every} --packet 0");
+        let choice = if every == 1 { String::new() } else { choice };
+        rules.push(chain(&format!("-A KUBE-SVC-A {choice} -j KUBE-SEP-{n}")));
+    }
+    one_of_three_hangs(&rules);
+}
+
+/// The one that hangs is flooded by one flow; of nine other clients three are its own, and six get their answers.
+fn one_of_three_hangs(rules: &[String]) {
     let _alone = alone();
     let world = World::new("threebox", 1);
     bridge(&world);
     let containers = [0, 1, 2].map(|n| unpublished(&world, n));
-    let members = [0, 1, 2].map(|n| format!("{n} : {}", inside(n).ip())).join(", ");
     let port = inside(0).port();
-    world.sh(&format!(
-        "nft add rule ip nat pre udp dport {port} dnat to numgen inc mod 3 map {{ {members} }}"
-    ));
+    rules.iter().for_each(|rule| _ = world.sh(rule));
     let hung = Sink::start_in(&containers[0], world.loops, inside(0));
     let mut others = [1, 2].map(|n| Sink::start_in(&containers[usize::from(n)], world.loops, inside(n)));
     signal(hung.pid(), Signal::SIGSTOP);
@@ -237,4 +274,68 @@ fn of_three_containers_behind_a_port_the_hung_one_costs_its_own_packets_only_roo
     signal(hung.pid(), Signal::SIGCONT);
     drop(load);
     assert_eq!(guard.stop().0.code(), Some(0));
+}
+
+/// A listener in a container whose accept queue is full is flooded with SYNs. The search of the gate does not find it behind the
+/// translation, so nothing is shed for it; and what is asked of a datagram server beside it passes too.
+#[test]
+fn a_full_listener_in_a_container_is_left_to_its_kernel_root() {
+    const NAME: &str = "a_full_listener_in_a_container_is_left_to_its_kernel_root";
+    if !possible(NAME) || !translates(NAME) {
+        return;
+    }
+    let _alone = alone();
+    let world = World::new("tcpbox", 1);
+    bridge(&world);
+    let containers = [unpublished(&world, 0), container(&world, 1)];
+    let to = inside(0);
+    world.sh(&format!("nft add rule ip nat pre tcp dport {PORT} dnat to {to}"));
+    let listener = containers[0].run(|| Ok(TcpListener::bind(to))).unwrap().unwrap();
+    let connect = || {
+        let to = SocketAddrV4::new(address(0), PORT).into();
+        world.wire_side.run(|| Ok(TcpStream::connect_timeout(&to, ms(300)))).unwrap()
+    };
+    // 128 and one more may wait.
+    let waiting: Vec<TcpStream> = (0..200).map_while(|_| connect().ok()).collect();
+    println!("{} connections wait", waiting.len());
+    assert!((128..200).contains(&waiting.len()), "the accept queue is not full: {}", waiting.len());
+    let mut other = Sink::start_in(&containers[1], world.loops, inside(1));
+    let guard = world.guard(&["--mode", "shed"]);
+    world.prime(0);
+    let mut flood = syn(0, 20_000, PORT);
+    (flood.payload, flood.flows) = (Payload::Tcp, 1000);
+    let load = world.send_targets(&[0], vec![flood], &[], &[(ms(60_000), 100_000.0)]);
+    let dropped = || {
+        let table =
+            containers[0].run(|| Ok(std::fs::read_to_string("/proc/thread-self/net/netstat"))).unwrap();
+        overflows(&table.unwrap())
+    };
+    within("the kernel drops SYNs for it", ms(8000), || dropped() > 10_000);
+    let share = best(|| {
+        let before = other.report().total;
+        let trickle = world.trickle(0, PORT + 1, 200);
+        std::thread::sleep(ms(1000));
+        let sent = trickle.end();
+        other.drained();
+        (other.report().total - before) as f64 / sent as f64
+    });
+    let status = guard.ask(&world);
+    println!("{} SYNs dropped by the kernel; another container gets {:.1} %", dropped(), 100.0 * share);
+    assert_eq!(status["interfaces"][0]["drops_total"]["shed"], 0, "{status:#}");
+    assert!(share > 0.5, "{share}");
+    drop(load);
+    // What it accepts makes room, as without a guard.
+    listener.set_nonblocking(true).unwrap();
+    let accepted = std::iter::from_fn(|| listener.accept().ok()).count();
+    assert!(accepted >= 128, "{accepted}");
+    within("a new connection", ms(8000), || connect().is_ok());
+    assert_eq!(guard.stop().0.code(), Some(0));
+}
+
+/// SYNs and connections that full accept queues of a namespace have dropped.
+fn overflows(table: &str) -> u64 {
+    let mut rows = table.lines().filter(|line| line.starts_with("TcpExt:")).map(str::split_whitespace);
+    let (names, values) = (rows.next().unwrap(), rows.next().unwrap());
+    let found = names.zip(values).find(|(name, _)| *name == "ListenOverflows");
+    found.unwrap().1.parse().unwrap()
 }

@@ -27,6 +27,7 @@ mod net;
 mod net_resize;
 mod offered;
 mod output;
+mod passed_on;
 mod poison;
 mod refuse;
 mod restart;

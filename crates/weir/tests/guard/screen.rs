@@ -1,6 +1,6 @@
 //! A guard finds `weir screen` behind the interface as a consumer, and holds input back while it is full.
 //!
-//! Why these cannot flake: states are waited for while packets come, and no rate or time is compared.
+//! Why these cannot flake: states are waited for while packets come, and no rate or time is compared. What must not happen is counted.
 
 use std::process::{Child, Command, Stdio};
 
@@ -24,44 +24,65 @@ fn can(name: &str) -> bool {
     tool && possible(name)
 }
 
-/// `weir screen` of queue 3 on the host CPU; ended when dropped.
-struct Screen(Option<Child>);
+/// `weir screen` of one queue on the host CPU; ended when dropped.
+struct Screen {
+    process: Option<Child>,
+    queue: u16,
+}
 
 impl Screen {
-    /// Waits for its queue, then has the packets of `chain` to the port asked about.
+    /// Of queue 3, for the packets of `chain` to the first port.
     fn start(world: &World, chain: &str) -> Screen {
+        Screen::of(world, chain, 3, PORT)
+    }
+
+    /// Waits for its queue, then has the packets of `chain` to the port asked about.
+    fn of(world: &World, chain: &str, queue: u16, port: u16) -> Screen {
         let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
-        command.args(["screen", "--queue", "3", "--count", "udp/9000", "--json", "--interval", "60s"]);
+        command.args(["screen", "--queue", &queue.to_string(), "--count", &format!("udp/{port}")]);
+        command.args(["--json", "--interval", "60s"]);
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
         let spawn = || {
             bind_to(&[HOST_CPU]);
             Ok(command.spawn())
         };
-        let mut screen = Screen(Some(world.host.run(spawn).unwrap().unwrap()));
+        let mut screen = Screen { process: Some(world.host.run(spawn).unwrap().unwrap()), queue };
         within("the screen has its queue", ms(4000), || {
-            assert!(screen.0.as_mut().unwrap().try_wait().unwrap().is_none(), "weir screen has ended");
-            !world.inside(kern::proc::filter_queues).is_empty()
+            let process = screen.process.as_mut().unwrap();
+            assert!(process.try_wait().unwrap().is_none(), "weir screen has ended");
+            world.inside(kern::proc::filter_queues).iter().any(|q| q.queue == queue)
         });
-        let queue = format!("-p udp --dport {PORT} -j NFQUEUE --queue-num 3 --queue-bypass");
+        let queue = format!("-p udp --dport {port} -j NFQUEUE --queue-num {queue} --queue-bypass");
         world.sh(&format!("iptables -w 5 -A {chain} {queue}"));
         screen
     }
 
     fn pid(&self) -> u32 {
-        self.0.as_ref().unwrap().id()
+        self.process.as_ref().unwrap().id()
+    }
+
+    /// Packets that its queue has taken.
+    fn took(&self, world: &World) -> u64 {
+        let queues = world.inside(kern::proc::filter_queues);
+        queues.iter().find(|q| q.queue == self.queue).map_or(0, |q| q.ids)
+    }
+
+    /// What the guard says about it, if it has it among its consumers.
+    fn consumer(&self, status: &Value) -> Option<Value> {
+        let name = format!("nfqueue {}", self.queue);
+        let this = |c: &&Value| c["socket"] == *name && c["pid"] == self.pid() && c["process"] == "weir";
+        status["consumers"].as_array().unwrap().iter().find(this).cloned()
     }
 
     /// True if the guard has it among its consumers.
     fn listed(&self, guard: &Guard, world: &World) -> bool {
-        let consumers = guard.ask(world)["consumers"].as_array().unwrap().clone();
-        let this = |c: &Value| c["socket"] == "nfqueue 3" && c["pid"] == self.pid() && c["process"] == "weir";
-        consumers.iter().any(this)
+        self.consumer(&guard.ask(world)).is_some()
     }
 
     /// Ends it; its last report.
     fn end(mut self) -> Value {
         signal(self.pid(), Signal::SIGTERM);
-        let output = self.0.take().unwrap().wait_with_output().unwrap();
+        let output = self.process.take().unwrap().wait_with_output().unwrap();
         assert!(output.status.success());
         serde_json::from_slice(&output.stdout).unwrap()
     }
@@ -69,7 +90,7 @@ impl Screen {
 
 impl Drop for Screen {
     fn drop(&mut self) {
-        if let Some(child) = &mut self.0 {
+        if let Some(child) = &mut self.process {
             let _ = child.kill();
             let _ = child.wait();
         }
@@ -128,4 +149,62 @@ fn input_pauses_for_a_screen_that_is_full_root() {
     let report = screen.end();
     println!("{:#} {:#} {report:#}", status["pollers"], status["consumers"]);
     assert!(number(&report["packets"]) > 5_000, "{report:#}");
+}
+
+/// Two queues with a reader each. One reader hangs, and nearly all that comes is for it: input does not pause for it, since that would
+/// lose what is for the other one, which goes on.
+#[test]
+fn a_hung_screen_costs_its_own_packets_only_root() {
+    if !can("a_hung_screen_costs_its_own_packets_only_root") {
+        return;
+    }
+    let _alone = alone();
+    let world = World::new("screentwo", 2);
+    world.sh("sysctl -q net.ipv4.ip_forward=1");
+    let _end = world.wire_side.run(|| Ok(xdp_drop(&near(1)))).unwrap();
+    let hung = Screen::of(&world, "FORWARD", 3, PORT);
+    let other = Screen::of(&world, "FORWARD", 4, PORT + 1);
+    let guard = world.guard(&[]);
+    world.prime(0);
+    let targets = vec![transit(0, 1, PORT), transit(0, 1, PORT + 1)];
+    // One frame in 64 is for the other one.
+    let mut schedule = [0; 64];
+    schedule[32] = 1;
+    let load = world.send_targets(&[0, 0], targets, &schedule, &[(ms(120_000), 3.0 * FLOOD)]);
+    // Of what is for the other one, what its queue takes.
+    let share = || {
+        let (offered, from) = (load.by_target().unwrap()[1], other.took(&world));
+        std::thread::sleep(ms(500));
+        let offered = load.by_target().unwrap()[1] - offered;
+        100.0 * (other.took(&world) - from) as f64 / offered.max(1) as f64
+    };
+    within("both are listed", ms(8000), || hung.listed(&guard, &world) && other.listed(&guard, &world));
+    signal(hung.pid(), Signal::SIGSTOP);
+    let mut status = Value::Null;
+    within("the hung one is full, and input is polled", ms(8000), || {
+        status = guard.ask(&world);
+        let level = hung.consumer(&status).and_then(|c| c["level"].as_f64());
+        level.is_some_and(|level| level > 0.9) && sources(&status).iter().any(|s| s["mode"] == "poll")
+    });
+    // A look of the control loop, by which the other one is known to be fed.
+    std::thread::sleep(ms(500));
+    let pauses = |status: &Value| status["pollers"][0]["feedback_sleeps"].as_u64().unwrap();
+    let (from, took) = (pauses(&guard.ask(&world)), other.took(&world));
+    let shares = [share(), share(), share()];
+    status = guard.ask(&world);
+    println!(
+        "of what is for the other one its queue takes {shares:.1?} %, in mode {:?}",
+        guard.modes(&world)
+    );
+    assert_eq!(pauses(&status), from, "{:#} {:#}", status["pollers"], status["consumers"]);
+    assert!(other.took(&world) > took, "the other one gets nothing: {:#}", status["consumers"]);
+    signal(hung.pid(), Signal::SIGCONT);
+    let from = hung.took(&world);
+    within("the hung one goes on", ms(4000), || hung.took(&world) > from);
+    drop(load);
+    for screen in [hung, other] {
+        let report = screen.end();
+        assert!(report["packets"].as_u64().unwrap() > 0, "{report:#}");
+    }
+    assert_eq!(guard.stop().0.code(), Some(0));
 }

@@ -3,7 +3,7 @@
 use crate::common::dump::assert_same;
 use crate::common::procs::Sink;
 use crate::common::quiet::undisturbed;
-use crate::common::world::{PORT, World};
+use crate::common::world::{PORT, World, sh};
 use crate::common::{alone, ms, possible, within};
 
 /// What stock Linux reads next to nothing of, and XDP can still drop, packets/s.
@@ -43,6 +43,39 @@ fn mode_shed_drops_early_and_takes_nothing_over_root() {
     sink.drained();
     assert_eq!(guard.stop().0.code(), Some(0));
     assert_same(&before, &world.dump(), "after mode shed");
+}
+
+/// A veth takes no program with a long MTU, whose frames may need several buffers. The gate works in the kernel's generic hook then, and
+/// the status says what that costs.
+#[test]
+fn with_a_long_mtu_the_generic_hook_sheds_root() {
+    if !possible("with_a_long_mtu_the_generic_hook_sheds_root") {
+        return;
+    }
+    let _alone = alone();
+    let world = World::new("jumbo", 1);
+    world.wire_side.run(|| Ok(drop(sh("ip link set out0 mtu 9000")))).unwrap();
+    world.sh("ip link set in0 mtu 9000");
+    let mut sinks = [world.sink(0, PORT), world.sink(0, PORT + 1)];
+    let before = world.dump();
+    let guard = world.guard(&["--mode", "poll"]);
+    let schedule: Vec<u8> = (0..64).map(|n| u8::from(n == 40)).collect();
+    world.prime(0);
+    let load = world.send(&[(0, PORT), (0, PORT + 1)], &schedule, &[(ms(300_000), EASY)]);
+    within("it sheds", ms(8_000), || {
+        guard.ask(&world)["interfaces"][0]["drops_total"]["shed"].as_u64().is_some_and(|n| n > 10_000)
+    });
+    let status = guard.ask(&world);
+    let xdp = status["interfaces"][0]["xdp"].as_str().unwrap();
+    println!("{xdp}");
+    assert!(xdp.contains("generic hook"), "{status:#}");
+    let other = (0..10).map(|_| 64.0 * sinks[1].share(&load, ms(300)).share).fold(0.0, f64::max);
+    println!("the other program gets {:.2} % of its packets", other * 100.0);
+    assert!(other > 0.5, "of the other program's packets {other:.3} arrived: {status:#}");
+    drop(load);
+    sinks.iter_mut().for_each(|sink| _ = sink.drained());
+    assert_eq!(guard.stop().0.code(), Some(0));
+    assert_same(&before, &world.dump(), "after a long MTU");
 }
 
 /// What one CPU sheds and hands up within three quarters of its budget, packets/s.

@@ -3,15 +3,18 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::net::UdpSocket;
+use std::net::{Ipv4Addr, UdpSocket};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use kern::wire::netns::Namespace;
 use serde_json::Value;
 
+use super::beside;
 use crate::consumer;
+use crate::experiment::containers;
 use crate::no_harm::{child, listens, output, words};
 use crate::program::{Leashed, Program, locate};
 use crate::rig::Rig;
@@ -27,20 +30,34 @@ pub(super) enum Served {
     Haproxy,
     Sshd,
     Iperf3,
+    Rpcbind,
+    /// nsd, and a capture of its questions.
+    Tcpdump,
+    /// nsd behind a packet filter in user space.
+    Dhcpoptinj,
+    /// nsd in a container with a published port.
+    ContainerNsd,
+    /// nginx in one.
+    ContainerNginx,
 }
 
 /// Names, and the programs that each needs.
-pub(super) const ALL: [(&str, Served, &[&str]); 6] = [
+pub(super) const ALL: [(&str, Served, &[&str]); 11] = [
     ("nsd", Served::Nsd, &["nsd", "dnsperf"]),
     ("rsyslog", Served::Rsyslog, &["rsyslogd"]),
     ("nginx", Served::Nginx, &["nginx"]),
     ("haproxy", Served::Haproxy, &["haproxy"]),
     ("sshd", Served::Sshd, &["sshd", "ssh", "ssh-keygen"]),
     ("iperf3", Served::Iperf3, &["iperf3"]),
+    ("rpcbind", Served::Rpcbind, &["rpcbind", "unshare"]),
+    ("tcpdump", Served::Tcpdump, &["nsd", "dnsperf", "tcpdump"]),
+    ("dhcpoptinj", Served::Dhcpoptinj, &["nsd", "dnsperf", "dhcpoptinj", "iptables"]),
+    ("container-nsd", Served::ContainerNsd, &["nsd", "dnsperf", "ip", "nft"]),
+    ("container-nginx", Served::ContainerNginx, &["nginx", "ip", "nft"]),
 ];
 
 /// Questions per second to a name server, lines per second to a log.
-const PER_S: u32 = 500;
+pub(super) const PER_S: u32 = 500;
 /// Time between two connections.
 const CONNECT_EVERY_US: u32 = 5000;
 
@@ -49,7 +66,7 @@ fn find(name: &str) -> Option<PathBuf> {
     places.iter().map(|place| Path::new(place).join(name)).find(|path| path.is_file())
 }
 
-fn path(name: &str) -> Result<PathBuf> {
+pub(super) fn path(name: &str) -> Result<PathBuf> {
     find(name).ok_or_else(|| Error::Missing(format!("program {name} not found")))
 }
 
@@ -62,19 +79,33 @@ impl Served {
         self.row().0
     }
 
-    pub(super) fn port(self) -> u16 {
+    /// The server itself.
+    fn server(self) -> Served {
         match self {
-            Served::Nsd => 53,
+            Served::Tcpdump | Served::Dhcpoptinj | Served::ContainerNsd => Served::Nsd,
+            Served::ContainerNginx => Served::Nginx,
+            itself => itself,
+        }
+    }
+
+    fn contained(self) -> bool {
+        matches!(self, Served::ContainerNsd | Served::ContainerNginx)
+    }
+
+    pub(super) fn port(self) -> u16 {
+        match self.server() {
             Served::Rsyslog => 514,
             Served::Nginx | Served::Haproxy => 80,
             Served::Sshd => 22,
             Served::Iperf3 => 5201,
+            Served::Rpcbind => 111,
+            _ => 53,
         }
     }
 
     /// True if what floods its own port are SYNs.
     pub(super) fn tcp(self) -> bool {
-        matches!(self, Served::Nginx | Served::Haproxy | Served::Sshd)
+        matches!(self.server(), Served::Nginx | Served::Haproxy | Served::Sshd)
     }
 
     /// Which of its programs is not installed.
@@ -92,6 +123,10 @@ pub(super) struct Server {
     leashed: Option<Leashed>,
     /// Of new connections.
     probe: Option<Program>,
+    /// What stands before or beside it.
+    beside: Option<Leashed>,
+    /// Where it runs, if that is not the host's own namespace.
+    container: Option<Namespace>,
 }
 
 impl Server {
@@ -101,31 +136,49 @@ impl Server {
     /// If it does not.
     pub(super) fn start(bench: &Bench, rig: &Rig<'_>, program: Served) -> Result<Server> {
         let directory = PathBuf::from(format!("/run/{}-real", rig.host.name()));
-        let mut server = Server { program, directory, leashed: None, probe: None };
-        let args = server.configure(rig).map_err(|e| Error::program(program.name(), e))?;
-        let path = path(program.row().1[0])?;
-        server.leashed = Some(child(bench, &path, &args, &rig.host, bench.cpus.host)?);
-        match program {
-            Served::Nsd | Served::Rsyslog => udp_listens(bench, rig, program)?,
-            _ => listens(rig, &program.port().to_string(), bench)?,
+        let container = match program.contained() {
+            true => {
+                let protocol = if program.tcp() { "tcp" } else { "udp" };
+                Some(containers::published(rig, protocol, program.port())?)
+            }
+            false => None,
+        };
+        let mut server = Server { program, directory, leashed: None, probe: None, beside: None, container };
+        let (ns, address) = match &server.container {
+            Some(container) => (container, containers::inside(0)),
+            None => (&rig.host, rig.inputs[0].address),
+        };
+        let what = program.server();
+        let args = server.configure(address).map_err(|e| Error::program(program.name(), e))?;
+        let starts = if what == Served::Rpcbind { "unshare" } else { what.name() };
+        let starts = if what == Served::Rsyslog { "rsyslogd" } else { starts };
+        server.leashed = Some(child(bench, &path(starts)?, &args, ns, bench.cpus.host)?);
+        match what {
+            Served::Nsd | Served::Rsyslog | Served::Rpcbind => udp_listens(bench, ns, program)?,
+            _ => listens(ns, &program.port().to_string(), bench)?,
         }
-        if matches!(program, Served::Nginx | Served::Haproxy) {
+        if matches!(what, Served::Nginx | Served::Haproxy) {
             let mut args = words(&format!("--cpu {} --fifo --to {}", rig.cpus.wire, rig.inputs[0].address));
             args.extend(words(&format!("--every-us {CONNECT_EVERY_US} --connect {}", program.port())));
             server.probe =
                 Some(Program::start(&locate("probe", bench.hog.parent())?, &rig.wire_side, &args)?);
         }
+        server.beside = match program {
+            Served::Tcpdump => Some(beside::capture(bench, rig, &server.directory)?),
+            Served::Dhcpoptinj => Some(beside::filter(bench, rig)?),
+            _ => None,
+        };
         Ok(server)
     }
 
     /// Writes its files; the arguments that have it use them.
-    fn configure(&self, rig: &Rig<'_>) -> std::io::Result<Vec<String>> {
+    fn configure(&self, address: Ipv4Addr) -> std::io::Result<Vec<String>> {
         fs::DirBuilder::new().recursive(true).mode(0o700).create(&self.directory)?;
-        let (d, address) = (self.directory.display(), rig.inputs[0].address);
+        let d = self.directory.display();
         let write = |name: &str, text: String| fs::write(self.directory.join(name), text);
-        match self.program {
+        match self.program.server() {
             Served::Nsd => {
-                consumer::configure(&self.directory, rig)?;
+                consumer::configure(&self.directory, address)?;
                 write("queries", "q.weir.test A\n".into())?;
                 Ok(words(&format!("-d -c {d}/nsd.conf")))
             }
@@ -182,23 +235,45 @@ impl Server {
                 write("sshd_config", conf)?;
                 Ok(words(&format!("-D -e -f {d}/sshd_config")))
             }
-            Served::Iperf3 => Ok(words(&format!("-s -B {address} -p 5201"))),
+            // Its lock and its socket are at fixed places: it gets a /run of its own.
+            Served::Rpcbind => {
+                let mut args = words("-m sh -c");
+                args.push(format!("mount -t tmpfs weir /run && exec rpcbind -f -h {address}"));
+                Ok(args)
+            }
+            _ => Ok(words(&format!("-s -B {address} -p 5201"))),
         }
     }
 
-    /// Lets its client ask for as long as the window; how much of it was served, in percent.
+    /// Lets its client ask for as long as the window; how much of it was served, and how much what stands beside it saw, in percent.
     ///
     /// # Errors
     /// If a client does not start.
-    pub(super) fn ask(&mut self, bench: &Bench, rig: &Rig<'_>, window: Duration) -> Result<f64> {
+    pub(super) fn ask(
+        &mut self,
+        bench: &Bench,
+        rig: &Rig<'_>,
+        window: Duration,
+    ) -> Result<(f64, Option<f64>)> {
+        if self.program != Served::Tcpdump {
+            return Ok((self.ask_server(bench, rig, window)?.0, None));
+        }
+        let (served, sent) = self.ask_server(bench, rig, window)?;
+        // It writes what it has at its end.
+        drop(self.beside.take());
+        Ok((served, Some(100.0 * beside::captured(&self.directory) / sent.max(1.0))))
+    }
+
+    /// What was served in percent, and for a name server how many questions were sent.
+    fn ask_server(&mut self, bench: &Bench, rig: &Rig<'_>, window: Duration) -> Result<(f64, f64)> {
         let (d, address) = (self.directory.display().to_string(), rig.inputs[0].address);
         let seconds = window.as_secs().max(1) as u32;
-        match self.program {
+        let served = match self.program.server() {
             Served::Nsd => {
                 let args =
                     format!("-s {address} -d {d}/queries -Q {PER_S} -l {seconds} -t 1 -q 5000 -c 1 -T 1");
                 let text = client(bench, rig, "dnsperf", &args, seconds)?;
-                Ok(dnsperf(&text))
+                return Ok(dnsperf(&text));
             }
             Served::Rsyslog => {
                 let lines = rig.wire_side.run(|| Ok(log(rig.cpus.wire, (address, 514).into(), seconds)))?;
@@ -206,14 +281,14 @@ impl Server {
                 // What it has read is written soon.
                 bench.interrupt.sleep(Duration::from_millis(500))?;
                 let text = fs::read_to_string(self.directory.join("log")).unwrap_or_default();
-                Ok(100.0 * written(&text, lines) as f64 / f64::from(lines.max(1)))
+                100.0 * written(&text, lines) as f64 / f64::from(lines.max(1))
             }
             Served::Nginx | Served::Haproxy => {
-                let Some(probe) = &mut self.probe else { return Ok(0.0) };
+                let Some(probe) = &mut self.probe else { return Ok((0.0, 0.0)) };
                 probe.ask("reset")?;
                 bench.interrupt.sleep(window)?;
                 let answer = probe.ask("report")?;
-                Ok(connected(&answer["connect-1"]))
+                connected(&answer["connect-1"])
             }
             Served::Sshd => {
                 let args = format!(
@@ -226,21 +301,28 @@ impl Server {
                     bench.interrupt.sleep(Duration::from_millis(5))?;
                 }
                 let done = matches!(ssh.child.try_wait(), Ok(Some(status)) if status.success());
-                Ok(if done { 100.0 } else { 0.0 })
+                if done { 100.0 } else { 0.0 }
             }
-            Served::Iperf3 => {
+            Served::Rpcbind => {
+                let asked =
+                    rig.wire_side.run(|| Ok(beside::rpc(rig.cpus.wire, (address, 111).into(), seconds)))?;
+                asked.map_err(|e| Error::program("client", e))?
+            }
+            _ => {
                 let args =
                     format!("-c {address} -p 5201 -u -b 5M -l 1000 -t {seconds} --connect-timeout 2000 -J");
                 let text = client(bench, rig, "iperf3", &args, seconds)?;
-                Ok(iperf3(&text))
+                iperf3(&text)
             }
-        }
+        };
+        Ok((served, 0.0))
     }
 }
 
 impl Drop for Server {
     fn drop(&mut self) {
         drop(self.probe.take());
+        drop(self.beside.take());
         if let Some(leashed) = &mut self.leashed {
             leashed.stop(Duration::from_secs(2));
         }
@@ -262,9 +344,9 @@ fn client(bench: &Bench, rig: &Rig<'_>, name: &str, args: &str, seconds: u32) ->
     Ok(output(fifo(bench, rig, name, args)?, name, seconds).unwrap_or_default())
 }
 
-fn udp_listens(bench: &Bench, rig: &Rig<'_>, program: Served) -> Result<()> {
+fn udp_listens(bench: &Bench, ns: &Namespace, program: Served) -> Result<()> {
     for _ in 0..300 {
-        if rig.host.run(|| kern::wire::counters::udp_socket(program.port()))?.is_some() {
+        if ns.run(|| kern::wire::counters::udp_socket(program.port()))?.is_some() {
             return Ok(());
         }
         bench.interrupt.sleep(Duration::from_millis(10))?;
@@ -272,11 +354,16 @@ fn udp_listens(bench: &Bench, rig: &Rig<'_>, program: Served) -> Result<()> {
     Err(Error::program(program.name(), "does not listen"))
 }
 
-/// Sends numbered lines; how many.
-fn log(cpu: usize, to: std::net::SocketAddr, seconds: u32) -> std::io::Result<u32> {
+/// A socket of a thread that runs before the wire from now on.
+pub(super) fn wire_client(cpu: usize) -> std::io::Result<UdpSocket> {
     kern::wire::tasks::pin(0, cpu).map_err(std::io::Error::other)?;
     kern::wire::tasks::schedule(0, kern::wire::tasks::Policy::Fifo(10)).map_err(std::io::Error::other)?;
-    let socket = UdpSocket::bind("0.0.0.0:0")?;
+    UdpSocket::bind("0.0.0.0:0")
+}
+
+/// Sends numbered lines; how many.
+fn log(cpu: usize, to: std::net::SocketAddr, seconds: u32) -> std::io::Result<u32> {
+    let socket = wire_client(cpu)?;
     let every = Duration::from_secs(1) / PER_S;
     let begin = Instant::now();
     let lines = seconds * PER_S;
@@ -294,12 +381,14 @@ fn written(log: &str, lines: u32) -> usize {
     log.lines().filter_map(number).filter(|n| *n < lines).collect::<BTreeSet<u32>>().len()
 }
 
-fn dnsperf(text: &str) -> f64 {
+/// The share that was answered, and the questions.
+fn dnsperf(text: &str) -> (f64, f64) {
     let count = |what: &str| {
         let line = text.lines().find_map(|line| line.trim().strip_prefix(what))?;
         line.split_whitespace().next()?.parse::<f64>().ok()
     };
-    100.0 * count("Queries completed:").unwrap_or(0.0) / count("Queries sent:").unwrap_or(0.0).max(1.0)
+    let sent = count("Queries sent:").unwrap_or(0.0);
+    (100.0 * count("Queries completed:").unwrap_or(0.0) / sent.max(1.0), sent)
 }
 
 fn iperf3(text: &str) -> f64 {
@@ -320,8 +409,8 @@ mod tests {
     #[test]
     fn what_was_served_is_read_from_what_clients_print() {
         let text = "Statistics:\n\n  Queries sent:         1000\n  Queries completed:    750 (75.00%)\n";
-        assert_eq!(dnsperf(text), 75.0);
-        assert_eq!(dnsperf("cannot connect"), 0.0);
+        assert_eq!(dnsperf(text), (75.0, 1000.0));
+        assert_eq!(dnsperf("cannot connect"), (0.0, 0.0));
         assert_eq!(iperf3(&json!({"end": {"sum": {"lost_percent": 2.5}}}).to_string()), 97.5);
         assert_eq!(iperf3(&json!({"error": "unable to connect"}).to_string()), 0.0);
         assert_eq!(iperf3(""), 0.0);

@@ -223,7 +223,7 @@ impl Control {
     pub(super) fn look_for_filters(&mut self) {
         let acts = self.opts.mode.takes_over();
         if acts && !self.opts.ablate.contains(&Ablate::Feedback) {
-            self.has_filters = self.filters.look(&mut self.gauges, &self.consumers);
+            self.has_filters = self.filters.look(&mut self.gauges, &self.consumers, clock::now());
         }
     }
 

@@ -15,6 +15,10 @@ use crate::status::{
     Change, Consumer, Cpu, Interface as IfStatus, Poller, SCHEMA, Source, SourceTotal, Status,
 };
 
+/// Where the driver has refused the XDP program.
+const GENERIC: &str =
+    "the driver refuses it, so the kernel's generic hook runs it: a shed frame costs a buffer";
+
 /// Totals at the start of a status interval.
 #[derive(Default)]
 struct Totals {
@@ -83,6 +87,9 @@ impl Maker {
                 xdp: interface.rx.as_ref().map_or_else(String::new, |rx| {
                     match (rx.attached(), interface.is_marking()) {
                         (true, true) => "attached, until packets have marked its handles".to_owned(),
+                        (true, false) if rx.generic() => {
+                            format!("attached, {}; {GENERIC}", interface.rx_when.1)
+                        }
                         (true, false) => format!("attached, {}", interface.rx_when.1),
                         (false, _) => format!("waits, {}", interface.rx_when.1),
                     }
