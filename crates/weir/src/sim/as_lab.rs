@@ -169,6 +169,7 @@ pub fn as_lab(args: &LabRunArgs) -> anyhow::Result<ExitCode> {
         set: Vec::new(),
         seed: args.seed,
         jobs: None,
+        shard: None,
         strict: false,
         json: args.json.clone(),
         html: args.html.clone(),
