@@ -3,8 +3,7 @@
 #   make          build; installs what is missing if it may, else says what to install
 #   make demo     two minutes: stock against weir on this kernel, table and report.html (without root: simulated)
 #   make test     every test that this machine can run, and what was skipped
-#   make lint     formatting, clippy, documentation: warnings are errors; licences, where cargo-deny is installed
-#   make audit    known defects of what is linked in (cargo-deny, and a network for its list)
+#   make lint     formatting, clippy, documentation: warnings are errors
 #   make fuzz     fuzz what reads frames, journals, messages, files and requests, two minutes each (clang)
 #   make soak     the long runs, log under docs/results (root)
 #   make mutants  thirty defects, put in one by one, that the tests must catch (root, half an hour)
@@ -31,7 +30,7 @@ PREFIX ?= /usr/local
 SYSCONFDIR ?= /etc
 export PREFIX SYSCONFDIR DESTDIR
 
-.PHONY: all build deps demo test lint audit fuzz soak mutants vm-test browser-test clean install uninstall deb apt-repo package-test static image image-test rules-test monitor-test kube-test
+.PHONY: all build deps demo test lint fuzz soak mutants vm-test browser-test clean install uninstall deb apt-repo package-test static image image-test rules-test monitor-test kube-test
 
 all: build
 
@@ -54,10 +53,6 @@ lint:
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets $$(sh scripts/features.sh) -- -D warnings
 	RUSTDOCFLAGS='-D warnings' $(CARGO) doc --workspace --no-deps $$(sh scripts/features.sh)
-	@sh scripts/deny.sh
-
-audit:
-	@sh scripts/deny.sh advisories
 
 fuzz:
 	@sh scripts/deps.sh fuzz

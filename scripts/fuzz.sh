@@ -102,7 +102,7 @@ for input in "$@"; do
         program=$out/weir
     fi
     echo "fuzzing $input for $seconds s"
-    TMPDIR=$out/tmp WEIR_FUZZ=$input "$program" -max_total_time="$seconds" -max_len=4400 -print_final_stats=1 -verbosity=0 \
+    TMPDIR=$out/tmp WEIR_FUZZ=$input "$program" -max_total_time="$seconds" -max_len=4400 -print_final_stats=1 -print_funcs=0 -verbosity=0 \
         -artifact_prefix="$out/fault-$input-" "$corpus" || exit 1
     rm -rf "$out/tmp"
 done

@@ -35,13 +35,14 @@ fn pod(world: &World, image: &str) -> PathBuf {
     let (_, template) = set.split_once("\n  template:\n").unwrap();
     let lines = template.lines().map(|line| line.strip_prefix("    ").unwrap_or(line));
     let template = lines.collect::<Vec<_>>().join("\n");
+    let run = format!("path: {}\n", world.dir.path().join("run").display());
     let changes = [
         (
             "metadata:\n",
             "metadata:\n  name: weir\n  annotations:\n    seccomp.security.alpha.kubernetes.io/pod: unconfined\n",
         ),
         ("localhost/weir:0.1.0", image),
-        ("path: /run/weir\n", &format!("path: {}\n", world.dir.path().join("run").display())),
+        ("path: /run/weir\n", run.as_str()),
         ("$(NODE_ADDRESS)", "127.0.0.1"),
     ];
     let pod = changes.iter().fold(template, |text, (old, new)| {

@@ -68,7 +68,7 @@ fn metrics(world: &World, n: u8) -> Running {
     start(&world.host, command)
 }
 
-/// Prometheus in a namespace of its own, with a line to each host.
+/// Prometheus in its namespace.
 struct Monitor {
     ns: Namespace,
     _program: Running,
@@ -92,17 +92,22 @@ fn rules() -> String {
     text
 }
 
+/// The monitor's namespace, with a line to each host.
+fn lines(worlds: &[World]) -> Namespace {
+    let ns = Namespace::create("mon").unwrap();
+    ns.run(|| link::up(1)).unwrap();
+    for (n, world) in (0u8..).zip(worlds) {
+        let name = format!("host{n}");
+        let ends = ((name.as_str(), [2, 0, 0, 9, 1, n]), ("line", [2, 0, 0, 9, 2, n]));
+        let (near, far) = link::veth(&ns, ends.0, &world.host, ends.1).unwrap();
+        ns.run(|| link::address(near.index, line(n, 1), 30)).unwrap();
+        world.host.run(|| link::address(far.index, line(n, 2), 30)).unwrap();
+    }
+    ns
+}
+
 impl Monitor {
-    fn start(worlds: &[World], dir: &Path) -> Monitor {
-        let ns = Namespace::create("mon").unwrap();
-        ns.run(|| link::up(1)).unwrap();
-        for (n, world) in (0u8..).zip(worlds) {
-            let name = format!("host{n}");
-            let ends = ((name.as_str(), [2, 0, 0, 9, 1, n]), ("line", [2, 0, 0, 9, 2, n]));
-            let (near, far) = link::veth(&ns, ends.0, &world.host, ends.1).unwrap();
-            ns.run(|| link::address(near.index, line(n, 1), 30)).unwrap();
-            world.host.run(|| link::address(far.index, line(n, 2), 30)).unwrap();
-        }
+    fn start(ns: Namespace, dir: &Path) -> Monitor {
         let targets: Vec<String> = (0..HOSTS).map(|n| format!("\"{}\"", instance(n))).collect();
         let config = format!(
             "global: {{scrape_interval: 2s, scrape_timeout: 2s, evaluation_interval: 2s}}\n\
@@ -188,10 +193,11 @@ fn alerts_fire_and_clear_in_a_real_prometheus_root() {
     let _alone = alone();
     let dir = tempfile::tempdir().unwrap();
     let worlds: Vec<World> = (0..HOSTS).map(|n| World::new(&format!("mon{n}"), 1)).collect();
+    let ns = lines(&worlds);
     let mut guards: Vec<Option<Guard>> = worlds.iter().map(|world| Some(world.guard(&[]))).collect();
     let mut watches: Vec<Option<Running>> =
         (0u8..).zip(&worlds).map(|(n, world)| Some(metrics(world, n))).collect();
-    let mut monitor = Monitor::start(&worlds, dir.path());
+    let mut monitor = Monitor::start(ns, dir.path());
 
     // All are seen, each with its guard, and recorded rules have a value for each; nothing fires.
     within("every host is scraped", ms(10_000), || {

@@ -4,6 +4,7 @@
 use super::{Care, MAX_HANDLES, MAX_JOURNALS, greeting, split, tag};
 use crate::settings::Access;
 use std::{
+    cell::Cell,
     collections::BTreeMap,
     fs::{self, File},
     os::unix::{ffi::OsStrExt, fs::OpenOptionsExt},
@@ -39,7 +40,9 @@ fn files() -> &'static [PathBuf] {
 /// # Panics
 /// That is the finding.
 pub fn talk(mut bytes: &[u8]) {
-    let access = Access::for_current_netns().expect("netlink");
+    // Made once: its sockets would take a hundred times as long as the messages.
+    thread_local!(static ACCESS: Cell<Option<Access>> = const { Cell::new(None) });
+    let access = ACCESS.take().unwrap_or_else(|| Access::for_current_netns().expect("netlink"));
     let mut care = Care { access, journals: BTreeMap::new(), handles: BTreeMap::new() };
     while let Some((length, rest)) = bytes.split_first() {
         let (message, rest) = rest.split_at(rest.len().min(usize::from(*length)));
@@ -58,4 +61,5 @@ pub fn talk(mut bytes: &[u8]) {
             assert!(care.journals.len() <= MAX_JOURNALS && care.handles.len() <= MAX_HANDLES);
         }
     }
+    ACCESS.set(Some(care.access));
 }
