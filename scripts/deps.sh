@@ -42,6 +42,10 @@ look() {
         have crun || have runc || wanted="$wanted runc"
         ;;
     esac
+    # The process that holds a pod together.
+    if [ "$what" = kube-test ]; then
+        have catatonit || wanted="$wanted catatonit"
+    fi
     if [ "$what" = fuzz ]; then
         "${BPF_CLANG:-clang}" -print-runtime-dir 2>/dev/null | grep -q . &&
             ls "$("${BPF_CLANG:-clang}" -print-runtime-dir)"/libclang_rt.fuzzer* >/dev/null 2>&1 ||

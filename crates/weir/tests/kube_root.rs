@@ -26,7 +26,7 @@ use serde_json::Value;
 /// The pod as the DaemonSet has it, and its configuration, with what is of a node: the interface, the CPU and the directory.
 ///
 /// Podman knows no DaemonSet, so its template stands as a pod; it takes seccomp profiles from annotations only, does not know
-/// the node's address, and has no probes without systemd.
+/// the node's address, refuses ports of a pod that has the network of the node anyway, and has no probes without systemd.
 fn pod(world: &World, image: &str) -> PathBuf {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging/kubernetes/weir.yaml");
     let text = std::fs::read_to_string(path).unwrap();
@@ -44,6 +44,11 @@ fn pod(world: &World, image: &str) -> PathBuf {
         ("localhost/weir:0.1.0", image),
         ("path: /run/weir\n", run.as_str()),
         ("$(NODE_ADDRESS)", "127.0.0.1"),
+        (
+            "      ports:\n        - name: metrics\n          containerPort: 9495\n          hostPort: 9495\n          protocol: TCP\n",
+            "",
+        ),
+        ("port: metrics\n", "port: 9495\n"),
     ];
     let pod = changes.iter().fold(template, |text, (old, new)| {
         assert!(text.contains(old), "the manifest has no {old}");
