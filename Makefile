@@ -4,7 +4,7 @@
 #   make demo     two minutes: stock against weir on this kernel, table and report.html (without root: simulated)
 #   make test     every test that this machine can run, and what was skipped
 #   make lint     formatting, clippy, documentation: warnings are errors
-#   make fuzz     fuzz the frame parser for two minutes (clang)
+#   make fuzz     fuzz what reads frames, journals, messages, files and requests, two minutes each (clang)
 #   make soak     the long runs, log under docs/results (root)
 #   make mutants  thirty defects, put in one by one, that the tests must catch (root, half an hour)
 #   make install  into PREFIX, /usr/local; settings in SYSCONFDIR, /etc; DESTDIR for packages. After make, as root
@@ -13,8 +13,11 @@
 #   make static   target/static/weir: one static program, for hosts of any distribution (musl-tools, rustup target)
 #   make image    target/image/weir-VERSION-ARCH.oci.tar: an OCI image with nothing but that program (buildah)
 #   make image-test      the image twice to the same bytes, then guard, watch and undo in podman (root)
+#   make kube-test       the DaemonSet's pod, started by podman kube play (root)
 #   make rules-test      the alert rules from cause to end (promtool, in Debian's package prometheus)
-#   make package-test    the package in a clean Debian: install, guard, purge, nothing is left (root, about 2 minutes)
+#   make monitor-test    a real Prometheus over four hosts: alerts fire and clear (root, prometheus; 3 minutes)
+#   make apt-repo        target/apt: an apt repository with that package (apt-utils; APT_KEY=ID signs it with gpg)
+#   make package-test    a clean Debian takes it from there: install, guard, upgrade, rollback, purge (root, 2 minutes)
 #   make browser-test    the page of weir watch --web in a real browser (installs Chromium, 350 MB)
 #   make vm-test  real drivers in emulated machines with Debian kernels (QEMU, no KVM); half an hour
 #   make deps     only install or name what is missing
@@ -27,7 +30,7 @@ PREFIX ?= /usr/local
 SYSCONFDIR ?= /etc
 export PREFIX SYSCONFDIR DESTDIR
 
-.PHONY: all build deps demo test lint fuzz soak mutants vm-test browser-test clean install uninstall deb package-test static image image-test rules-test
+.PHONY: all build deps demo test lint fuzz soak mutants vm-test browser-test clean install uninstall deb apt-repo package-test static image image-test rules-test monitor-test kube-test
 
 all: build
 
@@ -73,6 +76,10 @@ deb: build
 	@sh scripts/deps.sh deb
 	@sh scripts/deb.sh
 
+apt-repo: deb
+	@sh scripts/deps.sh apt-repo
+	@sh scripts/apt-repo.sh
+
 package-test: deb
 	@sh scripts/deps.sh package-test
 	@sh scripts/package-test.sh
@@ -89,9 +96,17 @@ image-test: static
 	@sh scripts/deps.sh image-test
 	@sh scripts/image-test.sh
 
+kube-test: image
+	@sh scripts/deps.sh kube-test
+	@sh scripts/kube-test.sh
+
 rules-test:
 	@sh scripts/deps.sh rules
 	$(CARGO) test -p weir --test packaging $$(sh scripts/features.sh) -- --nocapture
+
+monitor-test:
+	@sh scripts/deps.sh monitor-test
+	@sh scripts/monitor-test.sh
 
 browser-test:
 	@sh scripts/deps.sh browser

@@ -1,7 +1,7 @@
 #!/bin/sh
 # Installs what the build or the tests need through apt where it may (root, or sudo without a password).
 # Otherwise names what is missing, what is lost without it, and the command that installs it.
-# Usage: deps.sh build|test|deb|package-test|static|image|image-test|rules|fuzz|vm|browser. Fails only if nothing can be built.
+# Usage: deps.sh build|test|deb|apt-repo|package-test|static|image|image-test|kube-test|rules|monitor-test|fuzz|vm|browser. Fails only if nothing can be built.
 PATH=$PATH:/usr/sbin:/sbin
 what=${1:-build}
 
@@ -22,25 +22,35 @@ look() {
         have xz || wanted="$wanted xz-utils"
     fi
     case $what in
-    deb | package-test) have dpkg-shlibdeps || wanted="$wanted dpkg-dev" ;;
+    deb | apt-repo | package-test) have dpkg-shlibdeps || wanted="$wanted dpkg-dev" ;;
     esac
     case $what in
-    static | image | image-test) have musl-gcc || wanted="$wanted musl-tools" ;;
+    apt-repo | package-test) have apt-ftparchive || wanted="$wanted apt-utils" ;;
     esac
     case $what in
-    image | image-test) have buildah || wanted="$wanted buildah" ;;
+    static | image | image-test | kube-test) have musl-gcc || wanted="$wanted musl-tools" ;;
     esac
-    if [ "$what" = rules ]; then
-        have promtool || wanted="$wanted prometheus"
-    fi
-    if [ "$what" = image-test ]; then
+    case $what in
+    image | image-test | kube-test) have buildah || wanted="$wanted buildah" ;;
+    esac
+    case $what in
+    rules | monitor-test) have promtool || wanted="$wanted prometheus" ;;
+    esac
+    case $what in
+    image-test | kube-test)
         have podman || wanted="$wanted podman"
         have crun || have runc || wanted="$wanted runc"
+        ;;
+    esac
+    # The process that holds a pod together.
+    if [ "$what" = kube-test ]; then
+        have catatonit || wanted="$wanted catatonit"
     fi
     if [ "$what" = fuzz ]; then
         "${BPF_CLANG:-clang}" -print-runtime-dir 2>/dev/null | grep -q . &&
             ls "$("${BPF_CLANG:-clang}" -print-runtime-dir)"/libclang_rt.fuzzer* >/dev/null 2>&1 ||
             wanted="$wanted libclang-rt-14-dev"
+        ls /usr/lib/gcc/*/*/libstdc++.so >/dev/null 2>&1 || wanted="$wanted libstdc++-12-dev"
     fi
     if [ "$what" = browser ]; then
         have chromium || have chromium-browser || wanted="$wanted chromium"
@@ -48,6 +58,8 @@ look() {
     if [ "$what" = package-test ]; then
         have debootstrap || wanted="$wanted debootstrap"
         have systemd-nspawn || wanted="$wanted systemd-container"
+        have lintian || wanted="$wanted lintian"
+        have gpg || wanted="$wanted gpg"
     fi
     case $what in
     test | package-test) ;;

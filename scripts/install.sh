@@ -78,15 +78,18 @@ else
 fi
 put 644 packaging/weir.toml "$prefix/$doc/weir.toml"
 
-for page in README.md CHANGELOG.md LICENSE-MIT LICENSE-APACHE docs/*.md docs/*.svg docs/*.png; do
-    put 644 "$page" "$prefix/$doc/${page##*/}"
+# Pages stand one level higher than in the source tree, those of directories below docs too.
+for page in README.md CHANGELOG.md ARCHITECTURE.md CONTRIBUTING.md LICENSE-MIT LICENSE-APACHE; do
+    put 644 "$page" "$prefix/$doc/$page"
 done
+find docs -type f | while read -r page; do
+    put 644 "$page" "$prefix/$doc/${page#docs/}"
+done
+sed -i 's|](docs/|](|g; s|](\.\./|](|g' "$root$prefix/$doc"/*.md
 put 644 crates/serve/assets/uplot/LICENSE "$prefix/$doc/LICENSE-uPlot"
 put 644 packaging/grafana/weir.json "$prefix/share/weir/grafana/weir.json"
 put 644 packaging/prometheus/weir.rules.yml "$prefix/share/weir/prometheus/weir.rules.yml"
 put 644 packaging/prometheus/weir.test.yml "$prefix/share/weir/prometheus/weir.test.yml"
 put 644 packaging/kubernetes/weir.yaml "$prefix/share/weir/kubernetes/weir.yaml"
-# One level less than in the source tree.
-sed -i 's|](docs/|](|g' "$root$prefix/$doc/README.md"
 if [ -z "$root" ] && [ -d /run/systemd/system ]; then systemctl daemon-reload; fi
 echo "installed: $root$prefix/bin/weir; next: weir check"

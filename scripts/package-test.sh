@@ -1,5 +1,6 @@
 #!/bin/sh
-# The package in a clean Debian (root): makes the Debian once under target/, then runs crates/weir/tests/package_root.rs.
+# The package in a clean Debian (root): makes the Debian once under target/, an apt repository with the package and with one of a
+# higher version, then runs crates/weir/tests/package_root.rs.
 set -e
 cd "$(dirname "$0")/.."
 PATH=$PATH:/usr/sbin:/sbin
@@ -12,6 +13,7 @@ skip() {
 [ "$(id -u)" = 0 ] || skip root
 command -v debootstrap >/dev/null || skip 'debootstrap: apt-get install debootstrap'
 command -v systemd-nspawn >/dev/null || skip 'systemd-nspawn: apt-get install systemd-container'
+command -v apt-ftparchive >/dev/null || skip 'apt-ftparchive: apt-get install apt-utils'
 if [ ! -e "$root/complete" ]; then
     rm -rf "$root"
     release=$(. /etc/os-release && echo "${VERSION_CODENAME:-stable}")
@@ -27,4 +29,26 @@ if command -v lintian >/dev/null; then
 else
     echo 'skipped: lintian needs lintian: apt-get install lintian'
 fi
-WEIR_DEB=$PWD/$package WEIR_DEBIAN=$root "${CARGO:-cargo}" test --release -p weir $(sh scripts/features.sh) --test package_root -- --ignored --nocapture
+
+# The same package under the next version, to be upgraded to and gone back from.
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+mkdir "$work/packages"
+cp "$package" "$work/packages"
+dpkg-deb -R "$package" "$work/next"
+sed -i 's/^Version: .*/&+next/' "$work/next/DEBIAN/control"
+dpkg-deb --root-owner-group -b "$work/next" \
+    "$work/packages/weir_$(dpkg-deb -f "$package" Version)+next_$(dpkg --print-architecture).deb" >/dev/null
+# Signed with a key of this run, where gpg is there: a host that checks signatures takes it too.
+if command -v gpg >/dev/null; then
+    export GNUPGHOME="$work/keys" APT_KEY=weir@weir.invalid
+    mkdir -m 700 "$GNUPGHOME"
+    gpg --batch --quiet --pinentry-mode loopback --passphrase '' --quick-generate-key "$APT_KEY" 2>"$work/gpg.log" || {
+        cat "$work/gpg.log" >&2
+        exit 1
+    }
+fi
+sh scripts/apt-repo.sh "$work/packages" "$work/apt"
+[ -z "${GNUPGHOME:-}" ] || gpgconf --kill gpg-agent || true
+
+WEIR_APT=$work/apt WEIR_DEBIAN=$root "${CARGO:-cargo}" test --release -p weir $(sh scripts/features.sh) --test package_root -- --ignored --nocapture

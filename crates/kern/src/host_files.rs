@@ -71,7 +71,7 @@ fn text(path: &str) -> std::io::Result<String> {
 }
 
 /// The parameters of [`PARAMETERS`], one a line.
-fn known(line: &str) -> String {
+pub(crate) fn known(line: &str) -> String {
     let words = line.split_whitespace();
     let kept = words.filter(|word| PARAMETERS.contains(&word.split('=').next().unwrap_or_default()));
     kept.map(|word| format!("{word}\n")).collect()

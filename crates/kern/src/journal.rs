@@ -23,6 +23,9 @@ use std::{
     time::Duration,
 };
 
+#[cfg(fuzzing)]
+pub mod fuzz;
+
 /// Where journals are kept.
 pub const DIR: &str = "/run/weir";
 /// Most settings in one journal.

@@ -39,6 +39,8 @@ use std::{
 };
 
 mod apart;
+#[cfg(fuzzing)]
+pub mod fuzz;
 mod peer;
 mod pulse;
 
@@ -358,15 +360,16 @@ fn greeted(sock: &OwnedFd) -> Result<Option<(Owner, Watch)>> {
     let hello = receive(sock).map_err(|e| Error::io("keeper", e.into()))?;
     let Some((message, mut passed)) = hello else { return Ok(None) };
     let content = split(&message).filter(|(tag, ..)| *tag == tag::HELLO).map(|(_, _, content)| content);
-    let owner = content.and_then(|c| {
-        let (pid, start) = c.split_first_chunk::<4>()?;
-        let start = u64::from_le_bytes(start.try_into().ok()?);
-        Some(Owner { pid: u32::from_le_bytes(*pid), start })
-    });
-    match (owner, passed.pop(), passed.pop()) {
+    match (content.and_then(greeting), passed.pop(), passed.pop()) {
         (Some(owner), Some(bell), Some(memory)) => Ok(Some((owner, Watch::new(&memory, bell)?))),
         _ => bad("no greeting").map(|()| None),
     }
+}
+
+/// The guard that a greeting names.
+fn greeting(content: &[u8]) -> Option<Owner> {
+    let (pid, start) = content.split_first_chunk::<4>()?;
+    Some(Owner { pid: u32::from_le_bytes(*pid), start: u64::from_le_bytes(start.try_into().ok()?) })
 }
 
 enum Event {

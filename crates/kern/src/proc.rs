@@ -34,7 +34,7 @@ pub(crate) fn start_time_in(proc: &Path, pid: u32) -> Option<u64> {
     parse_start(&read_limited(proc.join(format!("{pid}/stat")), 4096)?)
 }
 
-fn parse_start(stat: &str) -> Option<u64> {
+pub(crate) fn parse_start(stat: &str) -> Option<u64> {
     // The command name may hold anything, also spaces and parentheses: fields count from the last ')'.
     let mut fields = stat.rsplit_once(')')?.1.split_ascii_whitespace();
     if matches!(fields.next()?, "Z" | "X" | "x") {
@@ -100,7 +100,7 @@ pub fn filter_queues() -> Vec<FilterQueue> {
     parse_filters(&read_limited(path, 65_536).unwrap_or_default())
 }
 
-fn parse_filters(text: &str) -> Vec<FilterQueue> {
+pub(crate) fn parse_filters(text: &str) -> Vec<FilterQueue> {
     text.lines().filter_map(parse_filter).collect()
 }
 
@@ -127,7 +127,7 @@ pub fn packet_sockets() -> Vec<PacketSocket> {
     read_limited(path, 65_536).unwrap_or_default().lines().filter_map(parse_packet).collect()
 }
 
-fn parse_packet(line: &str) -> Option<PacketSocket> {
+pub(crate) fn parse_packet(line: &str) -> Option<PacketSocket> {
     // Address, references, type, protocol in hex, interface.
     let mut fields = line.split_ascii_whitespace().skip(3);
     let protocol = u16::from_str_radix(fields.next()?, 16).ok()?;

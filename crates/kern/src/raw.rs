@@ -6,6 +6,8 @@
 
 mod arp;
 mod device;
+#[cfg(fuzzing)]
+pub mod fuzz;
 #[cfg(test)]
 mod mutated_tests;
 mod netlink;

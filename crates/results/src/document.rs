@@ -476,7 +476,10 @@ impl Document {
 }
 
 /// Writes a file under a temporary name in the same folder, then renames it.
-pub(crate) fn write_whole(path: &Path, bytes: &[u8]) -> Result<(), Error> {
+///
+/// # Errors
+/// It cannot be written; then `path` is as before.
+pub fn write_whole(path: &Path, bytes: &[u8]) -> Result<(), Error> {
     let io = |source| Error::Io { path: path.display().to_string(), source };
     let mut temporary = path.as_os_str().to_owned();
     temporary.push(format!(".{}.tmp", std::process::id()));

@@ -301,6 +301,21 @@ fn of_loopback(host: &str) -> bool {
     name.parse::<IpAddr>().is_ok() || name == "localhost" || name.ends_with(".localhost")
 }
 
+/// Has a server of either kind understand the bytes of a request.
+///
+/// # Panics
+/// That is the finding.
+#[cfg(fuzzing)]
+pub fn fuzz(bytes: &[u8]) {
+    for loopback in [false, true] {
+        match understand(bytes, loopback) {
+            Some(Ok(asked)) => assert!(asked.path.len() <= HEAD_MAX && !asked.path.contains(['?', '#'])),
+            Some(Err(refusal)) => assert!(head_length(&refusal) < refusal.len()),
+            None => {}
+        }
+    }
+}
+
 const TEXT: &str = "text/plain; charset=utf-8";
 
 /// Lines of every head. Only what this server sends may be loaded or run, and nobody may frame it.

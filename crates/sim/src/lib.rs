@@ -11,6 +11,7 @@
 //! | [`scenario`] | experiments as TOML, errors with file, line and fix |
 //! | [`table`] | curves against the papers' marks |
 //! | [`mod@run`] | arms x sweep on several threads, a document that does not depend on their number |
+//! | [`shard`] | a part of a run, and one document of all parts |
 //! | [`like`] | a scenario at the rates of a result that was measured |
 //!
 //! A result is a function of scenario, settings and seed alone: no clock, no floating point and no libm in the path of
@@ -24,9 +25,11 @@ pub mod machine;
 pub mod run;
 pub mod scenario;
 pub mod settings;
+pub mod shard;
 pub mod source;
 pub mod table;
 
 pub use like::run_like;
 pub use run::{Options, Progress, run};
 pub use scenario::{Fault, Scenario};
+pub use shard::{Part, Plan, Shard};

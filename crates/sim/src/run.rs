@@ -8,7 +8,9 @@ use crate::engine::{Nanos, Rng, SEC};
 use crate::machine::{Input, Machine, Outcome};
 use crate::scenario::{Arm, Kind, Load, PanelPlan, Scenario, Shows, Sweep};
 use crate::settings::Given;
-use results::{Backend, Document, Line, Mark, Panel, Partial, Point, Scale};
+use results::{Backend, Document, Line, Mark, Panel, Partial, Point, Scale, Trial};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 
@@ -51,9 +53,47 @@ pub struct Ran {
     pub faults: Vec<String>,
 }
 
-struct Job<'a> {
+/// What the document takes of a trial, whichever process has run it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Taken {
+    trial: Trial,
+    /// Those that panels show.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    values: BTreeMap<String, f64>,
+    /// Likewise; no more points than a panel takes.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub series: BTreeMap<String, Vec<(f64, f64)>>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    mode: Option<results::Mode>,
+    events: u64,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub faults: Vec<String>,
+}
+
+impl Taken {
+    fn of(scenario: &Scenario, mut outcome: Outcome) -> Taken {
+        let (mut values, mut series) = (BTreeMap::new(), BTreeMap::new());
+        for plan in &scenario.panels {
+            match &plan.shows {
+                Shows::Value(name) => {
+                    let value = outcome.values.get(name.as_str());
+                    values.extend(value.map(|value| (name.clone(), *value)));
+                }
+                Shows::Series(name) => {
+                    let curve = outcome.series.remove(name.as_str());
+                    series.extend(curve.map(|curve| (name.clone(), thin(&curve))));
+                }
+            }
+        }
+        let Outcome { trial, mode, events, faults, .. } = outcome;
+        Taken { trial, values, series, mode, events, faults }
+    }
+}
+
+pub(crate) struct Job<'a> {
     arm: usize,
-    point: usize,
+    pub point: usize,
     machine: Box<dyn Machine>,
     offered: u64,
     load: Nanos,
@@ -62,12 +102,17 @@ struct Job<'a> {
 }
 
 /// Arms of the scenario that the options name.
-fn chosen<'a>(scenario: &'a Scenario, options: &Options) -> Vec<&'a Arm> {
+pub(crate) fn chosen<'a>(scenario: &'a Scenario, options: &Options) -> Vec<&'a Arm> {
     let wanted = |arm: &&Arm| options.arms.as_ref().is_none_or(|names| names.contains(&arm.name));
     scenario.arms.iter().filter(wanted).collect()
 }
 
-fn jobs<'a>(scenario: &Scenario, arms: &[&Arm], options: &Options, stop: &'a AtomicBool) -> Vec<Job<'a>> {
+pub(crate) fn jobs<'a>(
+    scenario: &Scenario,
+    arms: &[&Arm],
+    options: &Options,
+    stop: &'a AtomicBool,
+) -> Vec<Job<'a>> {
     let mut jobs = Vec::new();
     let points = values_of(scenario);
     for curve in 0..curves_of(scenario) {
@@ -118,8 +163,8 @@ pub fn run(
 ) -> Ran {
     let arms = chosen(scenario, options);
     let jobs = jobs(scenario, &arms, options, stop);
-    let outcomes = execute(&jobs, options, stop, progress);
-    collect(scenario, &arms, &jobs, outcomes, options)
+    let taken = taken(scenario, &jobs, options, stop, progress);
+    collect(scenario, &arms, &jobs, taken, options)
 }
 
 /// The outcomes of the first arm, by point and trial.
@@ -137,6 +182,18 @@ pub(crate) fn outcomes(
         points[job.point].extend(outcome.filter(|_| job.arm == 0));
     }
     points
+}
+
+/// What the document takes of each of these jobs; nothing of those that `stop` has left out.
+pub(crate) fn taken(
+    scenario: &Scenario,
+    jobs: &[Job<'_>],
+    options: &Options,
+    stop: &AtomicBool,
+    progress: &(dyn Fn(Progress) + Sync),
+) -> Vec<Option<Taken>> {
+    let outcomes = execute(jobs, options, stop, progress).into_iter();
+    outcomes.map(|outcome| outcome.map(|outcome| Taken::of(scenario, outcome))).collect()
 }
 
 fn execute(
@@ -181,17 +238,18 @@ fn execute(
     outcomes.into_iter().map(|slot| slot.into_inner().unwrap_or_default()).collect()
 }
 
-fn collect(
+/// The document of the jobs of a scenario, in their order.
+pub(crate) fn collect(
     scenario: &Scenario,
     arms: &[&Arm],
     jobs: &[Job<'_>],
-    outcomes: Vec<Option<Outcome>>,
+    outcomes: Vec<Option<Taken>>,
     options: &Options,
 ) -> Ran {
     let total = outcomes.len() as u64;
     let done = outcomes.iter().flatten().count() as u64;
     let (mut faults, mut events) = (Vec::new(), 0);
-    let mut of_point: Vec<Vec<Vec<Outcome>>> = arms.iter().map(|_| Vec::new()).collect();
+    let mut of_point: Vec<Vec<Vec<Taken>>> = arms.iter().map(|_| Vec::new()).collect();
     for (job, outcome) in jobs.iter().zip(outcomes) {
         let Some(outcome) = outcome else { continue };
         events += outcome.events;
@@ -211,7 +269,7 @@ fn collect(
     parameters.insert("trials".to_string(), scenario.trials.into());
     document.parameters = parameters;
     document.partial = (done < total).then_some(Partial { done, total });
-    let whole = |outcomes: &Vec<Outcome>| outcomes.len() == scenario.trials as usize;
+    let whole = |outcomes: &Vec<Taken>| outcomes.len() == scenario.trials as usize;
     for (arm, points) in arms.iter().zip(&of_point) {
         let mut shown = results::Arm {
             name: arm.name.clone(),
@@ -253,7 +311,7 @@ fn collect(
                     for (index, outcomes) in points.filter(|(_, outcomes)| whole(outcomes)) {
                         let x = x_of(scenario, index % values_of(scenario));
                         let values: Vec<f64> =
-                            outcomes.iter().filter_map(|o| o.values.get(value.as_str()).copied()).collect();
+                            outcomes.iter().filter_map(|o| o.values.get(value).copied()).collect();
                         let hogs = hogs_at(scenario, index).filter(|hogs| *hogs > 0);
                         let line = hogs.map_or(arm.name.clone(), |hogs| format!("{}, {hogs} hogs", arm.name));
                         panel.add(&line, Mark::of(x, &values));
@@ -271,8 +329,10 @@ fn collect(
                 panel.x = Scale::of("s", 2, false);
                 for (arm, points) in arms.iter().zip(&of_point) {
                     let last = points.last().and_then(|outcomes| outcomes.first());
-                    let curve = last.and_then(|outcome| outcome.series.get(series.as_str()));
-                    let marks: Vec<Mark> = thin(curve.map_or(&[][..], Vec::as_slice));
+                    let curve = last.and_then(|outcome| outcome.series.get(series));
+                    let marks =
+                        curve.into_iter().flatten().map(|(x, y)| Mark { x: *x, y: *y, ..Mark::default() });
+                    let marks: Vec<Mark> = marks.collect();
                     panel.lines.push(Line { name: arm.name.clone(), marks, ..Line::default() });
                 }
             }
@@ -325,10 +385,10 @@ fn values_of(scenario: &Scenario) -> usize {
     .max(1)
 }
 
-/// At most as many marks as a panel takes, evenly chosen.
-fn thin(curve: &[(f64, f64)]) -> Vec<Mark> {
+/// At most as many points as a panel takes marks, evenly chosen.
+fn thin(curve: &[(f64, f64)]) -> Vec<(f64, f64)> {
     let step = curve.len().div_ceil(results::MAX_MARKS).max(1);
-    curve.iter().step_by(step).map(|(x, y)| Mark { x: *x, y: *y, ..Mark::default() }).collect()
+    curve.iter().step_by(step).copied().collect()
 }
 
 fn x_scale(scenario: &Scenario) -> Scale {

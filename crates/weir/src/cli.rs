@@ -15,12 +15,14 @@ use std::time::Duration;
 mod accept;
 mod bug_report;
 mod place;
+mod results;
 mod screen;
 mod sim;
 
 pub use accept::AcceptArgs;
 pub use bug_report::BugReportArgs;
 pub use place::{Layout, PlaceArgs};
+pub use results::{ResultsCommand, ResultsMergeArgs};
 pub use screen::ScreenArgs;
 pub use sim::{SimCommand, SimRunArgs, SimTableArgs};
 
@@ -151,6 +153,14 @@ pub enum Command {
         /// What to do in the simulator.
         #[command(subcommand)]
         command: SimCommand,
+    },
+    /// Results that are there: put the parts of a run together
+    #[command(subcommand_required = true, arg_required_else_help = true)]
+    #[command(override_usage = "weir results COMMAND [OPTIONS]")]
+    Results {
+        /// What to do with them.
+        #[command(subcommand)]
+        command: ResultsCommand,
     },
     /// Completions for a shell, on standard output
     #[command(override_usage = "weir completions SHELL")]

@@ -60,6 +60,19 @@ impl File {
         Ok(file)
     }
 
+    /// Parses any bytes as a file that somebody gave.
+    #[cfg(fuzzing)]
+    pub fn fuzz(bytes: &[u8]) {
+        let path = Path::new("weir.toml");
+        let Ok(file) = decoded(path, bytes.to_vec()).and_then(|text| File::parse(path, text)) else { return };
+        for rule in &file.protect {
+            // The place of an error is within the text.
+            if let Err(why) = parse::rule(&rule.value) {
+                _ = file.error(&rule.span, &why);
+            }
+        }
+    }
+
     /// The error `message` with its place, as editors and people read it.
     pub fn error(&self, span: &Range<usize>, message: &str) -> Error {
         placed(&self.path, &self.text, span, message)

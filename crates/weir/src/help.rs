@@ -9,7 +9,7 @@ use clap::{Arg, ArgAction, Command, CommandFactory};
 const GROUPS: [(&str, &[&str]); 4] = [
     ("See", &["check", "watch", "explain", "status", "predict", "bug-report"]),
     ("Protect", &["guard", "accept", "screen", "place", "undo"]),
-    ("Prove", &["lab", "sim"]),
+    ("Prove", &["lab", "sim", "results"]),
     ("Install", &["completions", "man"]),
 ];
 

@@ -1,6 +1,7 @@
 //! weir: receive scheduler for Linux.
 
 #![deny(clippy::print_stdout, clippy::print_stderr)]
+#![cfg_attr(fuzzing, no_main, allow(dead_code, unused_imports, reason = "the fuzzer has its own main"))]
 
 #[cfg(not(no_bpf))]
 mod accept;
@@ -10,6 +11,8 @@ mod cli;
 mod config;
 mod error;
 mod explain;
+#[cfg(fuzzing)]
+mod fuzz;
 mod guard;
 mod help;
 mod install;
@@ -20,6 +23,7 @@ mod outbox;
 mod parse;
 mod place;
 mod predict;
+mod results;
 mod screen;
 mod sim;
 mod status;
@@ -99,6 +103,7 @@ fn command(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Predict(args) => predict::run(&args, paint),
         Command::Lab { command } => lab::run(&command),
         Command::Sim { command } => sim::run(&command),
+        Command::Results { command } => results::run(&command),
     }
 }
 

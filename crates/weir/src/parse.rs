@@ -37,6 +37,20 @@ pub fn setting(text: &str) -> Result<(String, String), String> {
     }
 }
 
+/// `I/N`: part `I`, from 0, of `N`.
+pub fn part(text: &str) -> Result<sim::Part, String> {
+    let most = sim::shard::PARTS_MAX;
+    let (index, of) = text.split_once('/').ok_or("not a part of a run; give I/N, as 0/8 to 7/8 of eight")?;
+    let (Ok(index), Ok(of)) = (index.parse::<u32>(), of.parse::<u32>()) else {
+        return Err("not a part of a run; give I/N, as 0/8 to 7/8 of eight".into());
+    };
+    match of {
+        _ if of == 0 || of > most => Err(format!("not a number of parts; give 1 to {most} after the /")),
+        _ if index >= of => Err(format!("parts are counted from 0; give 0/{of} to {}/{of}", of - 1)),
+        _ => Ok(sim::Part { index, of }),
+    }
+}
+
 /// A water mark, percent of a consumer's capacity.
 pub fn level(text: &str) -> Result<u8, String> {
     match whole(text, "1 to 99")? {
@@ -371,6 +385,20 @@ mod tests {
         assert!(cpu_pair("0").is_err() && cpu_pair("0,1,2").is_err() && cpu_pair("-1,0").is_err());
         assert_eq!((work("0us"), trial("50ms")), (Ok(Duration::ZERO), Ok(Duration::from_millis(50))));
         assert!(work("2ms").is_err() && trial("61s").is_err());
+    }
+
+    #[test]
+    fn parts_of_a_run() {
+        assert_eq!(part("7/8"), Ok(sim::Part { index: 7, of: 8 }));
+        assert_eq!(part("0/1024").map(|p| p.to_string()), Ok("0/1024".into()));
+        for (text, why) in
+            [("8/8", "give 0/8 to 7/8"), ("0/0", "give 1 to 1024"), ("0/1025", "give 1 to 1024")]
+        {
+            assert!(part(text).unwrap_err().contains(why), "{text}");
+        }
+        for text in ["", "8", "/8", "1/", "-1/8", "1/8/2", "a/b"] {
+            assert!(part(text).unwrap_err().contains("give I/N"), "{text}");
+        }
     }
 
     #[test]

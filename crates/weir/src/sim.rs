@@ -9,8 +9,11 @@ use crate::error::{failed, usage};
 use crate::lab::{command_line, writable};
 use crate::out::{self, shown};
 use crate::parse::choose;
-use sim::scenario::{FILE_MAX, TRACE_MAX};
-use sim::{Options, Progress, Scenario};
+use sim::run::Ran;
+use sim::scenario::{FILE_MAX, TRACE_MAX, Texts};
+use sim::{Options, Part, Plan, Progress, Scenario, Shard};
+use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::io::{IsTerminal, Read, Write};
 use std::path::Path;
 use std::process::ExitCode;
@@ -81,8 +84,13 @@ fn show(name: &str) -> anyhow::Result<ExitCode> {
 
 /// The scenario of that name, or in that file.
 fn scenario(name: &str, sets: &[(String, String)]) -> anyhow::Result<Scenario> {
-    if let Some(scenario) = sim::scenario::named(name, sets) {
-        return scenario.map_err(usage);
+    texts(name, sets)?.scenario(sets).map_err(usage)
+}
+
+/// The texts of the scenario of that name, or in that file; which files it has beside it depends on the settings.
+fn texts(name: &str, sets: &[(String, String)]) -> anyhow::Result<Texts> {
+    if let Some(texts) = Texts::named(name) {
+        return Ok(texts);
     }
     let path = Path::new(name);
     if !name.contains(['/', '.']) {
@@ -92,12 +100,18 @@ fn scenario(name: &str, sets: &[(String, String)]) -> anyhow::Result<Scenario> {
     let text =
         text_file(path, FILE_MAX).map_err(|why| usage(format!("{shown_name}: {why}; give a TOML file")))?;
     let stem = path.file_stem().map_or_else(|| "scenario".into(), |stem| stem.to_string_lossy().into_owned());
+    let read = RefCell::new(BTreeMap::new());
     // A scenario that `show` printed has its trace in the binary.
     let beside = |file: &str| match sim::scenario::trace_of(file) {
         Some(text) if !path.with_file_name(file).exists() => Ok(text.to_owned()),
-        _ => text_file(&path.with_file_name(file), TRACE_MAX),
+        _ => {
+            let text = text_file(&path.with_file_name(file), TRACE_MAX)?;
+            read.borrow_mut().insert(file.to_owned(), text.clone());
+            Ok(text)
+        }
     };
-    Scenario::parse(&stem, &shown_name, &text, sets, &beside).map_err(usage)
+    Scenario::parse(&stem, &shown_name, &text, sets, &beside).map_err(usage)?;
+    Ok(Texts { name: stem, path: shown_name, text, beside: read.into_inner() })
 }
 
 /// The text of a regular file of at most `most` bytes, or why there is none.
@@ -129,22 +143,66 @@ fn cpus() -> usize {
 }
 
 fn experiment(args: &SimRunArgs) -> anyhow::Result<ExitCode> {
-    let mut scenario = scenario(&args.name, &args.set)?;
-    if let Some(kinds) = &args.kind {
-        scenario.only(kinds).map_err(usage)?;
+    let plan = Plan {
+        // How many threads and processes ran it must not be seen in the result.
+        command: without_jobs(&command_line()),
+        scenario: texts(&args.name, &args.set)?,
+        sets: args.set.clone(),
+        kinds: args.kind.clone(),
+        arms: args.arms.clone(),
+        seed: args.seed.unwrap_or(1),
+        strict: args.strict,
+    };
+    let scenario = plan.scenario().map_err(usage)?;
+    match (args.shard, &args.json) {
+        (Some(part), Some(path)) => {
+            known_arms(args, &scenario)?;
+            writable(path)?;
+            shard(plan, part, threads(args), path)
+        }
+        _ => perform(args, &scenario),
     }
-    perform(args, &scenario)
+}
+
+fn known_arms(args: &SimRunArgs, scenario: &Scenario) -> anyhow::Result<()> {
+    let known = || scenario.arms.iter().map(|arm| arm.name.as_str());
+    match args.arms.iter().flatten().find(|arm| !known().any(|name| name == **arm)) {
+        Some(arm) => Err(usage(format!("--arms {}: {}", shown(arm), choose(arm, known())))),
+        None => Ok(()),
+    }
+}
+
+fn threads(args: &SimRunArgs) -> usize {
+    args.jobs.map_or_else(cpus, |jobs| jobs as usize)
+}
+
+/// Runs one part and writes it; claims are judged when all parts are merged.
+fn shard(plan: Plan, part: Part, threads: usize, path: &Path) -> anyhow::Result<ExitCode> {
+    let stop = stop_flag()?;
+    let meter = Meter::new();
+    let ran = Shard::run(plan, part, threads, &stop, &|progress| meter.show(progress));
+    meter.wipe();
+    let Some(shard) = ran.map_err(usage)? else {
+        return Err(failed("interrupted; nothing was written: run this part again"));
+    };
+    shard.write(path)?;
+    out::talk(&format!(
+        "part     {}; all {} together: weir results merge",
+        shown(&path.to_string_lossy()),
+        part.of
+    ));
+    match shard.faults() {
+        0 => Ok(ExitCode::SUCCESS),
+        faults => Err(failed(format!("a checker found {faults} faults; weir results merge names them"))),
+    }
 }
 
 fn perform(args: &SimRunArgs, scenario: &Scenario) -> anyhow::Result<ExitCode> {
-    let known = || scenario.arms.iter().map(|arm| arm.name.as_str());
-    if let Some(arm) = args.arms.iter().flatten().find(|arm| !known().any(|name| name == **arm)) {
-        return Err(usage(format!("--arms {}: {}", shown(arm), choose(arm, known()))));
-    }
+    known_arms(args, scenario)?;
     [&args.json, &args.html].into_iter().flatten().try_for_each(|path| writable(path))?;
     let options = Options {
         seed: args.seed.unwrap_or(1),
-        jobs: args.jobs.map_or_else(cpus, |jobs| jobs as usize),
+        jobs: threads(args),
         arms: args.arms.clone(),
         strict: args.strict,
     };
@@ -155,14 +213,18 @@ fn perform(args: &SimRunArgs, scenario: &Scenario) -> anyhow::Result<ExitCode> {
     if ran.document.partial.is_some_and(|partial| partial.done == 0) {
         return Err(failed("interrupted before the first trial was done"));
     }
-    // How many threads ran it must not be seen in the result.
     ran.document.command = Some(without_jobs(&command_line()));
+    finish(&ran, args.json.as_deref(), args.html.as_deref())
+}
+
+/// Shows and writes what a run gave; the exit code is that of its claims.
+pub fn finish(ran: &Ran, json: Option<&Path>, html: Option<&Path>) -> anyhow::Result<ExitCode> {
     out::data(&results::table(&ran.document))?;
-    if let Some(path) = &args.json {
+    if let Some(path) = json {
         ran.document.write(path)?;
         out::talk(&format!("result   {}", shown(&path.to_string_lossy())));
     }
-    if let Some(path) = &args.html {
+    if let Some(path) = html {
         results::write_html(&ran.document, path)?;
         out::talk(&format!("curves   {}", shown(&path.to_string_lossy())));
     }
@@ -179,14 +241,14 @@ fn perform(args: &SimRunArgs, scenario: &Scenario) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::from(u8::from(!holds)))
 }
 
-/// The command without what has no part in the result: threads and files.
+/// The command without what has no part in the result: threads, parts and files.
 fn without_jobs(command: &str) -> String {
     let mut words = Vec::new();
     let mut skip = false;
     for word in command.split(' ') {
         let leave_out = std::mem::take(&mut skip);
         let is = |name: &str| word == name || word.starts_with(&format!("{name}="));
-        if ["--jobs", "--json", "--html", "--color"].into_iter().any(is) {
+        if ["--jobs", "--shard", "--json", "--html", "--color"].into_iter().any(is) {
             skip = !word.contains('=');
         } else if !leave_out {
             words.push(word);
@@ -249,7 +311,7 @@ mod tests {
 
     #[test]
     fn threads_and_files_are_no_part_of_the_result() {
-        let command = "weir sim run quota --jobs 3 --seed 2 --json=a.json --html b.html";
+        let command = "weir sim run quota --jobs 3 --seed 2 --shard 3/8 --json=a.json --html b.html";
         assert_eq!(without_jobs(command), "weir sim run quota --seed 2");
     }
 }

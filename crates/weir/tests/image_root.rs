@@ -9,79 +9,16 @@
 mod common;
 
 use std::io::{BufRead, BufReader};
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 
 use common::dump::assert_same;
+use common::podman::{GUARD, GUARD_BITS, Podman, effective, guards, image};
 use common::procs::signal;
 use common::world::{FLOOD, PORT, World, bind_to};
 use common::{HOST_CPU, WIRE_CPU, alone, ms, possible, within};
 use nix::sys::signal::Signal;
 use serde_json::Value;
-
-/// What a guard needs, as the unit and the DaemonSet name it.
-const GUARD: [&str; 4] = ["BPF", "PERFMON", "NET_ADMIN", "SYS_NICE"];
-/// The same as the kernel's bits: 39, 38, 12, 23.
-const GUARD_BITS: u64 = (1 << 39) | (1 << 38) | (1 << 12) | (1 << 23);
-
-/// Podman with a store of its own, which is gone when it is dropped.
-struct Podman<'w> {
-    world: &'w World,
-    dir: tempfile::TempDir,
-    image: String,
-}
-
-impl Podman<'_> {
-    fn new<'w>(world: &'w World, image: &Path) -> Podman<'w> {
-        let mut podman = Podman { world, dir: tempfile::tempdir().unwrap(), image: String::new() };
-        let loaded = podman.command().args(["load", "-i"]).arg(image).output().unwrap();
-        let text = String::from_utf8_lossy(&loaded.stdout).into_owned();
-        assert!(loaded.status.success(), "{}", String::from_utf8_lossy(&loaded.stderr));
-        podman.image = text.trim().rsplit(' ').next().unwrap().to_owned();
-        podman
-    }
-
-    fn command(&self) -> Command {
-        let mut command = Command::new("podman");
-        let dir = |name: &str| self.dir.path().join(name);
-        command.arg("--root").arg(dir("root")).arg("--runroot").arg(dir("run"));
-        command.args(["--storage-driver", "vfs", "--cgroup-manager", "cgroupfs", "--events-backend", "none"]);
-        // crun refuses where both versions of control groups are mounted.
-        if Path::new("/sys/fs/cgroup/unified").exists() {
-            command.args(["--runtime", "runc"]);
-        }
-        command.stdin(Stdio::null());
-        command
-    }
-
-    /// `podman run` of the image with these capabilities, in the network namespace of the host under test.
-    fn run(&self, capabilities: &[&str], more: &[&str]) -> Command {
-        let mut command = self.command();
-        command.args(["run", "--rm", "--read-only", "--cap-drop", "all"]);
-        for cap in capabilities {
-            command.args(["--cap-add", cap]);
-        }
-        // The default profile of podman 4 lets only CAP_SYS_ADMIN call bpf().
-        command.args(["--security-opt", "seccomp=unconfined"]);
-        // Without CAP_SYS_RESOURCE podman cannot raise them, as it does by default.
-        command.args(["--ulimit", "nofile=1024:1024", "--ulimit", "nproc=1024:1024"]);
-        command.arg(format!("--network=ns:/run/netns/{}", self.world.host.name()));
-        let run = self.world.dir.path().join("run");
-        command.arg("--volume").arg(format!("{}:/run/weir", run.display()));
-        command.args(more).arg(&self.image);
-        command
-    }
-
-    /// Exit code and both outputs of one that ends.
-    fn ask(&self, capabilities: &[&str], more: &[&str], words: &[&str]) -> (i32, String, String) {
-        bind_to(&[WIRE_CPU, HOST_CPU]);
-        let output = self.run(capabilities, more).args(words).output().unwrap();
-        bind_to(&[WIRE_CPU]);
-        let text = |b: Vec<u8>| String::from_utf8_lossy(&b).into_owned();
-        (output.status.code().unwrap_or(-1), text(output.stdout), text(output.stderr))
-    }
-}
 
 /// A guard in a container.
 struct Guard {
@@ -129,33 +66,6 @@ impl Drop for Guard {
     }
 }
 
-/// Processes `weir guard` in the host's namespace, as this machine numbers them.
-fn guards(world: &World) -> Vec<u32> {
-    let is_guard = |pid: &u32| {
-        std::fs::read(format!("/proc/{pid}/cmdline"))
-            .is_ok_and(|c| c.split(|b| *b == 0).any(|w| w == b"guard"))
-    };
-    common::procs::weirs(&world.host).into_iter().filter(is_guard).collect()
-}
-
-fn effective(pid: u32) -> u64 {
-    let text = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
-    let line = text.lines().find_map(|l| l.strip_prefix("CapEff:")).unwrap();
-    u64::from_str_radix(line.trim(), 16).unwrap()
-}
-
-/// The image's file; else says what the test lacks.
-fn image(name: &str) -> Option<PathBuf> {
-    let image = std::env::var_os("WEIR_IMAGE").map(PathBuf::from);
-    if image.is_none() {
-        eprintln!("skipped: {name} needs WEIR_IMAGE: make image-test");
-    } else if Command::new("podman").arg("--version").output().is_err() {
-        eprintln!("skipped: {name} needs podman: apt-get install podman runc");
-        return None;
-    }
-    image
-}
-
 #[test]
 #[ignore = "make image-test"]
 fn the_image_guards_with_four_capabilities_root() {
@@ -163,7 +73,7 @@ fn the_image_guards_with_four_capabilities_root() {
     if !possible(name) {
         return;
     }
-    let Some(image) = image(name) else { return };
+    let Some(image) = image(name, "image-test") else { return };
     let _alone = alone();
     let world = World::new("image", 1);
     std::fs::create_dir_all(world.dir.path().join("run")).unwrap();
@@ -212,7 +122,7 @@ fn what_a_killed_container_left_is_undone_by_the_next_root() {
     if !possible(name) {
         return;
     }
-    let Some(image) = image(name) else { return };
+    let Some(image) = image(name, "image-test") else { return };
     let _alone = alone();
     let world = World::new("undone", 1);
     std::fs::create_dir_all(world.dir.path().join("run")).unwrap();
@@ -244,7 +154,7 @@ fn each_capability_that_is_missing_is_named_root() {
     if !possible(name) {
         return;
     }
-    let Some(image) = image(name) else { return };
+    let Some(image) = image(name, "image-test") else { return };
     let _alone = alone();
     let world = World::new("named", 1);
     std::fs::create_dir_all(world.dir.path().join("run")).unwrap();

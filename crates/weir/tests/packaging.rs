@@ -28,6 +28,68 @@ fn other(test: &str, program: &str, how: &str, args: &[&str], dir: &str) -> Opti
     output.ok()
 }
 
+/// Words of `[the "a", the "b"]` and the like: what stands in quotes.
+fn quoted(text: &str) -> BTreeSet<&str> {
+    text.split('"').skip(1).step_by(2).collect()
+}
+
+#[test]
+fn the_configuration_that_is_shipped_names_every_mode() {
+    let text = read("packaging/weir.toml");
+    let lines: Vec<&str> = text.lines().collect();
+    let at = lines.iter().position(|line| line.starts_with("#mode = ")).expect("mode");
+    let begin = lines[..at].iter().rposition(|line| line.is_empty()).expect("a paragraph");
+    let comment = lines[begin..at].join(" ");
+    let help =
+        Command::new(env!("CARGO_BIN_EXE_weir")).args(["guard", "--help"]).output().expect("weir starts");
+    let help = String::from_utf8(help.stdout).expect("UTF-8");
+    let line = help.lines().find(|line| line.contains("--mode ")).expect("--mode");
+    let modes = line.split("MODE").nth(1).and_then(|rest| rest.split('[').next()).expect("modes");
+    let modes: BTreeSet<&str> = modes.split([' ', ',']).filter(|w| !w.is_empty() && *w != "or").collect();
+    assert!(modes.len() >= 5, "{modes:?}");
+    assert_eq!(quoted(&comment), modes, "packaging/weir.toml: the comment over mode");
+}
+
+/// What `make install` puts beside the program: every page that a page links to is there, in the package too.
+#[test]
+fn every_link_of_the_installed_documentation_leads_somewhere() {
+    use std::os::unix::fs::PermissionsExt;
+    let dir = tempfile::tempdir().expect("directory");
+    let build = dir.path().join("build");
+    std::fs::create_dir(&build).expect("directory");
+    let script = read("scripts/install.sh");
+    let programs = script.lines().find_map(|line| line.strip_prefix("for program in ")).expect("programs");
+    for program in programs.trim_end_matches("; do").split(' ') {
+        // The pages of commands and the completions come from weir itself.
+        let text = format!("#!/bin/sh\nexec {} \"$@\"\n", env!("CARGO_BIN_EXE_weir"));
+        std::fs::write(build.join(program), text).expect("program");
+        let mode = std::fs::Permissions::from_mode(0o755);
+        std::fs::set_permissions(build.join(program), mode).expect("mode");
+    }
+    let mut install = Command::new("sh");
+    install.arg("scripts/install.sh").current_dir(root()).env("BUILD", &build).env("PREFIX", "/usr");
+    let output = install.env("SYSCONFDIR", "/etc").env("DESTDIR", dir.path()).output().expect("sh");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+
+    let (mut directories, mut links) = (vec![dir.path().join("usr/share/doc/weir")], 0);
+    while let Some(directory) = directories.pop() {
+        for entry in std::fs::read_dir(&directory).expect("directory") {
+            let path = entry.expect("entry").path();
+            if path.is_dir() {
+                directories.push(path);
+            } else if path.extension().is_some_and(|extension| extension == "md") {
+                let text = std::fs::read_to_string(&path).expect("a page");
+                let targets = text.split("](").skip(1).filter_map(|rest| rest.split([')', '#']).next());
+                for target in targets.filter(|target| !target.is_empty() && !target.contains("://")) {
+                    links += 1;
+                    assert!(directory.join(target).exists(), "{}: no {target}", path.display());
+                }
+            }
+        }
+    }
+    assert!(links > 100, "only {links} links found");
+}
+
 const RULES: &str = "packaging/prometheus/weir.rules.yml";
 
 /// Words of a query, with colons: names of metrics, recorded ones too, labels, functions.

@@ -115,6 +115,7 @@ fn every_option_is_documented() {
         ("sim run", "docs/simulator.md"),
         ("sim table", "docs/simulator.md"),
         ("sim list", "docs/simulator.md"),
+        ("results merge", "docs/simulator.md"),
     ] {
         let text = read(page);
         let options = options(command);

@@ -89,9 +89,7 @@ pub fn text_of(name: &str) -> Option<&'static str> {
 /// # Errors
 /// A wrong `--set`; the scenarios themselves are tested.
 pub fn named(name: &str, sets: &[(String, String)]) -> Option<Result<super::Scenario, Fault>> {
-    let text = text_of(name)?;
-    let beside = |file: &str| trace_of(file).map(str::to_owned).ok_or_else(|| "no such trace".to_owned());
-    Some(super::Scenario::parse(name, &format!("{name}.toml"), text, sets, &beside))
+    Some(super::Texts::named(name)?.scenario(sets))
 }
 
 /// Names of the machines.

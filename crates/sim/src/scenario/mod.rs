@@ -61,6 +61,8 @@ pub use trace::TRACE_MAX;
 use crate::machine::Machine;
 use crate::settings::Given;
 use results::Role;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 
 /// Most packets of one trial.
 pub const PACKETS_MAX: u64 = 1_000_000_000;
@@ -194,6 +196,41 @@ pub struct Scenario {
     pub marks: Vec<Marks>,
     /// Other quantities.
     pub panels: Vec<PanelPlan>,
+}
+
+/// A scenario as it was read, so that it can be read again where its files are not.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Texts {
+    /// Its name.
+    pub name: String,
+    /// What errors call it.
+    pub path: String,
+    /// Its text.
+    pub text: String,
+    /// The texts of the files beside it, by their names; one that is missing is that of the binary.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub beside: BTreeMap<String, String>,
+}
+
+impl Texts {
+    /// Those of a scenario of the binary; `None` if there is none of that name.
+    pub fn named(name: &str) -> Option<Texts> {
+        let text = text_of(name)?.to_owned();
+        Some(Texts { name: name.into(), path: format!("{name}.toml"), text, beside: BTreeMap::new() })
+    }
+
+    /// The scenario, as [`Scenario::parse`] reads it.
+    ///
+    /// # Errors
+    /// The first thing that is wrong, with its place and the fix.
+    pub fn scenario(&self, sets: &[(String, String)]) -> Result<Scenario, Fault> {
+        let beside = |file: &str| {
+            let text = self.beside.get(file).map(String::as_str).or_else(|| trace_of(file));
+            text.map(str::to_owned).ok_or_else(|| "no such trace".to_owned())
+        };
+        Scenario::parse(&self.name, &self.path, &self.text, sets, &beside)
+    }
 }
 
 /// Every setting of the scenario's machine, with its value in the first arm.

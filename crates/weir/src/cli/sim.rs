@@ -72,6 +72,14 @@ pub struct SimRunArgs {
     #[arg(long, value_name = "N", value_parser = parse::between::<1, 256>)]
     pub jobs: Option<u32>,
 
+    /// Only part I of N, from 0, for weir results merge
+    ///
+    /// --json gets the part, schema weir.shard/1. All N parts merged give the same bytes as one run.
+    ///
+    /// weir sim run quota --shard 0/8 --json part-0.json
+    #[arg(long, value_name = "I/N", value_parser = parse::part, requires = "json", conflicts_with = "html")]
+    pub shard: Option<sim::Part>,
+
     /// Check packet by packet; exits 1 if a checker finds something
     ///
     /// weir sim run quota --strict

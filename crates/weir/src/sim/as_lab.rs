@@ -68,6 +68,7 @@ pub fn as_lab(experiment: &Experiment, args: &LabRunArgs) -> anyhow::Result<Exit
         set: Vec::new(),
         seed: args.seed,
         jobs: None,
+        shard: None,
         strict: false,
         json: args.json.clone(),
         html: args.html.clone(),
