@@ -54,7 +54,11 @@ fn with_a_long_mtu_the_generic_hook_sheds_root() {
     }
     let _alone = alone();
     let world = World::new("jumbo", 1);
-    world.wire_side.run(|| Ok(drop(sh("ip link set out0 mtu 9000")))).unwrap();
+    let jumbo = || {
+        sh("ip link set out0 mtu 9000");
+        Ok(())
+    };
+    world.wire_side.run(jumbo).unwrap();
     world.sh("ip link set in0 mtu 9000");
     let mut sinks = [world.sink(0, PORT), world.sink(0, PORT + 1)];
     let before = world.dump();
