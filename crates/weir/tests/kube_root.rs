@@ -26,7 +26,7 @@ use serde_json::Value;
 /// The pod as the DaemonSet has it, and its configuration, with what is of a node: the interface, the CPU and the directory.
 ///
 /// Podman knows no DaemonSet, so its template stands as a pod; it takes seccomp profiles from annotations only, does not know
-/// the node's address, refuses ports of a pod that has the network of the node anyway, and has no probes without systemd.
+/// the node's address, starts even the first container again and again if the others are to be started again, refuses ports of a pod that has the network of the node anyway, and has no probes without systemd.
 fn pod(world: &World, image: &str) -> PathBuf {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging/kubernetes/weir.yaml");
     let text = std::fs::read_to_string(path).unwrap();
@@ -41,9 +41,11 @@ fn pod(world: &World, image: &str) -> PathBuf {
             "metadata:\n",
             "metadata:\n  name: weir\n  annotations:\n    seccomp.security.alpha.kubernetes.io/pod: unconfined\n",
         ),
+        ("\nspec:\n", "\nspec:\n  restartPolicy: Never\n"),
         ("localhost/weir:0.1.0", image),
         ("path: /run/weir\n", run.as_str()),
         ("$(NODE_ADDRESS)", "127.0.0.1"),
+        ("fieldPath: status.hostIP", "fieldPath: metadata.name"),
         (
             "      ports:\n        - name: metrics\n          containerPort: 9495\n          hostPort: 9495\n          protocol: TCP\n",
             "",
@@ -77,9 +79,18 @@ impl<'w> Pod<'w> {
 
     /// Podman as on a node: in the namespaces of the host, on both CPUs.
     fn podman(&self, words: &[&str]) -> Output {
-        let mut command = self.podman.command_by("taskset -c 0,1 podman");
-        command.args(words);
-        self.podman.world.inside(move || command.output()).unwrap()
+        // The /sys of the namespace's devices, with the control groups of the machine below it.
+        let script = self.podman.world.dir.path().join("podman.sh");
+        let text = "set -e; d=$(mktemp -d); mount --rbind /sys/fs/cgroup $d; mount -t sysfs sysfs /sys\n\
+                    mount --rbind $d /sys/fs/cgroup; umount -l $d; rmdir $d\nexec taskset -c 0,1 podman \"$@\"\n";
+        std::fs::write(&script, text).unwrap();
+        // Without CAP_SYS_RESOURCE podman cannot raise them, as it does by default.
+        let limits = self.podman.world.dir.path().join("containers.conf");
+        let text = "[containers]\ndefault_ulimits = [\"nofile=1024:1024\", \"nproc=1024:1024\"]\n";
+        std::fs::write(&limits, text).unwrap();
+        let net = format!("nsenter --net=/run/netns/{}", self.podman.world.host.name());
+        let mut command = self.podman.command_by(&format!("{net} unshare --mount sh {}", script.display()));
+        command.args(words).env("CONTAINERS_CONF", limits).output().unwrap()
     }
 
     /// Everything that a container has printed.
@@ -126,7 +137,6 @@ fn the_pod_of_the_daemonset_guards_root() {
     let podman = Podman::new(&world, &image);
 
     let pod = Pod::play(&podman);
-    println!("undo: {}", pod.said("undo").trim());
     let guard = guards(&world)[0];
     assert_eq!(effective(guard), GUARD_BITS, "other capabilities than those four");
     let watch = weirs(&world.host).into_iter().find(|pid| {
@@ -144,9 +154,11 @@ fn the_pod_of_the_daemonset_guards_root() {
     assert!(status.status.success(), "{}", String::from_utf8_lossy(&status.stderr));
     let status: Value = serde_json::from_slice(&status.stdout).unwrap();
     assert_eq!(status["interfaces"][0]["sources"][0]["mode"], "poll", "{status:#}");
+    let pids = |pid: &str| std::fs::read_link(format!("/proc/{pid}/ns/pid")).unwrap();
+    println!("the node's processes are seen: {}", pids(&guard.to_string()) == pids("self"));
     within("metrics with a guard", ms(10_000), || {
         let page = world.inside(|| page("127.0.0.1:9495", "/metrics")).unwrap_or_default();
-        page.lines().any(|line| line == "weir_guards 1")
+        page.lines().any(|line| line == "weir_guards 1.0")
     });
 
     // All of it dies at once; the next pod's first container puts back what is left.
@@ -158,8 +170,6 @@ fn the_pod_of_the_daemonset_guards_root() {
     drop(load);
     drop(pod);
     let pod = Pod::play(&podman);
-    let undone = pod.said("undo");
-    println!("undo: {}", undone.trim());
     assert_same(&before, &world.dump(), "undone by the pod's first container");
     pod.down();
     within("every process ends", ms(3000), || weirs(&world.host).is_empty());
