@@ -28,28 +28,6 @@ fn other(test: &str, program: &str, how: &str, args: &[&str], dir: &str) -> Opti
     output.ok()
 }
 
-/// Words of `[the "a", the "b"]` and the like: what stands in quotes.
-fn quoted(text: &str) -> BTreeSet<&str> {
-    text.split('"').skip(1).step_by(2).collect()
-}
-
-#[test]
-fn the_configuration_that_is_shipped_names_every_mode() {
-    let text = read("packaging/weir.toml");
-    let lines: Vec<&str> = text.lines().collect();
-    let at = lines.iter().position(|line| line.starts_with("#mode = ")).expect("mode");
-    let begin = lines[..at].iter().rposition(|line| line.is_empty()).expect("a paragraph");
-    let comment = lines[begin..at].join(" ");
-    let help =
-        Command::new(env!("CARGO_BIN_EXE_weir")).args(["guard", "--help"]).output().expect("weir starts");
-    let help = String::from_utf8(help.stdout).expect("UTF-8");
-    let line = help.lines().find(|line| line.contains("--mode ")).expect("--mode");
-    let modes = line.split("MODE").nth(1).and_then(|rest| rest.split('[').next()).expect("modes");
-    let modes: BTreeSet<&str> = modes.split([' ', ',']).filter(|w| !w.is_empty() && *w != "or").collect();
-    assert!(modes.len() >= 5, "{modes:?}");
-    assert_eq!(quoted(&comment), modes, "packaging/weir.toml: the comment over mode");
-}
-
 /// What `make install` puts beside the program: every page that a page links to is there, in the package too.
 #[test]
 fn every_link_of_the_installed_documentation_leads_somewhere() {
