@@ -118,6 +118,12 @@ fn frame(sender: u32, target: SocketAddr) -> Vec<u8> {
     }
 }
 
+/// The tick of the clock that BPF reads.
+fn now() -> u32 {
+    let now = nix::time::clock_gettime(nix::time::ClockId::CLOCK_MONOTONIC_COARSE).unwrap();
+    policy::gate::tick(now.tv_sec() as u64 * 1_000_000_000 + now.tv_nsec() as u64)
+}
+
 fn skip(name: &str) -> Option<NetNs> {
     if !testkit::root_or_skip(name) {
         return None;
@@ -164,6 +170,30 @@ fn loud_and_quiet(target: SocketAddr) {
     assert!(passed[0] + passed[1] >= 9 * POLLS, "room is not wasted");
     assert!(over > 0 && over <= shed);
     assert_eq!(u64::from(FRAMES * (SETTLE + POLLS)), frames);
+}
+
+/// A buffer that is never short of room, as pauses keep it: a quiet sender is seen as long as input is kept away. A stall of this
+/// process for a second leaves a frame out: hence the margin.
+#[test]
+fn pauses_do_not_hide_a_quiet_sender_root() {
+    const POLLS: u64 = 200;
+    let Some(ns) = skip("pauses_do_not_hide_a_quiet_sender_root") else { return };
+    ns.run(|| {
+        let bed = bed(v4());
+        let quiet = || bed.gauges.views.rx_stats[0].quiet.load(Relaxed);
+        let senders: Vec<u32> = (0..40).map(|frame| u32::from(frame == 20)).collect();
+        let polls = |paused: fn() -> u32| {
+            let from = quiet();
+            for _ in 0..POLLS {
+                bed.gauges.views.consumer_ctls[0].paused.store(paused(), Relaxed);
+                assert_eq!(bed.poll(&senders, v4(), u32::MAX), senders, "there is room for all");
+            }
+            quiet() - from
+        };
+        assert_eq!(polls(|| 0), 0, "nobody is asked about");
+        let seen = polls(now);
+        assert!((POLLS / 2..=POLLS).contains(&seen), "{seen}");
+    });
 }
 
 #[test]

@@ -13,8 +13,6 @@
 #define WEIR_FAIR_QUIET 4
 /* Instead of the packets that there is room for: nothing passes, and no share is counted. */
 #define WEIR_FAIR_KEPT ~0U
-/* Input was kept away lately: in the last second. */
-#define WEIR_PAUSED_TICKS 60
 
 /* The verdict on one frame for a consumer that has room for `left` packets. */
 __noinline __u32 weir_rx_fair(struct xdp_md *ctx, const struct weir_view *view, __u32 slot, __u32 consumer, __u32 left)
@@ -107,8 +105,7 @@ static __always_inline __u32 fits(struct xdp_md *ctx, const struct weir_view *vi
 	if (!share || !by_sender || consumer >= WEIR_CONSUMERS)
 		return WEIR_FAIR_PASS;
 	of = &by_sender->of[consumer];
-	/* Pauses keep room from getting short: whether they harm anybody the vote must tell all the same. */
-	if (!share->left || of->active || weir_recent(ctl->paused, of->now, WEIR_PAUSED_TICKS))
+	if (weir_fair_asks(of, share->left, ctl->paused))
 		verdict = weir_rx_fair(ctx, view, slot, consumer,
 				       share->left < WEIR_FAIR_ROOM ? share->left : WEIR_FAIR_ROOM);
 	if ((verdict & ~WEIR_FAIR_QUIET) == WEIR_FAIR_PASS)

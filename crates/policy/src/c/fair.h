@@ -58,6 +58,9 @@
 /* Larger room is as good as this; no product of it overflows. */
 #define WEIR_FAIR_ROOM 65535
 
+/* Input was kept away lately: in the last second. */
+#define WEIR_FAIR_PAUSED_TICKS 60
+
 /* Places that the one loud sender leaves, and of how many there is one. */
 #define WEIR_FAIR_LAST 8
 #define WEIR_FAIR_LAST_OF 32
@@ -220,6 +223,15 @@ WEIR_INLINE weir_u32 weir_fair_trims(const struct weir_fair *of, weir_u32 lead, 
 	if (ahead > range)
 		ahead = range;
 	return (weir_u64)left * WEIR_FAIR_ONE * range <= (weir_u64)of->held * ahead;
+}
+
+/*
+ * True if a frame for a consumer with room for `left` packets is asked about; else it passes. While room is short, and while input is
+ * kept away, last at tick `paused`: such pauses keep room from getting short, and whether they harm anybody the vote must tell.
+ */
+WEIR_INLINE weir_u32 weir_fair_asks(const struct weir_fair *of, weir_u32 left, weir_u32 paused)
+{
+	return !left || of->active || weir_recent(paused, of->now, WEIR_FAIR_PAUSED_TICKS);
 }
 
 /* True if `voter` is the one loud sender, and what is `left` is for others. */
