@@ -14,6 +14,8 @@ mod consumer;
 mod containers;
 mod control_traffic;
 mod cpu_net;
+mod cpu_net_resize;
+mod cpu_share;
 mod error;
 mod fair_sources;
 mod fairness;
@@ -41,6 +43,7 @@ mod shed;
 mod signal;
 mod sinks;
 mod small_buffers;
+mod steering;
 mod syn_flood;
 mod takes;
 mod trial;
@@ -203,6 +206,26 @@ const EXPERIMENTS: &[ExperimentInfo] = &[
         about: "packets on the program's CPU, on one beside it, and on a net CPU of weir: switches, softirqs, CPU time",
         takes: "about 4 minutes, --quick 1",
     },
+    ExperimentInfo {
+        name: "cpu-net-resize",
+        about: "a step of load that one net CPU does not carry: reaction, loss, order, changes of the set",
+        takes: "about 1 minute",
+    },
+    ExperimentInfo {
+        name: "cpu-share",
+        about: "what a program that reads gets of its CPU beside hogs, by its nice value: Wu's Figure 14 today",
+        takes: "about 2 minutes, --quick 1",
+    },
+    ExperimentInfo {
+        name: "steering",
+        about: "one hot queue on one CPU, spread by RPS, and by weir place: goodput, evenness, the hottest CPU",
+        takes: "about 1 minute",
+    },
+    ExperimentInfo {
+        name: "cpus",
+        about: "the same packets on one CPU and on two, with and without RPS",
+        takes: "about 1 minute",
+    },
 ];
 
 /// All experiments.
@@ -225,6 +248,13 @@ pub fn arms(experiment: &str, options: &Options) -> Vec<String> {
         "containers" => names(containers::arms(options.reserve)),
         "real-programs" => names(real_programs::arms(options.reserve)),
         "cpu-net" => names(cpu_net::arms(options.reserve, options.cpus.map_or(0, |cpus| cpus.wire))),
+        "cpu-share" => names(cpu_share::arms()),
+        "steering" => names(steering::arms()),
+        "cpus" => names(steering::arms()).into_iter().take(2).collect(),
+        "cpu-net-resize" => {
+            let cpus = options.cpus.unwrap_or(rig::Cpus { wire: 0, host: 1 });
+            names(cpu_net_resize::arms(options.reserve, cpus))
+        }
         "accept" | "accept-skew" => names(accept::arms()),
         "mlfrr" => mlfrr::hosts(options).into_iter().map(|host| host.name).collect(),
         _ => sweep(experiment).unwrap_or(&livelock::UDP).names(options),
@@ -288,6 +318,10 @@ pub fn run(name: &str, options: &Options, progress: &mut dyn FnMut(Progress)) ->
         "burst-latency" => bursts::run(options, progress),
         "clocked" => clocked::run(options, progress),
         "cpu-net" => cpu_net::run(options, progress),
+        "cpu-net-resize" => cpu_net_resize::run(options, progress),
+        "cpu-share" => cpu_share::run(options, progress),
+        "steering" => steering::run(options, progress),
+        "cpus" => steering::cpus(options, progress),
         _ => {
             let names: Vec<&str> = EXPERIMENTS.iter().map(|e| e.name).collect();
             Err(Error::Usage(format!("no experiment {name}; there are {}", names.join(", "))))

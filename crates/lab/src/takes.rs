@@ -105,6 +105,10 @@ const TAKES: &[(&str, &[Choice])] = &[
     ("burst-latency", &[Duration, Repeat, Rcvbuf, Work, Seed]),
     ("clocked", &[Duration, Repeat, Consumer, Rcvbuf, Work, BasePps, Seed]),
     ("cpu-net", &[Duration, Repeat, Arms, Work, Guard, Seed]),
+    ("cpu-net-resize", &[Duration, Repeat, Arms, Work, Guard, Seed]),
+    ("cpu-share", &[Duration, Repeat, Seed]),
+    ("steering", &[Duration, Repeat, Seed]),
+    ("cpus", &[Duration, Repeat, Seed]),
 ];
 /// What a simulated run of an experiment takes.
 const SIMULATED: &[Choice] = &[Arms, Hogs, Seed];

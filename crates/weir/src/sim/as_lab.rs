@@ -24,7 +24,7 @@ struct Simulated {
 }
 
 /// Every experiment of the lab.
-const LAB: [(&str, Answer); 26] = [
+const LAB: [(&str, Answer); 30] = [
     (
         "livelock-udp",
         Answer::Runs(Simulated {
@@ -107,6 +107,10 @@ const LAB: [(&str, Answer); 26] = [
         }),
     ),
     ("cpu-net", Answer::Nearest("net CPUs of a host of today", "cpu-net")),
+    ("cpu-net-resize", Answer::Nearest("a set of net CPUs of a host of today", "cpu-net-resize")),
+    ("cpu-share", Answer::Nearest("the scheduler of today beside hogs", "cpu-share")),
+    ("steering", Answer::Nearest("RPS on a host of today", "steering")),
+    ("cpus", Answer::Nearest("CPUs of a host of today", "cores")),
 ];
 /// Rates of a quick run, in percent of 1 x, and the wire's maximum.
 const QUICK_PERCENT: [u64; 5] = [50, 100, 200, 400, 1000];
