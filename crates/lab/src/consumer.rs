@@ -103,6 +103,8 @@ pub struct Setup {
     pub first_of: u32,
     /// UDP payload of each packet in bytes, 16 to 1472; not of queries to a name server.
     pub payload: usize,
+    /// Nice value of the thread that reads, of a sink.
+    pub nice: i32,
     /// Sinks behind one input, 1 to 8, on ports that follow each other; more than one for a single input only.
     pub sockets: u8,
 }
@@ -123,7 +125,7 @@ impl Setup {
             Kind::Screen => locate("screen", directory)?,
             Kind::Forward => PathBuf::new(),
         };
-        Ok(Setup { kind, path, loops: 0, rcvbuf, first_of: 0, payload: PAYLOAD, sockets: 1 })
+        Ok(Setup { kind, path, loops: 0, rcvbuf, first_of: 0, payload: PAYLOAD, nice: 0, sockets: 1 })
     }
 
     /// What the wire sends on `input` to each of its sockets in turn.
@@ -169,6 +171,8 @@ pub struct Report {
     pub first: Option<LatencyUs>,
     /// Datagrams read since its start.
     pub total: u64,
+    /// Datagrams of the window whose number is below that of one before; only a sink tells.
+    pub out_of_order: u64,
     /// Datagrams dropped at its socket since its start.
     pub drops: u64,
     /// Memory charged for what waits in its socket.
@@ -244,7 +248,11 @@ impl Consumer {
                 if setup.first_of > 0 {
                     args.extend(["--first-of".into(), setup.first_of.to_string()]);
                 }
-                Ok(Consumer::Sink(Program::start(&setup.path, &rig.host, &args)?))
+                let sink = Program::start(&setup.path, &rig.host, &args)?;
+                if setup.nice != 0 {
+                    tasks::schedule(sink.id() as i32, tasks::Policy::Other(setup.nice))?;
+                }
+                Ok(Consumer::Sink(sink))
             }
             Kind::Nsd => Ok(Consumer::Nsd(Box::new(Nsd::start(&setup.path, rig)?))),
             Kind::Screen => {
@@ -360,6 +368,7 @@ fn sink_report(answer: &Value) -> Report {
             p999: first("p999"),
         }),
         total: n("total_received"),
+        out_of_order: n("out_of_order"),
         drops: n("drops"),
         queued_bytes: n("queued_bytes"),
     }
@@ -427,6 +436,7 @@ impl Nsd {
             cpu_ns: now.cpu_ns - self.from.cpu_ns,
             latency: None,
             first: None,
+            out_of_order: 0,
             // One answer leaves for each query that is read; the UDP layer's count of reads holds weir's handle too.
             total: now.replies - self.first_reply,
             drops: socket.drops,

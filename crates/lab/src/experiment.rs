@@ -12,6 +12,8 @@ mod clocked;
 mod containers;
 pub(crate) mod control_traffic;
 mod cpu_net;
+mod cpu_net_resize;
+mod cpu_share;
 mod cycle_limit;
 mod fair_sources;
 mod fairness;
@@ -28,6 +30,7 @@ mod router;
 mod screen;
 pub(crate) mod shed_cost;
 mod small_buffers;
+mod steering;
 pub(crate) mod syn_flood;
 mod tx_starvation;
 mod udp_group;
@@ -109,6 +112,10 @@ pub(crate) const ALL: &[Experiment] = &[
     burst_latency::EXPERIMENT,
     clocked::EXPERIMENT,
     cpu_net::EXPERIMENT,
+    cpu_net_resize::EXPERIMENT,
+    cpu_share::EXPERIMENT,
+    steering::STEERING,
+    steering::CPUS,
 ];
 
 fn names(arms: Vec<Arm>) -> Vec<String> {

@@ -1,4 +1,4 @@
-//! `weir guard` as a child inside the host's namespace, with all its threads on the host CPU.
+//! `weir guard` as a child inside the host's namespace, with all its threads on the host CPU, or those that it is given.
 
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::net::UnixStream;
@@ -37,7 +37,7 @@ impl Guard {
     pub fn start(
         weir: &Path,
         ns: &Namespace,
-        cpu: usize,
+        cpus: &[usize],
         interfaces: &[&str],
         options: &[String],
     ) -> Result<Guard> {
@@ -48,7 +48,7 @@ impl Guard {
         let mut command = Command::new(weir);
         command.arg("guard").args(interfaces).args(options).arg("--status").arg(&status);
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut leashed = Leashed::start("weir guard", command, ns, cpu)?;
+        let mut leashed = Leashed::start_on("weir guard", command, ns, cpus)?;
         let child = &mut leashed.child;
         let (sender, lines) = mpsc::channel();
         // The readers go on to the end: a guard that blocks on a full pipe would be our fault.

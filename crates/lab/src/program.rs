@@ -10,7 +10,6 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use kern::wire::netns::Namespace;
-use kern::wire::tasks;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use serde_json::Value;
 
@@ -60,7 +59,15 @@ impl Leashed {
     ///
     /// # Errors
     /// If it does not start.
-    pub fn start(name: &str, mut command: Command, ns: &Namespace, cpu: usize) -> Result<Leashed> {
+    pub fn start(name: &str, command: Command, ns: &Namespace, cpu: usize) -> Result<Leashed> {
+        Self::start_on(name, command, ns, &[cpu])
+    }
+
+    /// The same, bound to several CPUs.
+    ///
+    /// # Errors
+    /// If it does not start.
+    pub fn start_on(name: &str, mut command: Command, ns: &Namespace, cpus: &[usize]) -> Result<Leashed> {
         // SAFETY: prctl is a plain system call, which is all that may be called between fork and exec.
         unsafe {
             command.pre_exec(|| match libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGTERM) {
@@ -68,13 +75,18 @@ impl Leashed {
                 _ => Err(std::io::Error::last_os_error()),
             });
         }
+        let mut set = nix::sched::CpuSet::new();
+        for cpu in cpus {
+            set.set(*cpu).map_err(|e| Error::program(name, e))?;
+        }
         let door = ns.door()?;
         let (started, start) = mpsc::channel();
         let (let_go, held) = mpsc::channel::<()>();
         let holder = std::thread::spawn(move || {
             let mut spawn = || -> Result<Child> {
                 door.enter()?;
-                tasks::pin(0, cpu)?;
+                let here = nix::unistd::Pid::from_raw(0);
+                nix::sched::sched_setaffinity(here, &set).map_err(|e| Error::program("its CPUs", e))?;
                 command.spawn().map_err(|e| Error::program(&command.get_program().to_string_lossy(), e))
             };
             // Nobody listens only if the lab's thread is gone, and then the child goes with this one.

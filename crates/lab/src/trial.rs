@@ -125,12 +125,12 @@ pub(crate) struct Scene {
     /// Whether the consumers count per millisecond.
     pub(crate) series: bool,
     /// Where the guard runs; `None`: on the host CPU.
-    pub(crate) guard_cpu: Option<usize>,
+    pub(crate) guard_cpus: Option<Vec<usize>>,
 }
 
 impl Default for Scene {
     fn default() -> Scene {
-        Scene { hogs: 0, inputs: 1, series: false, guard_cpu: None }
+        Scene { hogs: 0, inputs: 1, series: false, guard_cpus: None }
     }
 }
 
@@ -209,8 +209,9 @@ impl Bench {
                 let weir =
                     weir.ok_or_else(|| Error::Usage(format!("arm {} needs the weir program", arm.name)))?;
                 let names: Vec<&str> = rig.inputs.iter().map(|i| i.far.name.as_str()).collect();
-                let cpu = scene.guard_cpu.unwrap_or(self.cpus.host);
-                let guard = Guard::start(weir, &rig.host, cpu, &names, options)?;
+                let host = vec![self.cpus.host];
+                let cpus = scene.guard_cpus.as_ref().unwrap_or(&host);
+                let guard = Guard::start(weir, &rig.host, cpus, &names, options)?;
                 self.wire.watch(guard.id(), Class::Guard)?;
                 Some(guard)
             }

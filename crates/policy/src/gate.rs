@@ -238,6 +238,12 @@ pub fn room(size: u32, held: u32, truesize: u32, slices: u32, admit: Permille) -
     unsafe { weir_host_room(size, held, truesize, slices, admit.into()) }
 }
 
+/// As [`room`] of a buffer that is `level` full.
+pub fn room_at(size: u32, level: Permille, truesize: u32, slices: u32) -> u32 {
+    let held = u64::from(size) * u64::from(level) / 1000;
+    room(size, u32::try_from(held).unwrap_or(u32::MAX), truesize, slices, 1000)
+}
+
 /// Fragments that one poll may hand up while consumers are given `admit` of their room.
 pub fn fragments(admit: Permille) -> u32 {
     // SAFETY: a pure function of its argument.

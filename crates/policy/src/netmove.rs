@@ -4,14 +4,19 @@
 //! polled by one CPU at a time and each turn runs to completion, so the packets of a flow keep their order. The set of none
 //! is the sources' own doing: those that rest are the kernel's ([`crate::netcpu`]), so that here the least is one CPU.
 //!
+//! Looks five times a second are soon enough to shrink, and to grow for a load that still fits. A poller that has no time left says so
+//! itself ([`Pressure`]), within [`PRESSED_MOST`], and one CPU is added at once.
+//!
 //! # Properties
 //! - A CPU is added only if some source would move there and leave the busiest CPU no less than it takes.
 //! - After a change every polled source is on a CPU of the set, and none has moved twice.
 //! - A load that does not change is followed by at most as many changes as there are CPUs.
+//! - After a CPU was taken away none is added by pressure for [`CALM`]: gusts do not move sources to and fro.
 
+use crate::host::TICK;
 use crate::netset::{NetSet, Rules};
 use crate::poller::SOURCES_MAX;
-use crate::{Nanos, Permille};
+use crate::{MILLISECOND, Nanos, Permille};
 
 /// Most net CPUs.
 pub const CPUS_MAX: usize = 64;
@@ -20,8 +25,43 @@ pub const CPUS_MAX: usize = 64;
 pub const HIGH: Permille = 750;
 /// Share of a set smaller by one below which it shrinks.
 pub const LOW: Permille = 500;
-/// Looks in a row that must agree; with five a second the set reacts within 0.4 to 0.6 s.
+/// Looks in a row that must agree; with five a second that is 0.4 to 0.6 s.
 pub const HOLD: u32 = 2;
+
+/// Span in which a poller tells how busy it is, ns, and spans in a row that must agree.
+pub const PRESSED: (Nanos, u32) = (2 * MILLISECOND, 2);
+/// From the beginning of a load that takes all of a poller's time until it has said so, ns, and one turn.
+pub const PRESSED_MOST: Nanos = PRESSED.0 * (PRESSED.1 as Nanos + 1);
+/// Between two CPUs that pressure adds, and between two times that a poller tells, ns: the sources have moved, and what their packets say is of the new set.
+pub const PRESSED_EVERY: Nanos = TICK / 10;
+/// After a CPU was taken away, ns.
+pub const CALM: Nanos = 2000 * MILLISECOND;
+
+/// How busy one poller is, told by itself.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Pressure {
+    from: Nanos,
+    spent: Nanos,
+    spans: u32,
+    told: Nanos,
+}
+
+impl Pressure {
+    /// A turn that ended at `now` took `spent`: true if packets have taken more than `high` of the poller's time for long enough.
+    pub fn turned(&mut self, now: Nanos, spent: Nanos, high: Permille) -> bool {
+        self.spent += spent;
+        let span = now.saturating_sub(self.from);
+        if span < PRESSED.0 {
+            return false;
+        }
+        // A span much longer than asked for is one in which the poller slept.
+        let busy = u128::from(self.spent) * 1000 > u128::from(span) * u128::from(high);
+        let spans = if busy { self.spans + 1 } else { 0 };
+        let pressed = spans >= PRESSED.1 && now.saturating_sub(self.told) >= PRESSED_EVERY;
+        *self = Self { from: now, spent: 0, spans, told: if pressed { now } else { self.told } };
+        pressed
+    }
+}
 
 /// A source that is polled.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -41,6 +81,9 @@ pub struct Resizer {
     high: Permille,
     low: Permille,
     last: Option<(Nanos, Nanos)>,
+    /// When it grew last by pressure, and when it shrank last.
+    pressed: Option<Nanos>,
+    shrunk: Option<Nanos>,
 }
 
 impl Resizer {
@@ -50,7 +93,7 @@ impl Resizer {
         let most = u32::try_from(cpus.min(CPUS_MAX)).unwrap_or(1).max(1);
         // An empty set is not met here, so `first` says nothing.
         let rules = Rules { most, first: high, high, low: low.min(high.saturating_sub(1)), hold: HOLD };
-        Self { set: NetSet::new(rules, 1), high, low: rules.low, last: None }
+        Self { set: NetSet::new(rules, 1), high, low: rules.low, last: None, pressed: None, shrunk: None }
     }
 
     /// Net CPUs now.
@@ -91,11 +134,11 @@ impl Resizer {
         }
         let new = self.set.observe(period, spent) as usize;
         if new > size {
-            while let Some(n) = seated.best(size, new) {
-                give(seated.of[n].slot, size);
-                seated.moves(n, size);
-            }
+            seated.spread(size, give);
         } else {
+            if new < size {
+                self.shrunk = Some(now);
+            }
             while let Some(n) = seated.heaviest_from(new) {
                 let to = seated.lightest(new);
                 give(seated.of[n].slot, to);
@@ -103,6 +146,28 @@ impl Resizer {
             }
         }
         (new != size).then_some(new)
+    }
+
+    /// A poller has said at `now` that it has no time left: as [`Self::look`], for what would wait for two of them.
+    pub fn pressed(
+        &mut self,
+        now: Nanos,
+        polled: &[Polled],
+        give: impl FnMut(usize, usize),
+    ) -> Option<usize> {
+        let lately = |at: Option<Nanos>, span| at.is_some_and(|at| now.saturating_sub(at) < span);
+        let (size, mut seated) = (self.size(), Seated::new(polled));
+        if lately(self.pressed, PRESSED_EVERY) || lately(self.shrunk, CALM) {
+            return None;
+        }
+        seated.best(size, size + 1)?;
+        let new = self.set.grow() as usize;
+        if new == size {
+            return None;
+        }
+        self.pressed = Some(now);
+        seated.spread(size, give);
+        Some(new)
     }
 }
 
@@ -145,6 +210,14 @@ impl Seated {
             |p: &&Polled| p.packets > 0 && there + p.packets <= self.load[from].saturating_sub(p.packets);
         let of = self.still().filter(|(_, p)| p.poller == from && fits(p));
         of.max_by_key(|(_, p)| p.packets).map(|(n, _)| n)
+    }
+
+    /// The poller `to` gets what evens the load.
+    fn spread(&mut self, to: usize, mut give: impl FnMut(usize, usize)) {
+        while let Some(n) = self.best(to, to + 1) {
+            give(self.of[n].slot, to);
+            self.moves(n, to);
+        }
     }
 
     /// The heaviest source of the pollers from `from` on.
@@ -225,6 +298,31 @@ mod tests {
     }
 
     #[test]
+    fn pressure_adds_a_cpu_at_once_and_not_soon_after_one_was_taken_away() {
+        let ms = MILLISECOND;
+        let mut net = Net::new(3, &[90_000, 80_000, 70_000]);
+        let mut moved = Vec::new();
+        let mut pressed = |net: &mut Net, now| {
+            moved.clear();
+            let size = net.resizer.pressed(now, &net.sources, |slot, to| moved.push((slot, to)));
+            moved.iter().for_each(|&(slot, to)| net.sources[slot].poller = to);
+            size
+        };
+        assert_eq!(pressed(&mut net, ms), Some(2));
+        assert_eq!(pressed(&mut net, 2 * ms), None, "the sources have not moved yet");
+        assert_eq!(pressed(&mut net, ms + PRESSED_EVERY), Some(3));
+        assert_eq!(pressed(&mut net, 500 * ms), None, "there are no more");
+        net.now = 500 * ms;
+        net.offer(&[1000, 1000, 1000]);
+        net.looks(10);
+        assert_eq!(net.resizer.size(), 1);
+        let now = net.now;
+        assert_eq!(pressed(&mut net, now), None, "a gust");
+        assert_eq!(pressed(&mut net, now + CALM), Some(2));
+        assert_eq!(pressed(&mut Net::new(2, &[100_000]), ms), None, "nothing would move");
+    }
+
+    #[test]
     fn one_source_is_not_parted() {
         let mut net = Net::new(4, &[190_000]);
         net.looks(50);
@@ -244,6 +342,24 @@ mod tests {
     }
 
     proptest! {
+        /// A poller whose turns take all of its time says so in time, and one that sleeps a third of it never does.
+        #[test]
+        fn pressure_is_told_in_time(turns in prop::collection::vec(1_000u64..400_000, 200)) {
+            let (mut busy, mut rests) = (Pressure::default(), Pressure::default());
+            let (mut now, mut told) = (7_000_000_000, None);
+            busy.turned(now, 0, HIGH);
+            rests.turned(now, 0, HIGH);
+            let begun = now;
+            for turn in turns {
+                now += turn;
+                if busy.turned(now, turn, HIGH) {
+                    told = told.or(Some(now));
+                }
+                prop_assert!(told.is_some() || now - begun < PRESSED_MOST);
+                prop_assert!(!rests.turned(now, turn * 2 / 3, HIGH));
+            }
+        }
+
         /// A step of load, up or down: at most two changes with up to three CPUs, and then all is still.
         #[test]
         fn a_step_is_followed_by_two_changes_at_most(

@@ -59,6 +59,16 @@ impl NetSet {
         self.changes
     }
 
+    /// One CPU more, if there may be: what asks for it is more urgent than periods tell. The size from now on.
+    pub fn grow(&mut self) -> u32 {
+        if self.size < self.rules.most {
+            self.size += 1;
+            self.changes += 1;
+            (self.up, self.down) = (0, 0);
+        }
+        self.size
+    }
+
     /// Packet work of all CPUs took `busy` ns of a period of `period` ns, empty polls not counted; the size from now on.
     pub fn observe(&mut self, period: Nanos, busy: Nanos) -> u32 {
         let of_cpus =

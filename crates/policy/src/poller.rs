@@ -27,6 +27,10 @@
 //! **Mode shed.** Where the turns are cheap although others are looked for, the kernel can do without them, see
 //! [`crate::shedding`].
 //!
+//! **Net CPU.** Programs run elsewhere, so an idle CPU says nothing about them, and they read while a poll hands up. A turn takes no more
+//! than fits into what is tracked, a pause begins with the turn that fills a consumer, and small turns, peeks, tell when it reads
+//! again: what a late program has no room for waits in the ring.
+//!
 //! **Joining.** What ends a sleep costs programs more than a turn does, so a source whose nap, heartbeat or look would be due within
 //! a quarter of its wait has its turn as well: sources of one CPU keep one rhythm, and as many wakes as one of them needs.
 //!
@@ -35,6 +39,8 @@
 //! - Every source that is not paused is served before any other is served twice.
 //! - No sleep is longer than half a flush timeout while anything is taken over.
 //! - An inhibited consumer is enabled at the latest when its timeout ends.
+//! - On a net CPU no turn takes more than [`FITS_LEAST`] or what fits into the fullest consumer that is not inhibited, but one that
+//!   mostly sheds.
 
 use crate::admission::Admission;
 use crate::budget::Budget;
@@ -53,6 +59,12 @@ pub const SOURCES_MAX: usize = 64;
 pub const CONSUMERS_MAX: usize = 64;
 /// Packets of a heartbeat in a pause for the budget: the least that two driver polls hand up.
 pub const HEARTBEAT_PACKETS: u32 = 2;
+/// Packets of a net CPU's turn that a consumer's room does not make smaller: a turn costs as much as one or two.
+pub const FITS_LEAST: u32 = 8;
+/// Longest time between two peeks, in naps: the ring is not to overflow before a program that reads again is seen to.
+const PEEKS: Nanos = 8;
+/// Packets of a consumer's room that turns leave to peeks: seven of them, 2 ms.
+pub const FITS_PEEKS: u32 = 14;
 /// Share of arrivals for inhibited consumers from which on a source counts as "all of it is for full consumers".
 const ALL_FULL: Permille = 950;
 /// Share of a turn's packets that full queues refused from which on the turn was in vain. What goes to other queues beside them
@@ -175,6 +187,12 @@ pub struct Turned {
 struct Source {
     switch: ModeSwitch,
     last_turn: Nanos,
+    /// End of the last turn that was no peek.
+    beat: Nanos,
+    /// The turn under way is a peek.
+    peeks: bool,
+    /// Time to the next peek: longer after each one while no program reads.
+    peek: Nanos,
     nap_until: Nanos,
     /// When the nap ends on an idle CPU.
     nap_idle: Nanos,
@@ -182,6 +200,8 @@ struct Source {
     /// Its last turn was in vain.
     vain: bool,
     full_share: Permille,
+    /// Share of the last turn without an inhibited consumer that tracked ones got.
+    known_share: Permille,
     /// Most of its last turn was for nobody, or was shed while others were looked for: a large turn costs little, and what is
     /// left in the ring would be lost to them.
     sheds: bool,
@@ -197,6 +217,7 @@ struct Source {
 #[derive(Clone, Copy, Debug)]
 struct Consumer {
     watermark: Watermark,
+    level: Permille,
     /// Enabled because the CPU was idle, and not seen below high water since.
     probing: bool,
     /// Earliest time that an idle CPU enables it again.
@@ -242,6 +263,11 @@ pub struct Poller {
     fed: u32,
     /// How often the levels were read.
     readings: u64,
+    /// Packets that fit into the fullest consumer that is not inhibited, by the last levels and as far as these are read anew.
+    fits: u32,
+    fits_next: u32,
+    /// An inhibited consumer has less in it than when the levels were read before.
+    read: bool,
     budget: Budget,
     look: Look,
     admission: Admission,
@@ -268,6 +294,9 @@ impl Poller {
             full_at: None,
             fed: 0,
             readings: 0,
+            fits: u32::MAX,
+            fits_next: u32::MAX,
+            read: false,
             rotation: Rotation::default(),
             awake: false,
             counts: Counts::default(),
@@ -317,11 +346,15 @@ impl Poller {
             *slot = Some(Source {
                 switch,
                 last_turn: now,
+                beat: now,
+                peeks: false,
+                peek: self.config.nap,
                 nap_until: 0,
                 nap_idle: 0,
                 nap: Nap::default(),
                 vain: false,
                 full_share: 0,
+                known_share: 0,
                 sheds: false,
                 fed: 0,
                 reading: 0,
@@ -370,6 +403,12 @@ impl Poller {
         let Some(Some(state)) = self.sources.get_mut(source) else { return };
         let all_vain = all_vain - Nanos::from(state.vain);
         state.last_turn = now;
+        let peeked = std::mem::take(&mut state.peeks);
+        // A program that does not read has been late for ever longer, and each peek takes some of the room that is left.
+        state.peek = if peeked { (2 * state.peek).min(PEEKS * nap) } else { nap };
+        if !peeked {
+            state.beat = now;
+        }
         self.bound.turned(turn.packets, turn.spent);
         let others =
             turn.frames.saturating_sub(turn.protected).saturating_sub(turn.known).saturating_sub(turn.shed);
@@ -390,6 +429,9 @@ impl Poller {
             if self.inhibited > 0 {
                 state.full_share =
                     if frames >= LOOK_FRAMES_MIN { share } else { (state.full_share * 3 + share) / 4 };
+            } else if frames >= LOOK_FRAMES_MIN {
+                let known = u64::from(turn.known + turn.to_full);
+                state.known_share = (known * 1000 / u64::from(frames)).min(1000) as Permille;
             }
         }
         let fed = turn.packets.saturating_sub(turn.protected);
@@ -454,7 +496,7 @@ impl Poller {
         self.budget.charge(now, spent);
         let nap = self.config.nap;
         if let Some(Some(state)) = self.sources.get_mut(source) {
-            state.last_turn = now;
+            (state.last_turn, state.beat, state.peeks) = (now, now, false);
             (state.nap_idle, state.nap_until) = (now + nap, now + nap);
         }
     }
@@ -470,15 +512,24 @@ impl Poller {
         let Some(slot) = self.consumers.get_mut(consumer) else { return false };
         let consumer = slot.get_or_insert_with(|| Consumer {
             watermark: Watermark::new(marks),
+            level,
             probing: false,
             idle_from: 0,
         });
+        let reads = level < std::mem::replace(&mut consumer.level, level);
+        self.read |= reads && consumer.watermark.is_inhibited();
         let change = consumer.watermark.observe(now, level);
         match change {
             Some(Change::Inhibit) => {
                 // A consumer that is as full as before does not read: an idle CPU says nothing about it.
                 if std::mem::take(&mut consumer.probing) {
                     consumer.idle_from = now + marks.timeout;
+                }
+                // What it cannot take would be shed by a turn that finds out how much of the arrivals is for it.
+                if self.config.net && self.inhibited == 0 {
+                    for source in self.sources.iter_mut().flatten() {
+                        source.full_share = source.full_share.max(source.known_share);
+                    }
                 }
                 self.inhibited += 1;
                 self.counts.inhibits += 1;
@@ -512,8 +563,19 @@ impl Poller {
         }
     }
 
+    /// The consumer whose level was read has room for `packets` more.
+    pub fn has_room(&mut self, consumer: usize, packets: u32) {
+        if !self.is_inhibited(consumer) {
+            self.fits_next = self.fits_next.min(packets);
+        }
+    }
+
     /// All levels are read: the next rise is due to turns from here on.
     pub fn levels_read(&mut self) {
+        self.fits = std::mem::replace(&mut self.fits_next, u32::MAX);
+        if std::mem::take(&mut self.read) {
+            self.sources.iter_mut().flatten().for_each(|source| source.peek = self.config.nap);
+        }
         self.fed = 0;
         self.readings += 1;
     }
@@ -548,7 +610,8 @@ impl Poller {
             source.nap_until = source.nap_until.min(source.nap_idle);
         }
         let mut enabled = false;
-        for consumer in self.consumers.iter_mut().flatten() {
+        // Programs do not run on a net CPU: that it is idle says nothing of theirs.
+        for consumer in self.consumers.iter_mut().flatten().filter(|_| !self.config.net) {
             if now >= consumer.idle_from && consumer.watermark.probe() {
                 consumer.probing = true;
                 self.inhibited -= 1;
@@ -575,10 +638,16 @@ impl Poller {
         self.sources.iter().enumerate().any(|(index, s)| s.is_some() && self.look.finds(now, index))
     }
 
-    /// True if consumers that are inhibited get what fits of `source`: while others' packets are looked for. In a pause they are left to
-    /// run dry, which tells whether their programs read.
+    /// True if consumers that are inhibited get what fits of `source`: while others' packets are looked for, and on a net CPU. In a
+    /// pause they are left to run dry, which tells whether their programs read.
     pub fn feeds(&self, now: Nanos, source: usize) -> bool {
-        self.look.is_on(now, source)
+        self.config.net || self.look.is_on(now, source)
+    }
+
+    /// Most packets that one consumer gets of a turn that is large because most of it is shed; 0: all that fit.
+    pub fn feed(&self, now: Nanos, source: usize) -> u32 {
+        let large = self.look.is_on(now, source) && !self.config.net;
+        if large { self.config.quota } else { 0 }
     }
 
     /// True while a source that is polled is looked at in its pauses: a look does not wait for programs.
@@ -612,9 +681,9 @@ impl Poller {
             if let Some(why) = source.release {
                 return Action::Release { source: index, why };
             }
-            let due = source.last_turn.saturating_add(heartbeat);
+            let due = source.beat.saturating_add(heartbeat);
             if due < beat_at {
-                (beat_at, beat_source, beat_from) = (due, index, source.last_turn);
+                (beat_at, beat_source, beat_from) = (due, index, source.beat);
             }
         }
         let beats = now >= self.ends(beat_from, beat_at);
@@ -649,10 +718,12 @@ impl Poller {
         if let Some(source) = picked {
             let sheds = self.sources[source].as_ref().is_some_and(|s| s.sheds);
             let quota = self.config.quota;
+            let fits = self.fits.saturating_sub(FITS_PEEKS).max(FITS_LEAST) & !1;
+            let fits = if self.config.net { fits } else { u32::MAX };
             let packets = match (sheds, (self.lent || self.config.net) && polled == 1) {
                 (true, _) => LOOK_PACKETS.max(quota),
-                (_, true) => self.config.lent_quota.max(quota),
-                _ => quota,
+                (_, true) => self.config.lent_quota.max(quota).min(fits),
+                _ => quota.min(fits),
             };
             return Action::Turn { source, packets };
         }
@@ -685,8 +756,14 @@ impl Poller {
                 return Action::Turn { source: oldest.1, packets: LOOK_PACKETS.max(self.config.quota) };
             }
         }
+        if self.config.net
+            && let Some(peek) = self.peek(now, &mut until)
+        {
+            return peek;
+        }
         let mut blocked = false;
-        let idle = self.consumers.iter().flatten().any(|c| c.watermark.is_inhibited() && now >= c.idle_from);
+        let idle = self.consumers.iter().flatten().any(|c| c.watermark.is_inhibited() && now >= c.idle_from)
+            && !self.config.net;
         let mut naps = false;
         for source in self.sources.iter().flatten() {
             if self.blocked(source) {
@@ -705,6 +782,24 @@ impl Poller {
             self.counts.naps += 1;
         }
         Action::Sleep { until, wake: WakeOn { level: blocked, idle: blocked && idle || naps, on_time } }
+    }
+
+    /// On a net CPU: the smallest turn of a source that stands in a pause, if one is due; else `until` is when it is, if that is earlier.
+    fn peek(&mut self, now: Nanos, until: &mut Nanos) -> Option<Action> {
+        for index in 0..SOURCES_MAX {
+            let Some(source) = self.sources[index].filter(|s| self.blocked(s)) else { continue };
+            let due = source.last_turn.saturating_add(source.peek);
+            if now < due {
+                *until = (*until).min(due);
+            } else if let Some(state) = self.sources[index].as_mut() {
+                state.peeks = true;
+                return Some(Action::Turn {
+                    source: index,
+                    packets: HEARTBEAT_PACKETS.min(self.config.quota),
+                });
+            }
+        }
+        None
     }
 
     /// Mode of a source this poller knows.

@@ -718,3 +718,125 @@ fn turns_in_vain_leave_the_cpu_to_programs() {
     }
     assert!(in_vain(1, 7) > 95, "the other packets may be for others");
 }
+
+/// Of the packets of 40 to 400 ms those that are lost, in the gate and in the ring, where a program on a CPU of its own stands for `late` ns
+/// of each 20 ms and takes `service` ns for a packet else; the gate judges as BPF does, by the room at the beginning of each poll.
+fn lost_to_a_late_program(pps: u64, late: Nanos, service: Nanos) -> (u64, u64) {
+    const RING: u64 = 256;
+    const PLACES: u64 = 48;
+    const STEP: Nanos = 1000;
+    const EVERY: Nanos = 20 * MILLISECOND;
+    #[derive(Default)]
+    struct World {
+        now: Nanos,
+        owed: u64,
+        ring: u64,
+        queue: u64,
+        work: u64,
+        lost: u64,
+    }
+    let to = |w: &mut World, end: Nanos| {
+        while w.now < end {
+            w.now += STEP;
+            w.owed += pps * STEP;
+            let come = w.owed / 1_000_000_000;
+            w.owed %= 1_000_000_000;
+            w.lost += (w.ring + come).saturating_sub(RING);
+            w.ring = (w.ring + come).min(RING);
+            w.work = if w.queue > 0 && w.now % EVERY > late { w.work + STEP } else { 0 };
+            while w.work >= service && w.queue > 0 {
+                (w.work, w.queue) = (w.work - service, w.queue - 1);
+            }
+        }
+    };
+    let host = crate::host::Host { net: true, ..crate::host::DEFAULTS };
+    let config = Config { timing: host.timing(), ..Config::for_host(&host) };
+    let (mut p, mut w) = (polling(config, 1), World { now: EVERY / 2, ..World::default() });
+    let (mut shed, mut seen) = (0, 0);
+    while w.now < 400 * MILLISECOND {
+        let at = w.now;
+        // At first it is looked for others, with large turns.
+        if at < 40 * MILLISECOND {
+            (shed, w.lost) = (0, 0);
+        }
+        p.level(at, 0, (seen * 1000 / 49) as Permille);
+        p.has_room(0, PLACES.saturating_sub(seen) as u32);
+        p.levels_read();
+        match p.next(at) {
+            Action::Turn { source, packets } => {
+                let (mut turn, mut polls) = (Turned::default(), 0);
+                for _ in 0..2 {
+                    let inhibited = p.is_inhibited(0);
+                    let frames = w.ring.min(u64::from(packets / 2));
+                    let room =
+                        if inhibited && !p.feeds(at, source) { 0 } else { PLACES.saturating_sub(w.queue) };
+                    let pass = frames.min(room);
+                    w.ring -= frames;
+                    shed += frames - pass;
+                    let end = w.now + STEP * (1 + pass + pass / 2);
+                    // Each one is in the socket when it has been handed up.
+                    for n in 1..=pass {
+                        let then = w.now.max(at + STEP * n);
+                        to(&mut w, then);
+                        w.queue += 1;
+                    }
+                    to(&mut w, end);
+                    turn.packets += pass as u32;
+                    turn.frames += frames as u32;
+                    turn.shed += (frames - pass) as u32;
+                    turn.known += pass as u32;
+                    turn.to_full += if inhibited { frames } else { frames - pass } as u32;
+                    polls += 1;
+                    turn.drained = frames < u64::from(packets / 2);
+                    if turn.drained {
+                        break;
+                    }
+                }
+                assert!(polls > 0);
+                turn.spent = w.now - at;
+                p.turned(w.now, source, turn);
+                // A level is what the last poll has seen.
+                seen = w.queue;
+            }
+            Action::Sleep { until, wake } => {
+                assert!(until > at, "a sleep that does not sleep");
+                assert!(!wake.idle || p.budget.resume_at(at).is_some(), "idleness of a net CPU says nothing");
+                to(&mut w, until);
+            }
+            other => panic!("{other:?} at {pps}/s"),
+        }
+    }
+    (shed, w.lost)
+}
+
+#[test]
+fn on_a_net_cpu_what_a_late_program_has_no_room_for_waits_in_the_ring() {
+    for pps in [5_000, 20_000, 50_000, 120_000] {
+        for late in [0, MILLISECOND, 2 * MILLISECOND] {
+            let (shed, ring) = lost_to_a_late_program(pps, late, 2000);
+            // Three peeks at most come when all room is taken, each of the 18 times.
+            assert!(
+                shed <= 18 * 6 && ring == 0,
+                "{pps}/s, {late} ns late: {shed} shed, {ring} lost in the ring"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_program_that_is_too_slow_has_work_all_the_time_on_a_net_cpu() {
+    for service in [2000, 5000, 10_000] {
+        let pps = 2_000_000_000 / service;
+        let (shed, ring) = lost_to_a_late_program(pps, 0, service);
+        let offered = pps * 360 / 1000;
+        let read = (offered - shed - ring) as f64 / (360.0 * 1e6 / service as f64);
+        assert!(read > 0.95, "{read} of what it can read, {service} ns each: {shed} shed, {ring} lost");
+    }
+}
+
+#[test]
+fn an_idle_net_cpu_enables_nobody() {
+    let mut p = polling(Config { net: true, ..usual() }, 1);
+    p.level(10, 0, 800);
+    assert!(p.is_inhibited(0) && !p.cpu_idle(20) && p.is_inhibited(0));
+}

@@ -5,6 +5,7 @@
 //! more than the [`Snapshot`]: no experiment, no port, no name.
 
 mod output;
+mod place;
 mod profiled;
 mod receiver;
 mod stack;

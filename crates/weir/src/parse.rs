@@ -272,6 +272,8 @@ pub enum Ablate {
     Quota,
     /// A source that is polled stays so for ever: pure polling.
     Release,
+    /// All CPUs of mode net are net CPUs all the time, and sources are dealt out among them.
+    Resize,
 }
 
 /// How the poller is scheduled.

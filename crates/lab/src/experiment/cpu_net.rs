@@ -232,7 +232,7 @@ fn choose(all: Vec<Arm>, wanted: Option<&[String]>) -> Result<Vec<Arm>> {
 }
 
 fn one(bench: &Bench, arm: &Arm, rate: f64, options: &Options) -> Result<Seen> {
-    let scene = Scene { guard_cpu: Some(bench.cpus.wire), ..Scene::default() };
+    let scene = Scene { guard_cpus: Some(vec![bench.cpus.wire]), ..Scene::default() };
     bench.stage(arm, &scene, |rig, cast, before| {
         // Threads of the kernel go to the net CPU; the hop of no arm is among them.
         for carrier in &rig.carriers {

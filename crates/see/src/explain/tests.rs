@@ -113,6 +113,36 @@ fn a_ring_overflows_for_want_of_time_or_of_room() {
 }
 
 #[test]
+fn a_full_cpu_beside_an_idle_one_is_shown_with_its_role_and_the_plan() {
+    let mut s = ring_loses(0.97, 256, 4096);
+    assert!(!format!("{:?}", explain(&s)).contains("weir place"), "there is nobody to take a part");
+    s.cpus[0].packets = 9_000;
+    s.cpus.push(Cpu { cpu: 2, idle: 0.7, packets: 1_000, ..Cpu::default() });
+    let reader = |pid, cpu, name: &str| Process {
+        pid,
+        cpu,
+        name: name.into(),
+        runs: 0.3,
+        receives: true,
+        ..Process::default()
+    };
+    s.processes = vec![reader(7, 2, "nsd")];
+    s.consumers = vec![Consumer { pid: 7, out: Some(8_000), ..Consumer::default() }];
+    let finding = &explain(&s).findings[0];
+    let row = |name: &str| finding.evidence.iter().find(|(n, _)| n == name).map(|(_, text)| text.as_str());
+    let first = s.cpus[0].cpu;
+    assert_eq!(
+        row("roles"),
+        Some(
+            format!("CPU {first} net: 90 % of the packets; CPU 2 shared: 10 % of the packets, runs nsd")
+                .as_str()
+        )
+    );
+    assert_eq!(row("crossings"), Some("90 % of what programs read, estimated"));
+    assert!(finding.change.iter().any(|c| c == "sudo weir place eth7"), "{finding:?}");
+}
+
+#[test]
 fn every_rule_has_a_name_of_its_own_and_a_source() {
     let names: BTreeSet<&str> = rules().map(|r| r.name).collect();
     assert_eq!(names.len(), rules().count());

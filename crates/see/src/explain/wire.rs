@@ -1,6 +1,6 @@
 //! Losses before IP: ring, refill, XDP, backlog.
 
-use super::{Case, Cause, Rule, packet_share, percent};
+use super::{Case, Cause, Rule, packet_share, percent, place};
 use crate::model::{Cpu, Queue};
 
 pub(super) static RULES: [Rule; 9] = [
@@ -101,21 +101,16 @@ fn cpu_full(case: &Case<'_>) -> Option<Cause> {
     let cpu = hottest(case).filter(|c| packet_share(c) + c.weir > FULL)?;
     let interface = case.interface_name();
     let mut change = vec![format!("sudo weir guard {interface}")];
-    let idle = idle_cpus(case);
-    if !idle.is_empty() {
-        change.push(format!(
-            "# or spread its queues over CPU {idle:?}: sudo ethtool -L {interface} combined {}",
-            idle.len() + 1
-        ));
+    let mut evidence =
+        vec![row("lost in the ring", case.per_second(case.loss.packets)), cpu_row(cpu), queues(case)];
+    if !idle_cpus(case).is_empty() {
+        evidence.extend(place::rows(case));
+        change.extend(place::plan(&interface));
     }
     Some(Cause {
         key: format!("{}", cpu.cpu),
         title: format!("CPU {} has no time left to empty the ring of {interface}", cpu.cpu),
-        evidence: vec![
-            row("lost in the ring", case.per_second(case.loss.packets)),
-            cpu_row(cpu),
-            queues(case),
-        ],
+        evidence,
         change,
         effect:
             "programs keep their share of the CPU; what cannot be handled is lost in the ring, at no cost"
@@ -290,11 +285,17 @@ fn backlog_full(case: &Case<'_>) -> Option<Cause> {
     let first = losers.first()?;
     let mut evidence = vec![row("lost at the backlog", case.per_second(case.loss.packets))];
     evidence.extend(losers.iter().take(3).map(|c| cpu_row(c)));
+    let interface = case.busiest_interface();
+    let mut change = vec![format!("sudo weir guard {interface}")];
+    if !idle_cpus(case).is_empty() {
+        evidence.extend(place::rows(case));
+        change.extend(place::plan(&interface));
+    }
     Some(Cause {
         key: first.cpu.to_string(),
         title: format!("CPU {} cannot keep up with its backlog", first.cpu),
         evidence,
-        change: vec![format!("sudo weir guard {}", case.busiest_interface())],
+        change,
         effect: "packets stay in the ring until they can be handled, and are lost there at no cost".into(),
     })
 }

@@ -344,7 +344,7 @@ impl Control {
     fn look_around(&mut self, now: Nanos) {
         let thorough = now >= self.thorough_at;
         self.watch_cpus();
-        self.gate.look(&mut self.gauges, now);
+        self.gate.look(&mut self.gauges, now, self.opts.mode == Mode::Net);
         self.look_at_cpus();
         self.tick_dispatch();
         if let Ok(mut dispatch) = self.dispatch.lock() {

@@ -72,15 +72,24 @@ impl Gate {
         })
     }
 
-    /// Attaches the programs while a source is polled or sheds, or containers lose packets, and says how many sources may feed one
-    /// consumer at once, and whether the table of connections is full.
-    pub fn look(&mut self, gauges: &mut Gauges, now: Nanos) {
+    /// Attaches the programs while a source is polled or sheds, or containers lose packets, and says how many inputs may feed one
+    /// consumer at once, and whether the table of connections is full. `net`: the pollers' CPUs are net CPUs.
+    pub fn look(&mut self, gauges: &mut Gauges, now: Nanos, net: bool) {
         let since = self.shared.idle_since.load(Relaxed);
         if since != 0 && now.saturating_sub(since) > LIST_IDLE {
             sched::set_ordinary(self.shared.tid.load(Relaxed));
         }
-        let modes = self.shared.views.source_ctls.iter().map(|ctl| ctl.mode.load(Relaxed));
-        let inputs = modes.filter(|m| matches!(*m, mode::POLL | mode::SHED)).count() as u32;
+        let (mut pollers, mut sources) = (0u64, 0);
+        for ctl in self.shared.views.source_ctls.iter() {
+            match ctl.mode.load(Relaxed) {
+                // The polls of one poller come one after the other, and each reads what room there is: a part for each source is
+                // for those that a flood beside them would leave nothing.
+                mode::POLL if net => pollers |= 1 << (ctl.poller.load(Relaxed) % u64::BITS),
+                mode::POLL | mode::SHED => sources += 1,
+                _ => {}
+            }
+        }
+        let inputs = sources + pollers.count_ones();
         let guard = &self.shared.views.guard[0];
         guard.slices.store(inputs, Relaxed);
         let views = &self.shared.views;

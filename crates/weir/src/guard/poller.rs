@@ -13,10 +13,11 @@ use policy::bulk::Bulk;
 use policy::causes::Release;
 use policy::contention::Pauses;
 use policy::holding::Holding;
+use policy::netmove::Pressure;
 use policy::poller::{Action, Config, Poller as Policy};
 use policy::settling::Settling;
 use policy::turns::{PROOF_TRIES, REFUSED_NAP, Turns};
-use policy::{Nanos, lease};
+use policy::{Nanos, Permille, lease};
 
 use super::clock;
 use super::dispatch::Dispatch;
@@ -41,6 +42,8 @@ pub struct Poller {
     /// True while BPF wakes at low water. An idle CPU ends a pause as well, but with other programs on the CPU it is
     /// never idle.
     pub level_wakes: Arc<AtomicBool>,
+    /// Share of its time that packets take from which on it says so; `None` if nobody would add a CPU.
+    pub pressed: Option<Permille>,
     /// What lets it be SCHED_IDLE for a while.
     pub lending: Arc<Lending>,
     /// The maps.
@@ -83,6 +86,7 @@ pub(super) struct Loop {
     lender: Lender,
     settling: Settling,
     pauses: Pauses,
+    pressure: Pressure,
     /// End of the last charged span.
     charged_until: Nanos,
     cpu_until: Nanos,
@@ -119,6 +123,7 @@ impl Poller {
             lender: self.lending.join(),
             settling: Settling::default(),
             pauses: Pauses::default(),
+            pressure: Pressure::default(),
             charged_until: now,
             cpu_until: clock::thread_cpu(),
             charged: 0,

@@ -80,7 +80,7 @@ impl Control {
                 self.mode_switches += 1;
                 // Here, not in the poller: attaching waits for the whole kernel.
                 let _ = self.gauges.watch_idle(true);
-                self.gate.look(&mut self.gauges, clock::now());
+                self.gate.look(&mut self.gauges, clock::now(), self.opts.mode == Mode::Net);
                 let mine = |w: &&Worker| w.cpu == source.now.cpu.load(Relaxed) as usize;
                 let known = self.sessions.any(clock::now(), &self.opts.classes);
                 if let Some(worker) = self.workers.iter().find(mine).filter(|_| known) {
@@ -153,6 +153,7 @@ impl Control {
                     }
                 }
             }
+            Report::Pressed => self.press_net(clock::now()),
             Report::KeeperLost => self.replace_keeper("it does not answer"),
             Report::Failed { cpu, why } => {
                 // Nothing is ordered from it any more.

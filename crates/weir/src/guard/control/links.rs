@@ -186,6 +186,9 @@ impl Control {
         let views = Arc::clone(&self.gauges.views);
         let Ok(mut dispatch) = self.dispatch.lock() else { return };
         for source in &self.interfaces[index].sources {
+            if let Some(poller) = self.net.as_ref().and_then(|net| net.seat(source.slot)) {
+                dispatch.seat(source.slot, poller);
+            }
             dispatch.arrives(source.slot, &views);
         }
     }

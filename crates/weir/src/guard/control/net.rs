@@ -20,6 +20,9 @@ fn shares() -> (policy::Permille, policy::Permille) {
 /// The set, and what each source had carried at the last look.
 pub(super) struct NetCpus {
     resizer: Resizer,
+    high: policy::Permille,
+    /// All of these, all the time.
+    fixed: Option<usize>,
     seen: [u64; SOURCES],
 }
 
@@ -27,13 +30,24 @@ impl NetCpus {
     /// For the pollers of mode net; `None` where nothing can be resized. From the first CPU of the list on.
     pub(super) fn new(opts: &GuardOptions, cpus: usize) -> Option<Self> {
         let (high, low) = shares();
+        let fixed = opts.ablate.contains(&Ablate::Resize).then_some(cpus);
         let resizes = opts.mode == Mode::Net && cpus > 1;
-        resizes.then(|| Self { resizer: Resizer::new(cpus, high, low), seen: [0; SOURCES] })
+        resizes.then(|| Self { resizer: Resizer::new(cpus, high, low), high, fixed, seen: [0; SOURCES] })
     }
 
     /// CPUs of the set.
     pub(super) fn size(&self) -> usize {
-        self.resizer.size()
+        self.fixed.unwrap_or_else(|| self.resizer.size())
+    }
+
+    /// Which poller is to have a source, if the set is fixed.
+    pub(super) fn seat(&self, slot: usize) -> Option<usize> {
+        self.fixed.map(|cpus| slot % cpus)
+    }
+
+    /// Share of a CPU's time from which on there are too few; `None` if there will be no more.
+    pub(super) fn high(&self) -> Option<policy::Permille> {
+        self.fixed.is_none().then_some(self.high)
     }
 }
 
@@ -49,36 +63,57 @@ impl Control {
 
     /// Makes the set larger or smaller, and tells the pollers which sources go elsewhere.
     pub(super) fn resize_net(&mut self, now: Nanos) {
+        let polled = self.polled_net(true);
+        let busy = self.workers.iter().map(|worker| worker.gauge.busy_ns.load(Relaxed)).sum();
+        let Some(net) = self.net.as_mut().filter(|net| net.fixed.is_none()) else { return };
+        let mut moves = Vec::new();
+        let changed = net.resizer.look(now, busy, &polled, |slot, poller| moves.push((slot, poller)));
+        self.move_net(now, &polled, &moves, changed.is_some());
+    }
+
+    /// A poller has no time left: what the next look would do if it were so until then.
+    pub(super) fn press_net(&mut self, now: Nanos) {
+        let polled = self.polled_net(false);
         let Some(net) = self.net.as_mut() else { return };
+        let mut moves = Vec::new();
+        let changed = net.resizer.pressed(now, &polled, |slot, poller| moves.push((slot, poller)));
+        self.move_net(now, &polled, &moves, changed.is_some());
+    }
+
+    /// The sources that are polled, with what they carried since the last look; `look`: this is one.
+    fn polled_net(&mut self, look: bool) -> Vec<Polled> {
         let mut polled = Vec::new();
+        let Some(net) = self.net.as_mut() else { return polled };
         for source in self.interfaces.iter().flat_map(|interface| &interface.sources) {
             let packets = self.gauges.views.source_stats[source.slot].packets.load(Relaxed);
-            let since = packets.wrapping_sub(std::mem::replace(&mut net.seen[source.slot], packets));
+            let since = packets.wrapping_sub(net.seen[source.slot]);
+            if look {
+                net.seen[source.slot] = packets;
+            }
             let cpu = source.now.cpu.load(Relaxed) as usize;
             let poller = self.workers.iter().position(|worker| worker.cpu == cpu);
             if let Some(poller) = poller.filter(|_| source.now.changed.load(Relaxed) > 0) {
                 polled.push(Polled { slot: source.slot, poller, packets: since });
             }
         }
-        let busy = self.workers.iter().map(|worker| worker.gauge.busy_ns.load(Relaxed)).sum();
-        let mut moves = Vec::new();
-        let changed = net.resizer.look(now, busy, &polled, |slot, poller| moves.push((slot, poller)));
-        if moves.is_empty() && changed.is_none() {
-            return;
-        }
+        polled
+    }
+
+    fn move_net(&mut self, now: Nanos, polled: &[Polled], moves: &[(usize, usize)], changed: bool) {
+        let Some(net) = self.net.as_ref().filter(|_| changed || !moves.is_empty()) else { return };
         let size = net.size();
         // Where it goes is known before its poller can give it back.
         if let Ok(mut dispatch) = self.dispatch.lock() {
             dispatch.resize(size);
             moves.iter().for_each(|&(slot, poller)| dispatch.seat(slot, poller));
         }
-        for (slot, _) in &moves {
+        for (slot, _) in moves {
             let from = polled.iter().find(|p| p.slot == *slot).map(|p| p.poller);
             if let Some(worker) = from.and_then(|poller| self.workers.get(poller)) {
                 let _ = worker.commands.send(Command::Move(*slot));
             }
         }
-        if changed.is_some() {
+        if changed {
             let cpus: kern::cpus::CpuSet = self.workers.iter().take(size).map(|worker| worker.cpu).collect();
             let text = match moves.len() {
                 1 => "1 source moves".to_owned(),

@@ -114,6 +114,7 @@ impl Control {
             cpu,
             yielding: self.opts.sched == Sched::Other,
             level_wakes: Arc::clone(&self.level_wakes),
+            pressed: self.net.as_ref().and_then(net::NetCpus::high),
             lending: Arc::clone(&self.lending),
             views: Arc::clone(&self.gauges.views),
             commands: inbox,

@@ -72,8 +72,10 @@ impl Loop {
         own.admit.store(u32::from(self.policy.admits()), Relaxed);
         let feeds = self.policy.feeds(self.charged_until, slot);
         own.feeds.store(u32::from(feeds), Relaxed);
-        // A turn that is large because most of it is shed hands up no more than another one.
-        let quota = if feeds { polled.turns.share(self.policy.config().quota) } else { 0 };
+        let quota = match self.policy.feed(self.charged_until, slot) {
+            0 => 0,
+            quota => polled.turns.share(quota),
+        };
         own.quota.store(quota, Relaxed);
         let here = self.p.cpu;
         let elsewhere = || views.cpu_stats.get(here).map_or(0, |c| c.elsewhere.load(Relaxed));
@@ -130,6 +132,9 @@ impl Loop {
         let until = self.settling.turned(now, net_rx().saturating_sub(softirq));
         self.p.prod.need(until);
         self.policy.turned(now, slot, turn);
+        if self.p.pressed.is_some_and(|high| self.pressure.turned(now, turn.spent, high)) {
+            self.p.reports.send(Report::Pressed);
+        }
         if bulk {
             // Before it can be ordered anew.
             if let Ok(mut dispatch) = self.p.dispatch.lock() {
@@ -149,8 +154,10 @@ impl Loop {
         let used = (self.p.views.guard[0].consumers.load(Relaxed) as usize).min(CONSUMERS);
         self.consumers_known = used;
         let (mut most, mut enabled) = (0, false);
+        let slices = self.p.views.guard[0].slices.load(Relaxed);
         for consumer in 0..used {
-            let level = self.p.views.consumer_stats[consumer].level.load(Relaxed).min(1000) as u16;
+            let stat = &self.p.views.consumer_stats[consumer];
+            let level = stat.level.load(Relaxed).min(1000) as u16;
             if self.p.views.consumer_ctls[consumer].sk.load(Relaxed) == 0 {
                 continue;
             }
@@ -163,6 +170,8 @@ impl Loop {
                     enabled = true;
                 }
             }
+            let (size, truesize) = (stat.rcvbuf.load(Relaxed), stat.truesize.load(Relaxed));
+            self.policy.has_room(consumer, policy::gate::room_at(size, level, truesize, slices));
         }
         if enabled && self.pauses.enabled(now, most, self.p.level_wakes.load(Relaxed)) {
             self.p.reports.send(Report::Contended { cpu: self.p.cpu });

@@ -1,0 +1,372 @@
+//! The experiments `steering` (BH-07 to BH-09) and `cpus` (BH-05): one hot queue, with its receive work on one CPU, spread by RPS as
+//! an administrator would, and placed by `weir place`; and what one and two CPUs carry.
+//!
+//! The wire needs a CPU too, and there are two: it gives way to all else on its own, so that what it sends is what that CPU has left,
+//! and goodput says the direction and not how far.
+
+use std::collections::BTreeMap;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use kern::wire::counters;
+use kern::wire::source::{Load, Phase};
+use kern::wire::tasks;
+use results::{Document, Id, Mark, Panel, Point, Relation, Role, Scale, Trial, Verdict, stats};
+
+use crate::arm::{Arm, Host};
+use crate::consumer;
+use crate::experiment::{Experiment, Simulated, names};
+use crate::ledger::Ledger;
+use crate::livelock;
+use crate::options::Options;
+use crate::plan::{Progress, Runner, claim, result_of};
+use crate::rig::{Rig, Wiring};
+use crate::takes::Choice;
+use crate::trial::{Bench, Cast, Scene, burst};
+use crate::{Error, Result};
+
+/// The experiment `steering`.
+pub(crate) const STEERING: Experiment = Experiment {
+    name: "steering",
+    about: "one hot queue on one CPU, spread by RPS, and by weir place: goodput, evenness, the hottest CPU",
+    takes: "about 1 minute",
+    choices: &[Choice::Duration, Choice::Repeat, Choice::Seed],
+    arms: |_| names(arms()),
+    run,
+    simulated_by: Simulated::No { lacks: "RPS on a host of today", nearest: "steering" },
+};
+
+/// The experiment `cpus`.
+pub(crate) const CPUS: Experiment = Experiment {
+    name: "cpus",
+    about: "the same packets on one CPU and on two, with and without RPS",
+    takes: "about 1 minute",
+    choices: &[Choice::Duration, Choice::Repeat, Choice::Seed],
+    arms: |_| names(arms()).into_iter().take(2).collect(),
+    run: cpus,
+    simulated_by: Simulated::No { lacks: "CPUs of a host of today", nearest: "cores" },
+};
+
+/// Work for a packet, that of BH-07's hosts beside the kernel's 2 us.
+const WORK: Duration = Duration::from_micros(4);
+/// More than one CPU carries with its programs.
+const RATE: f64 = 250e3;
+/// Programs, each with a port, and flows to each: RPS spreads flows.
+const PROGRAMS: u8 = 2;
+const FLOWS: u32 = 64;
+/// How long `weir place` measures.
+const LOOK: &str = "300ms";
+const JAIN_MIN: f64 = 0.9;
+
+/// What stands for the kernel's placing of receive work.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Steer {
+    Off,
+    Rps,
+    Place,
+}
+
+const STEER: [(Steer, &str, Role, &str); 3] = [
+    (Steer::Off, "rps-off", Role::Stock, "the queue's interrupt and softirq on the host CPU"),
+    (Steer::Rps, "rps-on", Role::Alternative, "RPS over both CPUs, set by hand"),
+    (Steer::Place, "place", Role::Weir, "weir place --strategy spread --apply, under the load"),
+];
+
+fn arms() -> Vec<Arm> {
+    let arm = |(_, name, role, note): &(Steer, &str, Role, &str)| Arm {
+        name: (*name).into(),
+        role: *role,
+        note: Some((*note).into()),
+        wiring: Wiring::Timer,
+        host: Host::Plain,
+        slow_output: false,
+        rcvbuf: None,
+        unscreened: false,
+    };
+    STEER.iter().map(arm).collect()
+}
+
+/// What a trial gave beside the ledger.
+#[derive(Debug, Clone, Default)]
+struct Seen {
+    trial: Trial,
+    /// Time in softirq, by CPU, as a share of the window.
+    softirq: Vec<f64>,
+    /// What `weir place` has changed; its last line.
+    said: Option<String>,
+}
+
+impl Seen {
+    fn jain(&self) -> Option<f64> {
+        stats::jain(&self.softirq)
+    }
+
+    fn hottest(&self) -> Option<f64> {
+        self.softirq.iter().copied().max_by(f64::total_cmp)
+    }
+}
+
+type Taken = BTreeMap<(usize, usize), Vec<Seen>>;
+
+/// `steering`: all arms on both CPUs.
+///
+/// # Errors
+/// If nothing could be measured. An interrupt gives what was measured so far, marked as partial.
+fn run(options: &Options, progress: &mut dyn FnMut(Progress)) -> Result<Document> {
+    experiment("steering", &[2], options, progress)
+}
+
+/// `cpus`: the same on one CPU and on both.
+///
+/// # Errors
+/// As [`run`].
+fn cpus(options: &Options, progress: &mut dyn FnMut(Progress)) -> Result<Document> {
+    experiment("cpus", &[1, 2], options, progress)
+}
+
+fn experiment(
+    name: &str,
+    counts: &[usize],
+    options: &Options,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<Document> {
+    let mut arms = arms();
+    // One CPU is not spread over.
+    if counts.len() > 1 {
+        arms.truncate(2);
+    }
+    let mut runner = Runner::new(options, progress)?;
+    if arms.len() > 2 && runner.bench.weir.is_none() {
+        return Err(Error::Missing("arm place needs the program weir beside this one; build it".into()));
+    }
+    let host = runner.bench.cpus.host;
+    runner.bench.consumer.calibrate(host, WORK)?;
+    runner.bench.consumer.sockets = PROGRAMS;
+    runner.total = (arms.len() * counts.len()) as u64 * u64::from(options.repeat());
+    let mut taken = Taken::new();
+    let cut_short = match take(&mut runner, &arms, counts, options, &mut taken) {
+        Ok(()) => false,
+        Err(Error::Interrupted) if !taken.is_empty() => true,
+        Err(e) => return Err(e),
+    };
+    let mut document = runner.document(name)?;
+    for (a, arm) in arms.iter().enumerate() {
+        let mut result = result_of(arm, options.reserve);
+        let seen = || taken.range((a, 0)..(a + 1, 0)).flat_map(|(_, seen)| seen);
+        if let Some(said) = seen().find_map(|s| s.said.clone()) {
+            result.note = Some(said);
+        }
+        for (_, seen) in taken.range((a, 0)..(a + 1, 0)) {
+            result.points.push(Point::fold(seen.iter().map(|s| s.trial.clone()).collect(), None));
+        }
+        document.arms.push(result);
+    }
+    document.panels = panels(&arms, counts, &taken);
+    runner.finish(&mut document, &[Id::Ledger], cut_short);
+    document.verdict.retain(|v| v.id == Id::Ledger.name());
+    document.verdict.extend(if counts.len() > 1 { scaling(&taken) } else { verdict(&taken) });
+    Ok(document)
+}
+
+fn take(
+    runner: &mut Runner<'_>,
+    arms: &[Arm],
+    counts: &[usize],
+    options: &Options,
+    taken: &mut Taken,
+) -> Result<()> {
+    for round in 0..u64::from(options.repeat()) {
+        for (c, count) in counts.iter().enumerate() {
+            for a in livelock::order(arms.len(), options.seed, round << 8 | c as u64) {
+                runner.say(&format!("{} on {count} CPU", arms[a].name));
+                let seen = runner.again_if_void(
+                    |bench| one(bench, &arms[a], STEER[a].0, *count, options),
+                    |s| s.trial.void.is_some(),
+                )?;
+                runner.step();
+                taken.entry((a, c)).or_default().push(seen);
+            }
+        }
+    }
+    Ok(())
+}
+
+fn one(bench: &Bench, arm: &Arm, steer: Steer, cpus: usize, options: &Options) -> Result<Seen> {
+    bench.stage(arm, &Scene::default(), |rig, cast, before| {
+        // One program for each CPU.
+        if let Some(second) = cast.consumers.get(1).filter(|_| cpus > 1) {
+            second.ids().iter().try_for_each(|pid| tasks::pin(*pid as i32, bench.cpus.wire))?;
+        }
+        measure(bench, rig, arm, steer, cpus, options, cast, before)
+    })
+}
+
+#[allow(clippy::too_many_arguments, reason = "what a trial is made of")]
+fn measure(
+    bench: &Bench,
+    rig: &Rig<'_>,
+    arm: &Arm,
+    steer: Steer,
+    cpus: usize,
+    options: &Options,
+    cast: &mut Cast,
+    before: &Ledger,
+) -> Result<Seen> {
+    let far = rig.inputs[0].far.name.clone();
+    if steer == Steer::Rps {
+        let cpus = if cpus > 1 { 1 << bench.cpus.wire | 1 << bench.cpus.host } else { 1 << bench.cpus.host };
+        let mask = format!("{cpus:x}");
+        rig.host.run(|| counters::set_interface(&far, "queues/rx-0/rps_cpus", &mask))?;
+    }
+    // What places needs the load, and some time.
+    let warm_up = options.warm_up() + Duration::from_millis(if steer == Steer::Place { 1200 } else { 0 });
+    let phase = |duration| Phase { duration, rate: Some(RATE) };
+    let phases = vec![phase(warm_up), phase(options.window()), phase(Duration::from_millis(50))];
+    let targets = bench.consumer.targets(&rig.inputs[0]);
+    let mut load = Load { gentle: cpus > 1, ..rig.load(phases, burst(Some(RATE)), targets[0].clone()) };
+    load.schedule = (0..PROGRAMS).collect();
+    load.targets =
+        targets.into_iter().map(|target| kern::wire::source::Target { flows: FLOWS, ..target }).collect();
+    let running = bench.wire.start(&rig.wire_side, bench.cpus.wire, &load)?;
+    let started = Instant::now();
+    let said = match (steer, &bench.weir) {
+        (Steer::Place, Some(weir)) => {
+            let mut place = Command::new(weir);
+            place.args(["place", &far, "--strategy", "spread", "--apply", "--for", LOOK]);
+            Some(ask(rig, &mut place)?)
+        }
+        _ => None,
+    };
+    bench.interrupt.sleep(warm_up.saturating_sub(started.elapsed()))?;
+    cast.consumers.iter_mut().try_for_each(|c| c.reset(rig))?;
+    let (at, from) = (Instant::now(), bench.wire.meters()?);
+    bench.interrupt.sleep(options.window())?;
+    let reports = cast.consumers.iter_mut().map(|c| c.report(rig)).collect::<Result<Vec<_>>>()?;
+    let (wall, to) = (at.elapsed().as_nanos().max(1) as f64, bench.wire.meters()?);
+    let sent = running.wait()?;
+    if steer == Steer::Place
+        && let Some(weir) = &bench.weir
+    {
+        ask(rig, Command::new(weir).arg("undo"))?;
+    }
+    let last = consumer::drain(&mut cast.consumers, rig, |t| bench.interrupt.sleep(t))?;
+    let mut trial = Ledger::read(&bench.wire, rig)?.since(before).close(&arm.host, &sent, &last, 0);
+    let offered = sent.by_phase.get(1).copied().unwrap_or(0) as f64;
+    trial.offered_pps = offered / options.window().as_secs_f64();
+    let read = consumer::together(&reports);
+    trial.goodput_pps = read.served as f64 / read.window_ns.max(1) as f64 * 1e9;
+    trial.latency_us = read.latency;
+    let of = |cpu: usize| to[cpu].since(&from[cpu]).softirq_ns as f64 / wall;
+    let softirq =
+        [bench.cpus.wire, bench.cpus.host].into_iter().filter(|cpu| *cpu < to.len()).map(of).collect();
+    Ok(Seen { trial, softirq, said })
+}
+
+/// What a command of weir says last, in the host.
+fn ask(rig: &Rig<'_>, command: &mut Command) -> Result<String> {
+    let output = rig.host.run(|| Ok(command.output()))?.map_err(|e| Error::program("weir", e))?;
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let (out, err) = (text(&output.stdout), text(&output.stderr));
+    if !output.status.success() {
+        return Err(Error::program("weir", err.lines().last().unwrap_or("it failed").to_owned()));
+    }
+    Ok(out.lines().rfind(|line| !line.trim().is_empty()).unwrap_or_default().trim().to_owned())
+}
+
+fn panels(arms: &[Arm], counts: &[usize], taken: &Taken) -> Vec<Panel> {
+    let show = |title: &str, unit: &str, digits, value: &dyn Fn(&Seen) -> Option<f64>| {
+        let mut panel = Panel {
+            title: title.into(),
+            x: Scale::of("CPUs", 0, false),
+            y: Scale::of(unit, digits, false),
+            ..Panel::default()
+        };
+        for (a, arm) in arms.iter().enumerate() {
+            for (c, count) in counts.iter().enumerate() {
+                let values: Vec<f64> = taken.get(&(a, c)).into_iter().flatten().filter_map(value).collect();
+                panel.add(&arm.name, Mark::of(*count as f64, &values));
+            }
+        }
+        panel
+    };
+    vec![
+        show("offered", "k/s", 0, &|s| Some(s.trial.offered_pps / 1e3)),
+        show("goodput", "k/s", 0, &|s| Some(s.trial.goodput_pps / 1e3)),
+        show("softirq of the hottest CPU", "% of its time", 1, &|s| s.hottest().map(|share| 100.0 * share)),
+        show("evenness of softirq over the CPUs", "Jain's index, 1 is even", 3, &Seen::jain),
+    ]
+}
+
+/// Medians of the trials that count.
+fn median(taken: &Taken, a: usize, c: usize, value: impl Fn(&Seen) -> Option<f64>) -> Option<f64> {
+    let of = taken.get(&(a, c)).into_iter().flatten().filter(|s| s.trial.void.is_none());
+    stats::median(&of.filter_map(value).collect::<Vec<_>>())
+}
+
+fn at_least(id: &str, text: &str, value: Option<f64>, bound: f64) -> Verdict {
+    Verdict {
+        relation: Relation::AtLeast,
+        holds: value.is_some_and(|v| v >= bound),
+        ..claim(id, text, value, bound)
+    }
+}
+
+fn ratio(above: Option<f64>, below: Option<f64>) -> Option<f64> {
+    Some(above? / below.filter(|b| *b > 0.0)?)
+}
+
+fn verdict(taken: &Taken) -> Vec<Verdict> {
+    let goodput = |a| median(taken, a, 0, |s| Some(s.trial.goodput_pps));
+    let hottest = |a| median(taken, a, 0, Seen::hottest);
+    vec![
+        at_least("BH-07", "goodput, place / rps-off", ratio(goodput(2), goodput(0)), 1.0),
+        claim("BH-07", "softirq of the hottest CPU, place / rps-off", ratio(hottest(2), hottest(0)), 1.0),
+        at_least("BH-08", "evenness of softirq, place", median(taken, 2, 0, Seen::jain), JAIN_MIN),
+    ]
+}
+
+/// Two counts of CPUs tell contention (sigma) and not coherency: the law of universal scalability has three unknowns.
+fn scaling(taken: &Taken) -> Vec<Verdict> {
+    let goodput = |a, c| median(taken, a, c, |s: &Seen| Some(s.trial.goodput_pps));
+    let gain = |a| ratio(goodput(a, 1), goodput(a, 0));
+    let best = [gain(0), gain(1)].into_iter().flatten().max_by(f64::total_cmp);
+    vec![at_least(
+        "BH-05",
+        "goodput of two CPUs / one, the better arm; the wire shares the second",
+        best,
+        1.0,
+    )]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn seen(goodput: f64, softirq: [f64; 2]) -> Vec<Seen> {
+        let trial = Trial { goodput_pps: goodput, ..Trial::default() };
+        vec![Seen { trial, softirq: softirq.to_vec(), said: None }]
+    }
+
+    #[test]
+    fn what_is_spread_is_even_and_less_hot() {
+        let taken = Taken::from([
+            ((0, 0), seen(100.0, [0.0, 0.9])),
+            ((1, 0), seen(120.0, [0.4, 0.5])),
+            ((2, 0), seen(130.0, [0.45, 0.5])),
+        ]);
+        assert!(verdict(&taken).iter().all(|v| v.holds), "{:?}", verdict(&taken));
+        let taken = Taken::from([((0, 0), seen(100.0, [0.0, 0.9])), ((2, 0), seen(90.0, [0.0, 0.95]))]);
+        assert!(verdict(&taken).iter().all(|v| !v.holds));
+    }
+
+    #[test]
+    fn two_cpus_are_compared_with_one() {
+        let taken = Taken::from([
+            ((0, 0), seen(100.0, [0.0, 0.5])),
+            ((0, 1), seen(90.0, [0.0, 0.9])),
+            ((1, 0), seen(80.0, [0.0, 0.5])),
+            ((1, 1), seen(120.0, [0.3, 0.5])),
+        ]);
+        assert_eq!(scaling(&taken)[0].value, Some(1.5));
+    }
+}
