@@ -69,12 +69,11 @@ pub enum Way {
 }
 
 /// The way after `waited` ns and `strangers` packets of other queues or past every NAPI. `steers`: datagrams can be steered
-/// here; `listed`: the kernel lists the NAPI's id; `attached`: the XDP program is attached already.
-pub fn way(waited: Nanos, strangers: u32, steers: bool, listed: bool, attached: bool) -> Way {
+/// here; `listed`: the kernel lists the NAPI's id. A frame is not rewritten beside: both would be taken, and one in vain.
+pub fn way(waited: Nanos, strangers: u32, steers: bool, listed: bool) -> Way {
     let tries = strangers < HANDLES_MAX;
     if tries && steers && waited <= STEERED {
-        // It costs nothing more where the program is there.
-        if attached { Way::Rewrite } else { Way::Steer }
+        Way::Steer
     } else if listed {
         // It waits for nothing: whoever was kept from its CPU for longer than anybody waits can still have it.
         Way::Ring
@@ -89,6 +88,12 @@ pub fn way(waited: Nanos, strangers: u32, steers: bool, listed: bool, attached: 
 /// queues or past every NAPI, each of which was lost to its socket.
 pub fn improves(waited: Nanos, strangers: u32) -> bool {
     waited <= IN_PEACE_MAX && strangers < u32::from(MARKS_MAX)
+}
+
+/// True if frames are rewritten in this search as well, `packets` of the source after a datagram was asked for: a flow that a
+/// socket reads has marked the handle by then.
+pub fn improves_by_frames(packets: u64) -> bool {
+    packets >= MUTE_PACKETS
 }
 
 #[cfg(test)]
@@ -108,19 +113,21 @@ mod tests {
     fn the_search_for_a_better_handle_ends() {
         assert!(improves(0, 0) && improves(IN_PEACE_MAX, 3));
         assert!(!improves(IN_PEACE_MAX + 1, 0) && !improves(0, 4));
+        assert!(!improves_by_frames(1) && improves_by_frames(100));
     }
 
     proptest! {
         /// Whatever comes, the second way has its time, and everything ends.
         #[test]
-        fn the_second_way_has_its_time(strangers in 0..HANDLES_MAX, listed: bool, attached: bool, steers: bool) {
-            let second = way(STEERED + 1, strangers, steers, listed, attached);
+        fn the_second_way_has_its_time(strangers in 0..HANDLES_MAX, listed: bool, steers: bool) {
+            let second = way(STEERED + 1, strangers, steers, listed);
             prop_assert_eq!(second, if listed { Way::Ring } else { Way::Rewrite });
             let last = if listed { Way::Ring } else { Way::GiveUp };
-            prop_assert_eq!(way(PATIENCE + 1, strangers, steers, listed, attached), last);
-            prop_assert_eq!(way(0, HANDLES_MAX, steers, listed, attached), last);
+            prop_assert_eq!(way(PATIENCE + 1, strangers, steers, listed), last);
+            prop_assert_eq!(way(0, HANDLES_MAX, steers, listed), last);
+            prop_assert_eq!(way(0, strangers, true, listed), Way::Steer, "one packet is enough");
             // Without steering nothing is waited for.
-            prop_assert_eq!(way(0, 0, false, listed, attached), if listed { Way::Ring } else { Way::Rewrite });
+            prop_assert_eq!(way(0, 0, false, listed), if listed { Way::Ring } else { Way::Rewrite });
         }
     }
 }

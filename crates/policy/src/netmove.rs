@@ -15,7 +15,7 @@
 
 use crate::host::TICK;
 use crate::netset::{NetSet, Rules};
-use crate::poller::SOURCES_MAX;
+use crate::poller::{FITS_LEAST, SOURCES_MAX};
 use crate::{MILLISECOND, Nanos, Permille};
 
 /// Most net CPUs.
@@ -47,9 +47,10 @@ pub struct Pressure {
 }
 
 impl Pressure {
-    /// A turn that ended at `now` took `spent`: true if packets have taken more than `high` of the poller's time for long enough.
-    pub fn turned(&mut self, now: Nanos, spent: Nanos, high: Permille) -> bool {
-        self.spent += spent;
+    /// A turn of `frames` that ended at `now` took `spent`: true if packets have taken more than `high` of the poller's time for
+    /// long enough. A peek is no work: a poller has time for it that has nothing else to do.
+    pub fn turned(&mut self, now: Nanos, frames: u32, spent: Nanos, high: Permille) -> bool {
+        self.spent += if frames > FITS_LEAST { spent } else { 0 };
         let span = now.saturating_sub(self.from);
         if span < PRESSED.0 {
             return false;
@@ -347,16 +348,17 @@ mod tests {
         fn pressure_is_told_in_time(turns in prop::collection::vec(1_000u64..400_000, 200)) {
             let (mut busy, mut rests) = (Pressure::default(), Pressure::default());
             let (mut now, mut told) = (7_000_000_000, None);
-            busy.turned(now, 0, HIGH);
-            rests.turned(now, 0, HIGH);
+            busy.turned(now, 0, 0, HIGH);
+            rests.turned(now, 0, 0, HIGH);
+            let mut peeks = busy;
             let begun = now;
             for turn in turns {
                 now += turn;
-                if busy.turned(now, turn, HIGH) {
+                if busy.turned(now, 64, turn, HIGH) {
                     told = told.or(Some(now));
                 }
                 prop_assert!(told.is_some() || now - begun < PRESSED_MOST);
-                prop_assert!(!rests.turned(now, turn * 2 / 3, HIGH));
+                prop_assert!(!rests.turned(now, 64, turn * 2 / 3, HIGH) && !peeks.turned(now, FITS_LEAST, turn, HIGH));
             }
         }
 

@@ -274,6 +274,8 @@ pub enum Ablate {
     Release,
     /// All CPUs of mode net are net CPUs all the time, and sources are dealt out among them.
     Resize,
+    /// A net CPU counts as full at a quarter of its time: where there are too few CPUs to fill one.
+    FullCpu,
 }
 
 /// How the poller is scheduled.

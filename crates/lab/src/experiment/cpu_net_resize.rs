@@ -1,13 +1,13 @@
 //! The experiment `cpu-net-resize` (ES-17): a step of load that one net CPU does not carry, up and down again, on two inputs.
 //!
-//! The host CPU is the first net CPU, and the programs read there, too; the second one is the wire's. So the set is overloaded by
-//! the step and not the wire, and after it has grown the wire gives way to it.
+//! Wire, net and host CPUs are three and two will do: a net CPU counts as full at a quarter of its time here, so that both
+//! CPUs carry the step and still one is not enough. A guard begins with the lowest of its net CPUs, so the host CPU is the lower
+//! one; the other is the wire's, which gives way.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use kern::wire::source::{Load, Phase};
-use kern::wire::tasks;
 use results::{Document, Id, Mark, Panel, Point, Role, Scale, Trial, Verdict, stats};
 use serde_json::Value;
 
@@ -27,22 +27,19 @@ use crate::{Error, Result};
 /// The experiment `cpu-net-resize`.
 pub(crate) const EXPERIMENT: Experiment = Experiment {
     name: "cpu-net-resize",
-    about: "a step of load that one net CPU does not carry: reaction, loss, order, changes of the set",
+    about: "a step of load that is too much for one net CPU: reaction, loss, order, changes of the set",
     takes: "about 1 minute",
     choices: &[Choice::Duration, Choice::Repeat, Choice::Arms, Choice::Work, Choice::Guard, Choice::Seed],
-    arms: |options| names(arms(options.reserve, options.cpus.unwrap_or(Cpus { wire: 0, host: 1 }))),
+    arms: |options| names(arms(options.reserve, host_first(options.cpus))),
     run,
     simulated_by: Simulated::No { lacks: "a set of net CPUs of a host of today", nearest: "cpu-net-resize" },
 };
 
 const INPUTS: u8 = 2;
 /// Packets/s of all inputs before and after the step.
-const CALM: f64 = 6e3;
-/// The rate at which the cost of a packet is measured, and how much of one CPU the step asks for by that cost. Turns are larger then
-/// and a packet costs less, so that it is about one CPU.
-const PROBE: f64 = 60e3;
-const STEP: f64 = 1.25;
-const STEP_MOST: f64 = 600e3;
+const CALM: f64 = 4e3;
+/// Two fifths of one CPU.
+const STEP: f64 = 250e3;
 /// Before the step: what the start of the guard has changed is over. After it: the set is small again, and has told so.
 const BEFORE: Duration = Duration::from_millis(500);
 const AFTER: Duration = Duration::from_millis(1500);
@@ -58,24 +55,23 @@ const REACTION_MAX: f64 = 10.0;
 const CHANGES_MAX: f64 = 2.0;
 
 fn arms(reserve: u8, cpus: Cpus) -> Vec<Arm> {
-    let arm = |name: &str, role, note: &str, cpus: &str, more: &[&str]| {
-        let options = ["--mode", "net", "--cpu", cpus, "--reserve", &reserve.to_string()];
+    let arm = |name: &str, role, note: &str, cpus: &str, ablate: &str| {
+        let options = ["--mode", "net", "--cpu", cpus, "--reserve", &reserve.to_string(), "--ablate", ablate];
         Arm {
             name: name.into(),
             role,
             note: Some(note.into()),
             wiring: Wiring::Sender,
-            host: Host::Guard(options.iter().chain(more).map(|o| (*o).to_string()).collect()),
+            host: Host::Guard(options.map(str::to_owned).to_vec()),
             slow_output: false,
             rcvbuf: None,
             unscreened: false,
         }
     };
-    let (one, both) = (cpus.host.to_string(), format!("{},{}", cpus.host, cpus.wire));
+    let both = format!("{},{}", cpus.host, cpus.wire);
     vec![
-        arm("fixed-1", Role::Ablation, "one net CPU", &one, &[]),
-        arm("fixed-2", Role::Ablation, "both all the time", &both, &["--ablate", "resize"]),
-        arm("weir", Role::Weir, "one net CPU, and a second one as long as it is needed", &both, &[]),
+        arm("fixed", Role::Ablation, "both all the time", &both, "resize"),
+        arm("weir", Role::Weir, "one net CPU, and a second one as long as it is needed", &both, "full-cpu"),
     ]
 }
 
@@ -94,14 +90,21 @@ struct Seen {
     out_of_order: u64,
 }
 
+/// The lower CPU is the host's.
+fn host_first(cpus: Option<Cpus>) -> Cpus {
+    let (a, b) = cpus.map_or((0, 1), |cpus| (cpus.wire, cpus.host));
+    Cpus { wire: a.max(b), host: a.min(b) }
+}
+
 /// # Errors
 /// If nothing could be measured. An interrupt gives what was measured so far, marked as partial.
 fn run(options: &Options, progress: &mut dyn FnMut(Progress)) -> Result<Document> {
-    let cpus = options.cpus.unwrap_or(Cpus { wire: 0, host: 1 });
+    let cpus = host_first(options.cpus);
+    let options = &Options { cpus: Some(cpus), ..options.clone() };
     let mut arms = arms(options.reserve, cpus);
     if let Some(wanted) = &options.arms {
         if let Some(unknown) = wanted.iter().find(|name| arms.iter().all(|arm| arm.name != **name)) {
-            return Err(Error::Usage(format!("no arm {unknown}; there are fixed-1, fixed-2, weir")));
+            return Err(Error::Usage(format!("no arm {unknown}; there are fixed, weir")));
         }
         arms.retain(|arm| wanted.contains(&arm.name));
     }
@@ -114,10 +117,8 @@ fn run(options: &Options, progress: &mut dyn FnMut(Progress)) -> Result<Document
     if runner.bench.weir.is_none() {
         return Err(Error::Missing("it needs the program weir beside this one; build it".into()));
     }
-    runner.total = arms.len() as u64 * u64::from(options.repeat()) + 1;
-    runner.say("cost of a packet");
-    let rate = step(&runner.bench, cpus, options)?;
-    runner.step();
+    runner.total = arms.len() as u64 * u64::from(options.repeat());
+    let rate = STEP;
     let mut taken: BTreeMap<usize, Vec<Seen>> = BTreeMap::new();
     let cut_short = match take(&mut runner, &arms, rate, options, &mut taken) {
         Ok(()) => false,
@@ -172,27 +173,6 @@ fn load(bench: &Bench, rig: &crate::rig::Rig<'_>, phases: &[(Duration, f64)]) ->
     load.schedule = (0..INPUTS).collect();
     load.gentle = true;
     load
-}
-
-/// The rate that asks for a little more than one CPU.
-fn step(bench: &Bench, cpus: Cpus, options: &Options) -> Result<f64> {
-    let arms = arms(options.reserve, cpus);
-    bench.stage(&arms[0], &scene(cpus), |rig, cast, _| {
-        bench.interrupt.sleep(LET_GO)?;
-        let load = load(bench, rig, &[(options.warm_up() + options.window(), PROBE)]);
-        let running = bench.wire.start(&rig.wire_side, bench.cpus.wire, &load)?;
-        bench.interrupt.sleep(options.warm_up())?;
-        let guard = cast.guard.as_ref().map_or(0, |guard| guard.id() as i32);
-        let from = tasks::process_cpu_ns(guard)?;
-        bench.interrupt.sleep(options.window())?;
-        let spent = tasks::process_cpu_ns(guard)?.saturating_sub(from);
-        running.wait()?;
-        let share = spent as f64 / options.window().as_nanos() as f64;
-        if share <= 0.0 {
-            return Err(Error::Missing("the guard polled nothing".into()));
-        }
-        Ok((PROBE * STEP / share).min(STEP_MOST))
-    })
 }
 
 fn one(bench: &Bench, arm: &Arm, rate: f64, options: &Options) -> Result<Seen> {
@@ -301,7 +281,7 @@ fn verdict(arms: &[Arm], rate: f64, taken: &BTreeMap<usize, Vec<Seen>>) -> Vec<V
         let seen = arms.iter().position(|arm| arm.name == name).and_then(|a| taken.get(&a));
         seen.into_iter().flatten().filter(|s| s.trial.void.is_none()).collect::<Vec<_>>()
     };
-    let (weir, fixed) = (of("weir"), of("fixed-2"));
+    let (weir, fixed) = (of("weir"), of("fixed"));
     let most =
         |value: &dyn Fn(&Seen) -> Option<f64>| weir.iter().filter_map(|s| value(s)).max_by(f64::total_cmp);
     // A set that did not grow has not reacted.
@@ -357,7 +337,7 @@ mod tests {
         let arms = arms(20, Cpus { wire: 0, host: 1 });
         let seen = |lost, reaction_ms| vec![Seen { lost, reaction_ms, changes: [1, 1], ..Seen::default() }];
         let judge = |reaction| {
-            verdict(&arms, 100_000.0, &BTreeMap::from([(1, seen(10.0, None)), (2, seen(100.0, reaction))]))
+            verdict(&arms, 100_000.0, &BTreeMap::from([(0, seen(10.0, None)), (1, seen(100.0, reaction))]))
         };
         assert!(judge(Some(8.0)).iter().all(|v| v.holds), "{:?}", judge(Some(8.0)));
         assert!(!judge(Some(5.0))[0].holds, "nothing overflows the rings in 5 ms at that rate");

@@ -41,6 +41,8 @@ pub struct Search {
     pub since: Nanos,
     /// Datagrams and frames that it took, and that told nothing.
     pub lost: u32,
+    /// Until when the last datagram was asked for, and how many packets of the source had come before.
+    steered: Option<(Nanos, u64)>,
     /// How many frames had been rewritten when one more was asked for.
     asked_at: Option<u64>,
 }
@@ -48,7 +50,7 @@ pub struct Search {
 impl Search {
     /// From `now` on.
     pub fn begin(now: Nanos) -> Self {
-        Self { since: now, lost: 0, asked_at: None }
+        Self { since: now, lost: 0, steered: None, asked_at: None }
     }
 }
 
@@ -109,8 +111,13 @@ impl Marking {
             Told::Nothing if dropped => search.lost += 1,
             Told::Nothing => {}
         }
-        self.steer(0);
-        if self.source.rx_attached() && search.asked_at != Some(marked) {
+        let (now, packets) = (clock::now(), views.source_stats[self.source.slot].packets.load(Relaxed));
+        let in_vain = |(until, before): (Nanos, u64)| {
+            now < until && marking::improves_by_frames(packets.wrapping_sub(before))
+        };
+        let frames = !self.steer(0) || search.steered.is_some_and(in_vain);
+        search.steered = Some((now + lease::LEASE, packets));
+        if frames && self.source.rx_attached() && search.asked_at != Some(marked) {
             search.asked_at = Some(marked);
             rewrite(&self.source, views, &self.handle, SPARE);
         }
@@ -154,10 +161,12 @@ impl Marking {
         }
         let (start, mut strangers, mut asked, mut seen, mut rings) = (clock::now(), 0, 0, None, true);
         let stat = &views.rx_stats[self.source.slot];
+        // What was asked for in peace: a frame beside a datagram would be taken in vain.
+        views.source_ctls[self.source.slot].marks.store(0, Relaxed);
         let steers = self.steer(0);
         let result = loop {
             let (waited, id) = (clock::now().saturating_sub(start), self.source.now.napi_id.load(Relaxed));
-            let way = marking::way(waited, strangers, steers, id != 0 && rings, self.source.rx_attached());
+            let way = marking::way(waited, strangers, steers, id != 0 && rings);
             match way {
                 Way::Ring => match Handle::by_id(id) {
                     Ok(ring) => self.handle = ring,

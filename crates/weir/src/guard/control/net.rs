@@ -4,18 +4,8 @@ use policy::netmove::{HIGH, LOW, Polled, Resizer};
 
 use super::*;
 
-/// Shares from which on the set grows and shrinks. In a build with debug assertions `WEIR_TEST_NET` names others, as `HIGH,LOW` in
-/// permille: a test cannot fill a CPU of a machine that others use.
-fn shares() -> (policy::Permille, policy::Permille) {
-    #[cfg(debug_assertions)]
-    if let Some(text) = std::env::var("WEIR_TEST_NET").ok().as_deref()
-        && let Some((high, low)) = text.split_once(',')
-        && let (Ok(high), Ok(low)) = (high.parse(), low.parse())
-    {
-        return (high, low);
-    }
-    (HIGH, LOW)
-}
+/// Shares from which on the set grows and shrinks where no CPU can be filled.
+const PART: (policy::Permille, policy::Permille) = (250, 100);
 
 /// The set, and what each source had carried at the last look.
 pub(super) struct NetCpus {
@@ -29,7 +19,7 @@ pub(super) struct NetCpus {
 impl NetCpus {
     /// For the pollers of mode net; `None` where nothing can be resized. From the first CPU of the list on.
     pub(super) fn new(opts: &GuardOptions, cpus: usize) -> Option<Self> {
-        let (high, low) = shares();
+        let (high, low) = if opts.ablate.contains(&Ablate::FullCpu) { PART } else { (HIGH, LOW) };
         let fixed = opts.ablate.contains(&Ablate::Resize).then_some(cpus);
         let resizes = opts.mode == Mode::Net && cpus > 1;
         resizes.then(|| Self { resizer: Resizer::new(cpus, high, low), high, fixed, seen: [0; SOURCES] })

@@ -132,7 +132,7 @@ impl Loop {
         let until = self.settling.turned(now, net_rx().saturating_sub(softirq));
         self.p.prod.need(until);
         self.policy.turned(now, slot, turn);
-        if self.p.pressed.is_some_and(|high| self.pressure.turned(now, turn.spent, high)) {
+        if self.p.pressed.is_some_and(|high| self.pressure.turned(now, turn.frames, turn.spent, high)) {
             self.p.reports.send(Report::Pressed);
         }
         if bulk {
