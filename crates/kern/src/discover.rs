@@ -4,6 +4,7 @@ use crate::{
     cpus::CpuSet,
     error::{Error, Result},
     ethtool::{self, Channels, Ring},
+    guard::table,
     irq,
     link::{self, Link, Xdp},
     napi::{Direction, Napi, Threaded},
@@ -166,13 +167,17 @@ pub fn translates() -> bool {
     forwards() || std::path::Path::new("/sys/module/nf_nat").exists()
 }
 
-/// True if the table of connections of the caller's network namespace has (nearly) no place.
-pub fn table_full() -> bool {
+/// How the table of connections of the caller's network namespace is filled: one of [`table`].
+pub fn table() -> u32 {
     let read = |name: &str| -> Option<u64> {
         let text = std::fs::read_to_string(format!("/proc/sys/net/netfilter/nf_conntrack_{name}")).ok()?;
         text.trim().parse().ok()
     };
-    read("count").zip(read("max")).is_some_and(|(count, most)| policy::gate::is_full(count, most))
+    match read("count").zip(read("max")) {
+        Some((count, most)) if policy::gate::is_full(count, most) => table::FULL,
+        Some((1.., _)) => table::USED,
+        _ => table::EMPTY,
+    }
 }
 
 /// Kernel modules that take packets before the sockets of their addresses do.

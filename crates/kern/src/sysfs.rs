@@ -118,6 +118,16 @@ impl Device {
         &self.name
     }
 
+    /// Its Ethernet address; `None` if it has none.
+    pub fn ethernet(&self) -> Option<[u8; 6]> {
+        let text = self.text("address").ok()?;
+        let mut parts = text.trim().split(':').map(|part| u8::from_str_radix(part, 16).ok());
+        let address = std::array::from_fn(|_| parts.next().flatten());
+        let whole = address.iter().all(Option::is_some) && parts.next().is_none();
+        let address = address.map(Option::unwrap_or_default);
+        (whole && address != [0; 6]).then_some(address)
+    }
+
     /// `napi_defer_hard_irqs`: timer expiries without a poll before interrupts come back.
     pub fn defer_hard_irqs(&self) -> Result<u64> {
         self.number("napi_defer_hard_irqs")

@@ -12,7 +12,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use bed::{Behind, HOST, frame, now, packets, send, until};
-use kern::guard::{Gauges, Nobody, Rx, list_ports, mode};
+use kern::guard::{Gauges, Nobody, Rx, list_ports, mode, table};
 use policy::classes::Table;
 use policy::gate::UNTIL_BOUND;
 use testkit::NetNs;
@@ -225,16 +225,16 @@ fn full(wire: OwnedFd, refused: SocketAddr) {
     server.set_nonblocking(true).unwrap();
     let to = (HOST.0.into(), 9100);
     let [known, client, other] = [4000, 4001, 4002].map(|port| (Ipv4Addr::new(198, 18, 9, 2), port).into());
-    assert!(!kern::discover::table_full());
+    assert_ne!(kern::discover::table(), table::FULL);
     let v4 = |address: SocketAddr| match address {
         SocketAddr::V4(address) => address,
         SocketAddr::V6(_) => unreachable!(),
     };
     let here = server.local_addr().unwrap();
     kern::wire::connections::fill([known, refused].into_iter().map(|from| (v4(from), v4(here)))).unwrap();
-    assert!(kern::discover::table_full());
+    assert_eq!(kern::discover::table(), table::FULL);
     let guard = &live.gauges.views.guard[0];
-    guard.table_full.store(kern::discover::table_full().into(), Relaxed);
+    guard.table.store(kern::discover::table(), Relaxed);
 
     live.send(known, to, b"known");
     until("who has a place is served", || server.recv(&mut [0; 8]).is_ok());
@@ -248,7 +248,7 @@ fn full(wire: OwnedFd, refused: SocketAddr) {
     });
     assert!(!live.sheds(client, to));
     // So it would be if nobody looked at the table.
-    guard.table_full.store(0, Relaxed);
+    guard.table.store(table::EMPTY, Relaxed);
     until("a full table is taken for a rule", || {
         (0..LEARNT).for_each(|_| live.send(other, to, b"new"));
         live.sheds(other, to)

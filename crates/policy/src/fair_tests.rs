@@ -417,7 +417,7 @@ fn one_rare_sender_beside_a_loud_one_finds_room() {
 fn of_a_small_buffer_nothing_is_kept() {
     let (mut of, mut sketch) = (Fair::default(), Sketch::default());
     for poll in 0..1000 {
-        let mut left = of.poll(&mut sketch, 0, Room { given: 5, free: 5, whole: 31 }, 1 + poll / 1000);
+        let mut left = of.poll(&mut sketch, 0, Room { given: 5, free: 5, whole: 15 }, 1 + poll / 1000);
         for _ in 0..60 {
             let _ = of.is_quiet(1);
             assert!(!of.leaves(1, left));

@@ -444,6 +444,23 @@ static __always_inline void overflowed(const struct weir_guard_ctl *guard, __u32
 	bpf_ringbuf_output(&events, &event, sizeof(event), BPF_RB_FORCE_WAKEUP);
 }
 
+/* The largest frame that there is. */
+#define FRAME_MOST 9216
+
+/* Bytes that one frame of this packet takes of a buffer; 0: it was put together of several, and nobody knows of how many. */
+static __always_inline __u32 frame_size(struct sk_buff *skb)
+{
+	struct skb_shared_info *info = (struct skb_shared_info *)(skb->head + skb->end);
+	struct sk_buff *list = NULL;
+	__u16 segments = 0;
+
+	bpf_core_read(&segments, sizeof(segments), &info->gso_segs);
+	if (segments > 1)
+		return skb->truesize / segments;
+	bpf_core_read(&list, sizeof(list), &info->frag_list);
+	return list || skb->len > FRAME_MOST ? 0 : skb->truesize;
+}
+
 /* A socket of another network namespace has refused a datagram that went `to` there. It is evidence only if a guarded interface has
  * brought one for the same place lately: what local programs and other containers send to it is not. */
 static __always_inline int refuses_behind(struct sock *sk, struct weir_overflow_stat *drops, __u32 cpu, __u64 to,
@@ -474,8 +491,8 @@ static __always_inline int refuses_behind(struct sock *sk, struct weir_overflow_
 	slot = bpf_map_lookup_elem(&consumer_slots, &key);
 	if (slot) {
 		stat = bpf_map_lookup_elem(&consumer_stats, slot);
-		if (stat && truesize)
-			stat->truesize = stat->truesize ? (3 * stat->truesize + truesize + 3) / 4 : truesize;
+		if (stat && evident && truesize)
+			stat->truesize = weir_size_learnt(stat->truesize, truesize);
 		if (stat && evident)
 			stat->overflows++;
 		else if (stat)
@@ -514,8 +531,8 @@ static __always_inline int refuses(struct sock *sk, struct weir_overflow_stat *d
 	slot = bpf_map_lookup_elem(&consumer_slots, &key);
 	if (slot) {
 		stat = bpf_map_lookup_elem(&consumer_stats, slot);
-		if (stat && truesize)
-			stat->truesize = stat->truesize ? (3 * stat->truesize + truesize + 3) / 4 : truesize;
+		if (stat && guarded && truesize)
+			stat->truesize = weir_size_learnt(stat->truesize, truesize);
 		if (stat && guarded)
 			stat->overflows++;
 		else if (stat)
@@ -549,9 +566,9 @@ int BPF_PROG(weir_udp_full, int rc, struct sock *sk, struct sk_buff *skb)
 		return 0;
 	if (is_behind(sk)) {
 		to = behind_refused(skb, &address);
-		return refuses_behind(sk, drops, cpu, to, address, skb->truesize);
+		return refuses_behind(sk, drops, cpu, to, address, frame_size(skb));
 	}
-	return refuses(sk, drops, cpu, by_guarded(skb), skb->truesize);
+	return refuses(sk, drops, cpu, by_guarded(skb), frame_size(skb));
 }
 
 /* Before, it comes right after the packet was freed, on the same CPU, with softirqs held off: weir_dropped has seen it, or
@@ -590,7 +607,7 @@ int BPF_PROG(weir_dropped, struct sk_buff *skb, void *location, enum skb_drop_re
 	if (!drops)
 		return 0;
 	drops->dropped = by_guarded(skb) ? WEIR_DROPPED_GUARDED : WEIR_DROPPED_FOREIGN;
-	drops->truesize = skb->truesize;
+	drops->truesize = frame_size(skb);
 	drops->inner = behind_refused(skb, &address);
 	drops->address = address;
 	return 0;

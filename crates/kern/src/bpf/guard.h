@@ -41,6 +41,9 @@ enum weir_wake { WEIR_WAKE_LEVEL = 1, WEIR_WAKE_IDLE = 2 };
 enum weir_event_kind { WEIR_EVENT_SATURATED = 1, WEIR_EVENT_CONSUMER = 2, WEIR_EVENT_OVERFLOW = 3,
 		       WEIR_EVENT_FILTER = 4, WEIR_EVENT_BUDGET = 5 };
 
+/* Addresses by which frames are this host's; where there are more none is told. */
+#define WEIR_MACS 8
+
 struct weir_source_ctl {
 	__u32 mode;		/* enum weir_mode */
 	__u32 poller_tid;	/* thread whose turns count as the poller's own */
@@ -55,6 +58,7 @@ struct weir_source_ctl {
 	__u64 lease;		/* until then frames may be shed or rewritten; coarse CLOCK_MONOTONIC, ns */
 	__u32 tcp_exact;	/* 1: who gets a TCP frame, or a datagram, is who the kernel's search finds where XDP runs */
 	__u32 pad;
+	__u64 mac[WEIR_MACS];	/* of the interface and of those on it, in memory order, 0 after the last; [0] == 0: not told */
 };
 
 struct weir_source_stat {
@@ -100,7 +104,8 @@ struct weir_consumer_ctl {
 	__u32 port;		/* of a consumer behind the host, host order; a socket that has another one by now is closed */
 	__u64 inner;		/* where its packets go, by hash; 0: it is in the guard's namespace, or nothing is judged by it */
 	__u32 paused;		/* tick in which input was kept away last */
-	__u32 pad[3];
+	__u32 alone;		/* tick at which the list was begun by which no other socket has its port */
+	__u32 pad[2];
 };
 
 struct weir_consumer_stat {
@@ -175,8 +180,15 @@ struct weir_guard_ctl {
 	__u32 by_flow;		/* this host translates addresses: only the very flow that was refused is nobody's */
 	__u32 slices;		/* sources that may feed one consumer at once */
 	__u32 behind;		/* consumers behind the host by which frames are judged; 0: none is looked for */
-	__u32 table_full;	/* 1: the table of connections has no place: what it refuses says nothing about the packet */
+	__u32 table;		/* enum weir_table: what packets without a connection say that were dropped */
 	__u32 pad[15];
+};
+
+/* The table of connections of this namespace. */
+enum weir_table {
+	WEIR_TABLE_EMPTY = 0,	/* or there is none */
+	WEIR_TABLE_USED = 1,	/* what has no connection behind the routes is invalid, or is not tracked */
+	WEIR_TABLE_FULL = 2,	/* what has none had no place */
 };
 
 /* A list of sockets counts for so many ticks: two minutes. */
@@ -253,7 +265,7 @@ struct weir_learn {
 	__u32 sources;
 };
 
-_Static_assert(sizeof(struct weir_source_ctl) == 64, "one line");
+_Static_assert(sizeof(struct weir_source_ctl) == 128, "two lines");
 _Static_assert(sizeof(struct weir_source_stat) == 64, "one line");
 _Static_assert(sizeof(struct weir_rx_stat) == 192, "three lines");
 _Static_assert(sizeof(struct weir_bound) == 576, "whole lines");

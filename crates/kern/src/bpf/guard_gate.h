@@ -126,9 +126,11 @@ int BPF_PROG(weir_nobody, struct sk_buff *skb, void *location, enum skb_drop_rea
 			__sync_fetch_and_add(&stat->ports, 1);
 		return 0;
 	}
-	/* The table of connections drops what it has no place for as a filter does; what a rule drops it has seen before. */
-	if (GATE_IS(reason, NETFILTER_DROP) && guard->table_full && bpf_core_field_exists(skb->_nfct) &&
-	    !(skb->_nfct & ~GATE_CT_INFO))
+	/* The table of connections drops what it has no place for as a filter does; what a rule drops it has seen before. And what is
+	 * dropped behind the routes without a connection may be invalid (a bad checksum, out of the window): whoever made it up may have
+	 * used the addresses of a flow that is fine. Before the routes a blocklist drops what no table has seen. */
+	if (GATE_IS(reason, NETFILTER_DROP) && guard->table && bpf_core_field_exists(skb->_nfct) &&
+	    !(skb->_nfct & ~GATE_CT_INFO) && (guard->table == WEIR_TABLE_FULL || skb->_skb_refdst))
 		return 0;
 	/* The very same flow: what a translation or a filter does with another one says nothing. */
 	gate_refuse(gate_flow_hash(&flow), now, guard->nobody_ticks, stat);

@@ -17,10 +17,18 @@ struct sk_buff {
 	__u16 transport_header;
 	__u16 mac_header;
 	unsigned long _nfct;
+	unsigned long _skb_refdst;
 	unsigned char *head;
+	unsigned int end;
+	unsigned int len;
 	unsigned int truesize;
 	int skb_iif;
 	__u8 pkt_type : 3;
+} __attribute__((preserve_access_index));
+
+struct skb_shared_info {
+	unsigned short gso_segs;
+	struct sk_buff *frag_list;
 } __attribute__((preserve_access_index));
 
 struct sock_common {

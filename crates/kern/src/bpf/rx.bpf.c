@@ -196,46 +196,34 @@ static __always_inline int in_transit(void *data, void *end, const struct weir_v
 	return differs;
 }
 
-/*
- * True if the frame is for a socket of this host. The kernel's routes tell, and are asked only for frames that are not
- * for the one address that is known here: on a host that does not forward, everything that arrives is for itself.
- */
-static __always_inline int is_ours(struct xdp_md *ctx, void *data, void *end, const struct weir_view *view,
-				   const struct weir_source_ctl *ctl)
+/* True if the frame is only bridged by this host, or taken by a device on this interface whose sockets are elsewhere: it has another
+ * unicast address than those that are told. */
+static __always_inline int for_others(void *data, void *end, const struct weir_source_ctl *ctl)
 {
-	struct bpf_fib_lookup fib = { .ifindex = ctx->ingress_ifindex };
-	__u32 l3 = view->l3;
-	long answer;
+	__u64 mac = 0;
+	int own = 0;
 
-	if (!in_transit(data, end, view, ctl))
-		return 1;
-	if (l3 > L3_MAX)
-		return 1;
-	if (view->key[2] & WEIR_F_V4) {
-		struct iphdr *ip = data + l3;
-
-		if ((void *)(ip + 1) > end)
-			return 1;
-		fib.family = FAMILY_V4;
-		fib.ipv4_src = ip->saddr;
-		fib.ipv4_dst = ip->daddr;
-	} else {
-		struct ipv6hdr *ip6 = data + l3;
-
-		if ((void *)(ip6 + 1) > end)
-			return 1;
-		fib.family = FAMILY_V6;
-		__builtin_memcpy(fib.ipv6_src, &ip6->saddr, sizeof(fib.ipv6_src));
-		__builtin_memcpy(fib.ipv6_dst, &ip6->daddr, sizeof(fib.ipv6_dst));
-	}
-	answer = bpf_fib_lookup(ctx, &fib, sizeof(fib), 0);
-	return answer < 0 || answer == BPF_FIB_LKUP_RET_NOT_FWDED || answer == BPF_FIB_LKUP_RET_FWD_DISABLED;
+	if (!ctl->mac[0] || data + 6 > end)
+		return 0;
+	__builtin_memcpy(&mac, data, 6);
+	if (*(__u8 *)data & 1)
+		return 0;
+#pragma unroll
+	for (int i = 0; i < WEIR_MACS; i++)
+		own |= mac == ctl->mac[i];
+	return !own;
 }
 
 /* Modes in which classes are told, and surplus is dropped. */
 static __always_inline int sheds(const struct weir_source_ctl *ctl)
 {
 	return ctl->mode == WEIR_MODE_POLL || ctl->mode == WEIR_MODE_SHED;
+}
+
+/* The poller whose budget counts: no map has one for a source that the kernel polls, which then hands up all that there is room for. */
+static __always_inline __u32 poller_of(const struct weir_source_ctl *ctl)
+{
+	return ctl->mode == WEIR_MODE_POLL ? ctl->poller : ~0U;
 }
 
 /* True if one more frame that a rule protects is within the bound of protected frames. */
@@ -268,6 +256,46 @@ __noinline int weir_rx_parse(struct xdp_md *ctx, __u32 addresses, struct weir_vi
 __noinline int weir_rx_classify(const struct weir_rules *rules, const struct weir_view *view)
 {
 	return rules && view ? weir_classify(rules, view) : WEIR_NORMAL;
+}
+
+/*
+ * True if the frame is for a socket of this host. The kernel's routes tell, and are asked only for frames that are not
+ * for the one address that is known here: on a host that does not forward, everything that arrives is for itself.
+ */
+__noinline int weir_rx_ours(struct xdp_md *ctx, const struct weir_view *view, __u32 slot)
+{
+	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
+	struct weir_source_ctl *ctl = bpf_map_lookup_elem(&source_ctls, &slot);
+	struct bpf_fib_lookup fib = { .ifindex = ctx->ingress_ifindex };
+	long answer;
+	__u32 l3;
+
+	if (!view || !ctl)
+		return 0;
+	l3 = view->l3;
+	if (!in_transit(data, end, view, ctl))
+		return 1;
+	if (l3 > L3_MAX)
+		return 1;
+	if (view->key[2] & WEIR_F_V4) {
+		struct iphdr *ip = data + l3;
+
+		if ((void *)(ip + 1) > end)
+			return 1;
+		fib.family = FAMILY_V4;
+		fib.ipv4_src = ip->saddr;
+		fib.ipv4_dst = ip->daddr;
+	} else {
+		struct ipv6hdr *ip6 = data + l3;
+
+		if ((void *)(ip6 + 1) > end)
+			return 1;
+		fib.family = FAMILY_V6;
+		__builtin_memcpy(fib.ipv6_src, &ip6->saddr, sizeof(fib.ipv6_src));
+		__builtin_memcpy(fib.ipv6_dst, &ip6->daddr, sizeof(fib.ipv6_dst));
+	}
+	answer = bpf_fib_lookup(ctx, &fib, sizeof(fib), 0);
+	return answer < 0 || answer == BPF_FIB_LKUP_RET_NOT_FWDED || answer == BPF_FIB_LKUP_RET_FWD_DISABLED;
 }
 
 /* Addresses and ports of a frame as the gate knows them; 0 for what is not whole. */
@@ -322,23 +350,48 @@ static __always_inline __u32 rx_tuple(void *data, void *end, const struct weir_v
 	return sizeof(tuple->ipv6);
 }
 
-/* The tracked socket that gets this datagram, by the kernel's own search; WEIR_CONSUMERS if it is not tracked. */
+/* True if each socket that has joined gets a copy of the frame: it is for a group, or for all. */
+static __always_inline int for_group(void *data, void *end, const struct bpf_sock_tuple *tuple, __u32 size)
+{
+	if (data + 1 <= end && *(__u8 *)data & 1)
+		return 1;
+	if (size == sizeof(tuple->ipv4))
+		return (tuple->ipv4.daddr & bpf_htonl(0xf0000000)) == bpf_htonl(0xe0000000) || tuple->ipv4.daddr == ~0U;
+	return (tuple->ipv6.daddr[0] & bpf_htonl(0xff000000)) == bpf_htonl(0xff000000);
+}
+
+/* The tracked socket that gets this datagram, by the kernel's own search; WEIR_CONSUMERS if it is not tracked, if others get it
+ * too, or if a program chooses among several, which the search does not ask. */
 __noinline __u32 weir_rx_socket(struct xdp_md *ctx, const struct weir_view *view)
 {
 	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
 	__u32 found = WEIR_CONSUMERS, size, *slot;
+	struct sock_reuseport *group = NULL;
 	struct bpf_sock_tuple tuple = {};
+	struct weir_consumer_ctl *ctl;
+	struct sock *full;
+	void *chooser = NULL;
 	struct bpf_sock *sk;
 	__u64 key = 0;
 
 	size = view ? rx_tuple(data, end, view, &tuple) : 0;
+	if (size && for_group(data, end, &tuple, size))
+		return found;
 	sk = size ? bpf_sk_lookup_udp(ctx, &tuple, size, BPF_F_CURRENT_NETNS, 0) : NULL;
 	if (!sk)
 		return found;
 	*(struct bpf_sock **)&key = sk;
 	slot = bpf_map_lookup_elem(&consumer_slots, &key);
-	if (slot)
+	ctl = slot ? bpf_map_lookup_elem(&consumer_ctls, slot) : NULL;
+	if (ctl) {
 		found = *slot;
+		full = (struct sock *)ctl->sk;
+		bpf_core_read(&group, sizeof(group), &full->sk_reuseport_cb);
+		if (group)
+			bpf_core_read(&chooser, sizeof(chooser), &group->prog);
+		if (chooser)
+			found = WEIR_CONSUMERS;
+	}
 	bpf_sk_release(sk);
 	return found;
 }
@@ -472,12 +525,22 @@ static __always_inline int feeds(__u32 poller)
 /* The consumer that a whole datagram is for, if it is tracked; else WEIR_CONSUMERS or more. */
 static __always_inline __u32 consumer_of(struct xdp_md *ctx, const struct weir_view *view)
 {
-	__u32 key = view->key[1] & 0xffff;
+	__u32 key = view->key[1] & 0xffff, consumer;
 	__u8 *index = bpf_map_lookup_elem(&port_consumers, &key);
+	struct weir_consumer_ctl *only;
+	struct weir_port *port;
 
 	if (!index || !*index)
 		return WEIR_CONSUMERS;
-	return *index == WEIR_PORT_SHARED ? weir_rx_socket(ctx, view) : *index - 1;
+	if (*index == WEIR_PORT_SHARED)
+		return weir_rx_socket(ctx, view);
+	consumer = *index - 1;
+	/* Another socket may have the port since. */
+	port = bpf_map_lookup_elem(&ports, &key);
+	only = bpf_map_lookup_elem(&consumer_ctls, &consumer);
+	if (port && only && port->bound && !weir_after(only->alone, port->bound))
+		return weir_rx_socket(ctx, view);
+	return consumer;
 }
 
 #include "rx_behind.h"
@@ -519,7 +582,7 @@ int weir_rx(struct xdp_md *ctx)
 	verdict = weir_rx_classify(rules, &view);
 	class = WEIR_VERDICT_CLASS(verdict);
 	if (!sheds(ctl)) {
-		if (class != WEIR_PROTECTED)
+		if (class != WEIR_PROTECTED && !for_others(data, end, ctl))
 			marks(data, end, &view, ctl, stat);
 		return XDP_PASS;
 	}
@@ -538,6 +601,8 @@ int weir_rx(struct xdp_md *ctx)
 	class &= 1;
 	stat->by_class[class]++;
 
+	if (for_others(data, end, ctl))
+		return XDP_PASS;
 	if (marks(data, end, &view, ctl, stat)) {
 		/* It is the handle's now, and nobody else's. */
 		stat->known++;
@@ -562,10 +627,10 @@ int weir_rx(struct xdp_md *ctx)
 		consumer_ctl = bpf_map_lookup_elem(&consumer_ctls, &key);
 		consumer = bpf_map_lookup_elem(&consumer_stats, &key);
 		/* Another host's datagram to the same port is not its. */
-		if (consumer_ctl && consumer && consumer_ctl->sk && (behind || is_ours(ctx, data, end, &view, ctl))) {
-			fit = consumer_ctl->inhibited && !feeds(ctl->poller) ?
+		if (consumer_ctl && consumer && consumer_ctl->sk && (behind || weir_rx_ours(ctx, &view, slot))) {
+			fit = consumer_ctl->inhibited && !feeds(poller_of(ctl)) ?
 			      weir_rx_fair(ctx, &view, slot, key, WEIR_FAIR_KEPT) :
-			      fits(ctx, &view, slot, key, consumer_ctl, consumer, guard->slices, ctl->poller);
+			      fits(ctx, &view, slot, key, consumer_ctl, consumer, guard->slices, poller_of(ctl));
 			stat->quiet += !!(fit & WEIR_FAIR_QUIET);
 			fit &= ~WEIR_FAIR_QUIET;
 			stat->to_full += consumer_ctl->inhibited || fit != WEIR_FAIR_PASS;
@@ -608,7 +673,7 @@ int weir_rx(struct xdp_md *ctx)
 		return XDP_DROP;
 	}
 	if (view.key[2] & WEIR_F_FRAGMENT && ctl->mode == WEIR_MODE_POLL && in_force(ctl) &&
-	    !fragment_fits(slot, ctl->poller)) {
+	    !fragment_fits(slot, poller_of(ctl))) {
 		stat->shed++;
 		stat->shed_class[class]++;
 		return XDP_DROP;

@@ -55,7 +55,6 @@ __noinline int weir_rx_syn(struct xdp_md *ctx, const struct weir_view *view, __u
 	__u32 now = bpf_ktime_get_coarse_ns() >> WEIR_TICK_SHIFT, key, set, way, found, zero = 0;
 	struct weir_source_stat *source;
 	struct weir_gate_stat *learnt;
-	struct weir_source_ctl *ctl;
 	struct gate_flow flow = {};
 	struct weir_listener *of;
 	struct weir_syns *all;
@@ -64,8 +63,7 @@ __noinline int weir_rx_syn(struct xdp_md *ctx, const struct weir_view *view, __u
 		return 0;
 	all = bpf_map_lookup_elem(&syns, &slot);
 	source = bpf_map_lookup_elem(&source_stats, &slot);
-	ctl = bpf_map_lookup_elem(&source_ctls, &slot);
-	if (!all || !source || !ctl)
+	if (!all || !source)
 		return 0;
 	/* Its lowest bit is for the choice of no set, and marks a key that is there. */
 	key = weir_mix(gate_address(flow.target, flow.words), view->key[1] & 0xffff) | 1;
@@ -81,12 +79,12 @@ __noinline int weir_rx_syn(struct xdp_md *ctx, const struct weir_view *view, __u
 	if (found != WEIR_TAKER_LISTENS && found != WEIR_TAKER_FULL)
 		return 0;
 	/* SYNs in transit are no listener's. */
-	if (way >= WEIR_LISTENER_WAYS && is_ours(ctx, data, end, view, ctl) && weir_listener_take(of, key, now)) {
+	if (way >= WEIR_LISTENER_WAYS && weir_rx_ours(ctx, view, slot) && weir_listener_take(of, key, now)) {
 		learnt = bpf_map_lookup_elem(&gate_stats, &zero);
 		if (learnt)
 			__sync_fetch_and_add(&learnt->listeners, 1);
 	}
-	return exact && found == WEIR_TAKER_FULL;
+	return exact && found == WEIR_TAKER_FULL && weir_rx_ours(ctx, view, slot);
 }
 
 /* True if the kernel can only refuse this segment, which is no SYN. */
@@ -157,7 +155,9 @@ static __always_inline __u32 rx_tcp(struct xdp_md *ctx, const struct weir_view *
 	if (!(view->key[2] & WEIR_F_ESTABLISHED))
 		return weir_rx_syn(ctx, view, slot, admit, exact) ? RX_TCP_SYN : RX_TCP_PASSES;
 	all = bpf_map_lookup_elem(&syns, &slot);
-	if (!exact || !all || !weir_segment_asked(all, now, admit) || !weir_rx_segment(ctx, view))
+	/* What is in transit has its connection elsewhere, and a listener for all addresses is found all the same. */
+	if (!exact || !all || !weir_segment_asked(all, now, admit) || !weir_rx_segment(ctx, view) ||
+	    !weir_rx_ours(ctx, view, slot))
 		return RX_TCP_PASSES;
 	if (all->refused_at != now)
 		all->refused_at = now;

@@ -26,6 +26,16 @@ pub enum Taker {
 /// Most pollers, one per CPU.
 pub const POLLERS: usize = 64;
 
+/// Values of [`GuardCtl::table`].
+pub mod table {
+    /// There is no table of connections, or nothing is in it.
+    pub const EMPTY: u32 = 0;
+    /// Connections are tracked: what was dropped behind the routes without one may be made up.
+    pub const USED: u32 = 1;
+    /// It has no place, so that what it refuses says nothing about the packet.
+    pub const FULL: u32 = 2;
+}
+
 /// Values of [`SourceCtl::mode`].
 pub mod mode {
     /// Not guarded.
@@ -92,9 +102,14 @@ shared!(
         /// 1 if who gets a TCP frame is who the kernel's search finds where the XDP program runs; else only the share of a flooded
         /// listener is judged.
         tcp_exact: AtomicU32,
+        /// Ethernet addresses of the interface and of those that stand on it, in memory order, 0 after the last; all 0: not told.
+        mac: [AtomicU64; MACS],
     }
 );
-const _: () = assert!(size_of::<SourceCtl>() == 64);
+const _: () = assert!(size_of::<SourceCtl>() == 128);
+
+/// Ethernet addresses of a source that BPF is told.
+pub const MACS: usize = 8;
 
 shared!(
     /// A handle that waits for a datagram of its interface.
@@ -192,6 +207,8 @@ shared!(
         inner: AtomicU64,
         /// Tick of the gate in which input was kept away last.
         paused: AtomicU32,
+        /// Tick at which the list was begun by which no other socket has its port.
+        alone: AtomicU32,
     }
 );
 
@@ -313,8 +330,8 @@ shared!(
         slices: AtomicU32,
         /// Consumers behind the host by which frames are judged.
         behind: AtomicU32,
-        /// 1: the table of connections has no place, so that what it refuses says nothing about the packet.
-        table_full: AtomicU32,
+        /// The table of connections: what packets without a connection say that were dropped. One of [`table`].
+        table: AtomicU32,
         /// Fills the line.
         pad: [AtomicU32; 15],
     }

@@ -22,8 +22,9 @@ mod steer;
 mod when;
 
 pub use abi::{
-    Behind, CONSUMERS, ConsumerCtl, ConsumerStat, CpuStat, Event, GateStat, GuardCtl, OverflowStat, POLLERS,
-    PORT_WORDS, PollerCtl, PortsUsed, RxStat, SOURCES, SourceCtl, SourceStat, Steer, Taker, mode, wake,
+    Behind, CONSUMERS, ConsumerCtl, ConsumerStat, CpuStat, Event, GateStat, GuardCtl, MACS, OverflowStat,
+    POLLERS, PORT_WORDS, PollerCtl, PortsUsed, RxStat, SOURCES, SourceCtl, SourceStat, Steer, Taker, mode,
+    table, wake,
 };
 #[cfg(not(no_bpf))]
 pub use evidence::Told;

@@ -349,6 +349,21 @@ mod tests {
         assert_eq!(chosen(Waits, 9 * MS, 1, Runs), Some((0, Why::Own)));
     }
 
+    /// Where both hold as many, the one that moves is better; a worker that has been at work for long is as good as gone.
+    #[test]
+    fn one_that_sleeps_gives_to_one_that_holds_no_more() {
+        let chosen = |does: Worker, after: u64, other: u32| {
+            let mut all = queues(&[3, other]);
+            all[0].worker(does, 1, 0, MS);
+            all[1].worker(Worker::Runs, 1, 0, MS + after);
+            choose(&mut all, &RULES, Some(0), 0, MS + after)
+        };
+        assert_eq!(chosen(Worker::Sleeps, 0, 3), Some((1, Why::Away)));
+        assert_eq!(chosen(Worker::Sleeps, 0, 4), Some((0, Why::Own)));
+        assert_eq!(chosen(Worker::Runs, LATE, 3), Some((1, Why::Away)));
+        assert_eq!(chosen(Worker::Runs, AWAY, 3), Some((0, Why::Own)), "it may just be busy");
+    }
+
     /// That a worker has gone does not hide that its queue is busy or late.
     #[test]
     fn one_that_has_gone_gives_as_a_busy_and_a_late_one_too() {

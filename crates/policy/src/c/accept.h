@@ -7,8 +7,8 @@
  *   stalled  its oldest connection has been the oldest for `stalled`: the shortest of a few whose worker moves
  *   away     its worker sleeps elsewhere than where it waits for events, and one of a few is empty; or it has been at work for `away`
  *            without a rest and without taking one, and one of a few that is empty has a worker that waits for events (after `late`: one
- *            that has not gone): that one. Once it has been so for milliseconds, one whose worker has not gone and in which as many wait
- *            at most
+ *            that has not gone): that one. While it sleeps, or after `late`, one whose worker has not gone and in which no more wait
+ *            than in it, or than it has been so for milliseconds
  *   late     its oldest connection has been the oldest for `late`, and one of a few is empty: that one
  *   busy     it has reached `high` and not fallen to `low`: one of a few that is below half of it
  *   none     no worker is on this core: the shortest of a few whose worker moves
@@ -178,10 +178,15 @@ weir_accept_choose(struct weir_accept_queue *queues, const struct weir_accept_ru
 		queue = &queues[own & (WEIR_ACCEPT_QUEUES - 1)];
 		WEIR_ACCEPT_READ(from, queue, rules, now);
 		late = weir_accept_held(queue, rules->late, now);
-		/* One that sleeps will not move at once, whatever the others do; nor one that has been at work for so long. */
+		/* One that sleeps will not move at once, whatever the others do; nor one that has been at work for so long. Then one is
+		 * better off where no more wait. */
 		if (weir_accept_gone(queue, rules, now)) {
-			late |= queue->worker == WEIR_ACCEPT_SLEEPS || now - queue->away >= rules->late;
 			worth = weir_accept_worth(queue, rules, now);
+			if (queue->worker == WEIR_ACCEPT_SLEEPS || now - queue->away >= rules->late) {
+				late = 1;
+				if (worth < queue->length)
+					worth = queue->length < rules->high ? queue->length : rules->high;
+			}
 		}
 		/* 0 means that it is not busy. */
 		length = queue->busy ? queue->length : 0;

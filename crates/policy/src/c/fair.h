@@ -63,7 +63,7 @@
 
 /* Places that the one loud sender leaves, and of how many there is one. */
 #define WEIR_FAIR_LAST 8
-#define WEIR_FAIR_LAST_OF 32
+#define WEIR_FAIR_LAST_OF 16
 
 enum weir_fair_verdict { WEIR_FAIR_FULL = 0, WEIR_FAIR_PASS = 1, WEIR_FAIR_OVER = 2 };
 

@@ -67,10 +67,15 @@ WEIR_INLINE weir_u64 weir_mix64(weir_u64 hash, weir_u64 word)
 	return hash ^ hash >> 29;
 }
 
-/* True if `tick` is at most `most` before `now`, which may be a little behind: the packet path reads the clock of the last tick. */
+/* How far `now` may be behind a tick: the packet path reads the clock of the last one. */
+#define WEIR_BEHIND_TICKS 64
+
+/* True if `tick` is at most `most` before `now`, which may be a little behind. Ticks wrap after two years; older ones are not recent. */
 WEIR_INLINE weir_u32 weir_recent(weir_u32 tick, weir_u32 now, weir_u32 most)
 {
-	return tick && (int)(now - tick) <= (int)most;
+	weir_u32 age = now - tick;
+
+	return tick && (age <= most || age >= 0u - WEIR_BEHIND_TICKS);
 }
 
 /* True if `tick` is after `other`, or there was no other. */
@@ -168,6 +173,14 @@ WEIR_INLINE weir_u32 weir_refused(const struct weir_refusal *refusal, weir_u32 f
 	return refusal->flow == flow && refusal->refused >= WEIR_REFUSED_LEAST &&
 	       weir_recent(refusal->dropped, now, most) && weir_after(refusal->dropped, left) &&
 	       refusal->passed <= refusal->refused + refusal->refused / WEIR_TAKEN_PART + WEIR_HELD_MOST;
+}
+
+/* The size of a consumer's packets, which was `size`, or 0 at first, once it has refused one of `seen` bytes. Too small a size costs
+ * what would be lost without weir; by one that is too large packets are shed that there is room for, and none is refused that says
+ * so. Hence it falls at once and rises slowly. */
+WEIR_INLINE weir_u32 weir_size_learnt(weir_u32 size, weir_u32 seen)
+{
+	return !size || seen < size ? seen : size + (seen - size + 15) / 16;
 }
 
 /*

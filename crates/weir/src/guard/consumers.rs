@@ -14,7 +14,7 @@ use kern::guard::{Behind, CONSUMERS, Gauges, Taker};
 use kern::proc::UdpSocket;
 use kern::spaces::Spaces;
 use policy::Nanos;
-use policy::gate::next_look;
+use policy::gate::{next_look, tick};
 use policy::seats::{self, Refused, Seat};
 
 use super::clock;
@@ -218,6 +218,7 @@ impl Consumers {
             last_overflow: now,
             seen_overflows: 0,
         });
+        ctl.alone.store(tick(clock::now()), Relaxed);
         let alone = match behind {
             None => kern::raw::udp_at(&[port].into()).is_ok_and(|sockets| takes_all(sockets.iter())),
             Some(behind) => {
@@ -322,7 +323,7 @@ impl Consumers {
             let (ports, begun) = (own.map(|c| c.port).collect(), clock::now());
             let list = kern::raw::udp_at(&ports).ok();
             self.look_at = next_look(now, clock::now().saturating_sub(begun));
-            list
+            list.map(|list| (list, tick(begun)))
         });
         let here = here.flatten();
         for (slot, entry) in self.slots.iter_mut().enumerate() {
@@ -350,7 +351,8 @@ impl Consumers {
                     // Without a list BPF tells, or quiet.
                     sockets.is_some_and(|s| !s.iter().any(|s| s.inode == consumer.inode))
                 }
-                (None, None) => here.as_ref().is_some_and(|all| {
+                (None, None) => here.as_ref().is_some_and(|(all, begun)| {
+                    ctl.alone.store(*begun, Relaxed);
                     let sockets = || all.iter().filter(|s| s.local.port() == consumer.port);
                     let alone = takes_all(sockets());
                     if std::mem::replace(&mut consumer.alone, alone) != alone {

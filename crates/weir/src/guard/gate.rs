@@ -98,7 +98,7 @@ impl Gate {
         // Where nothing is sent on nobody is behind this host.
         let needed = inputs > 0 || behind && kern::discover::translates();
         if needed {
-            guard.table_full.store(kern::discover::table_full().into(), Relaxed);
+            guard.table.store(kern::discover::table(), Relaxed);
         }
         match self.watching.next(now, needed) {
             None => {}

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use kern::cpus::CpuSet;
-use kern::guard::When;
+use kern::guard::{MACS, When};
+use kern::sysfs::Sysfs;
 use policy::causes::{Fallback, Release};
 use policy::host::STAYS;
 use policy::{MILLISECOND, Nanos};
@@ -192,8 +193,11 @@ impl Control {
             let stack = kern::sysfs::stack(sysfs, interface.ifindex, STACK_MAX);
             // A socket may be bound to an interface that stands on this one: the search where XDP runs does not find it.
             let exact = !elsewhere && stack.len() == 1;
+            let macs = macs(sysfs, &stack);
             for source in &interface.sources {
-                self.gauges.views.source_ctls[source.slot].tcp_exact.store(u32::from(exact), Relaxed);
+                let ctl = &self.gauges.views.source_ctls[source.slot];
+                ctl.tcp_exact.store(u32::from(exact), Relaxed);
+                ctl.mac.iter().zip(macs).for_each(|(mac, is)| mac.store(is, Relaxed));
             }
             now.extend(stack);
         }
@@ -242,4 +246,16 @@ impl Control {
         };
         self.interfaces.iter().any(idle);
     }
+}
+
+/// The Ethernet addresses by which frames are these interfaces', as BPF has them; none if one has no address, or if there are more.
+fn macs(sysfs: &Sysfs, stack: &BTreeSet<u32>) -> [u64; MACS] {
+    let ethernet = |index: &u32| sysfs.device(*index).ok().and_then(|device| device.ethernet());
+    let all: Option<BTreeSet<[u8; 6]>> = stack.iter().map(ethernet).collect();
+    let all = all.filter(|all| all.len() <= MACS).unwrap_or_default();
+    let mut macs = [0; MACS];
+    for (mac, [a, b, c, d, e, f]) in macs.iter_mut().zip(all) {
+        *mac = u64::from_ne_bytes([a, b, c, d, e, f, 0, 0]);
+    }
+    macs
 }
