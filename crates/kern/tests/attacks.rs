@@ -254,3 +254,97 @@ fn full(wire: OwnedFd, refused: SocketAddr) {
         live.sheds(other, to)
     });
 }
+
+/// Somebody sends what connection tracking calls invalid, with the addresses and ports of a flow that is fine, and the usual rule
+/// drops it behind the routes. The flow is not refused for that.
+///
+/// Why it cannot flake: as above.
+#[test]
+fn what_is_invalid_teaches_nothing_of_the_flow_it_pretends_to_be_root() {
+    let name = "what_is_invalid_teaches_nothing_of_the_flow_it_pretends_to_be_root";
+    if !testkit::root_or_skip(name) {
+        return;
+    }
+    if std::process::Command::new("nft").arg("--version").output().is_err() {
+        eprintln!("skipped: {name} needs nft");
+        return;
+    }
+    let (host, wire) = (NetNs::new("invh"), NetNs::new("invw"));
+    bed::connect(&host, &wire);
+    for line in [
+        "add table inet w",
+        "add chain inet w in { type filter hook input priority 0 ; policy accept ; }",
+        "add rule inet w in ct state invalid counter drop",
+    ] {
+        host.sh("nft", &line.split(' ').collect::<Vec<_>>());
+    }
+    let end = wire.run(|| packets("out0"));
+    host.run(|| invalid(end));
+}
+
+fn invalid(wire: OwnedFd) {
+    const MADE_UP: u32 = 1500;
+    let live = Live::new(wire);
+    let server = UdpSocket::bind((HOST.0, 9200)).unwrap();
+    server.set_nonblocking(true).unwrap();
+    let to = (HOST.0.into(), 9200);
+    let sensor: SocketAddr = "198.18.9.2:514".parse().unwrap();
+    live.send(sensor, to, b"fine");
+    until("the flow is fine", || server.recv(&mut [0; 8]).is_ok());
+    assert_eq!(kern::discover::table(), table::USED);
+    let guard = &live.gauges.views.guard[0];
+    guard.table.store(kern::discover::table(), Relaxed);
+    let mut made_up = frame(sensor, to.into(), Behind::Udp(b"made up"));
+    // Longer than it is: veth has no checksum verified.
+    made_up[38..40].copy_from_slice(&200u16.to_be_bytes());
+    let flood = || {
+        (0..MADE_UP).for_each(|_| assert!(send(&live.wire, &made_up)));
+        assert!(server.recv(&mut [0; 8]).is_err(), "it is invalid: the test shows nothing");
+    };
+    flood();
+    assert!((0..300).all(|_| !live.sheds(sensor, to)), "the flow is refused");
+    // So it would be if nobody knew that connections are tracked.
+    guard.table.store(table::EMPTY, Relaxed);
+    until("what is invalid is taken for the flow", || {
+        flood();
+        live.sheds(sensor, to)
+    });
+}
+
+/// Datagrams in fragments are large where they arrive and small as frames: a buffer that has refused some still has room for frames.
+///
+/// Why it cannot flake: as above.
+#[test]
+fn large_datagrams_do_not_make_a_socket_small_root() {
+    if !testkit::root_or_skip("large_datagrams_do_not_make_a_socket_small_root") {
+        return;
+    }
+    let (host, wire) = (NetNs::new("lrgh"), NetNs::new("lrgw"));
+    bed::connect(&host, &wire);
+    let end = wire.run(|| packets("out0"));
+    wire.sh("ip", &["address", "add", "198.18.9.2/24", "dev", "out0"]);
+    let large = wire.run(|| UdpSocket::bind("0.0.0.0:0").unwrap());
+    host.run(|| sizes(end, &large));
+}
+
+fn sizes(wire: OwnedFd, large: &UdpSocket) {
+    let live = Live::new(wire);
+    let server = UdpSocket::bind((HOST.0, 9300)).unwrap();
+    server.set_nonblocking(true).unwrap();
+    let mut found = bed::Found::new(&live.gauges);
+    let from: SocketAddr = "198.18.9.2:4000".parse().unwrap();
+    let to = (HOST.0.into(), 9300);
+    let frames = |n: u32| (0..n).for_each(|_| live.send(from, to, b"small"));
+    frames(300);
+    found.track(&live.gauges, 9300, 0, || frames(10));
+    frames(100);
+    let stat = &live.gauges.views.consumer_stats[0];
+    let small = stat.truesize.load(Relaxed);
+    let refused = || stat.overflows.load(Relaxed);
+    let before = refused();
+    until("large ones are refused", || {
+        large.send_to(&[0; 60_000], (HOST.0, 9300)).unwrap();
+        refused() > before + 50
+    });
+    assert!(small > 0 && stat.truesize.load(Relaxed) <= small, "{small} {:?}", stat.truesize);
+}

@@ -254,3 +254,32 @@ fn what_a_frame_to_a_full_socket_costs_root() {
         assert!(cost.as_nanos() < 2000, "a frame costs microseconds");
     });
 }
+
+/// Where the kernel polls, what the poller of another source is short of is nothing to this one.
+#[test]
+fn a_source_in_mode_shed_has_no_pollers_admission_root() {
+    let name = "a_source_in_mode_shed_has_no_pollers_admission_root";
+    if !testkit::root_or_skip(name) {
+        return;
+    }
+    let ns = NetNs::new("fairshed");
+    ns.sh("ip", &["link", "set", "lo", "up"]);
+    ns.run(|| {
+        let bed = bed((Ipv4Addr::LOCALHOST, PORT).into());
+        let views = &bed.gauges.views;
+        views.poller_ctls[0].admit.store(10, Relaxed);
+        views.poller_ctls[0].quota.store(1, Relaxed);
+        let frame = testkit::packet::Udp::new(
+            SocketAddrV4::new([127, 0, 0, 1].into(), 4000),
+            SocketAddrV4::new([127, 0, 0, 1].into(), PORT),
+        )
+        .frame();
+        let poll = |number: u64| {
+            views.source_stats[0].polls.store(number, Relaxed);
+            (0..FRAMES).filter(|_| bed.rx.run(&frame, 1).unwrap().0 == XDP_PASS).count()
+        };
+        assert!(poll(1) < 8, "the poller's admission");
+        views.source_ctls[0].mode.store(mode::SHED, Relaxed);
+        assert_eq!(poll(2), FRAMES as usize, "there is room for all of them");
+    });
+}

@@ -124,6 +124,22 @@ macro_rules! bed {
     }};
 }
 
+/// A frame with another address of the link is bridged, or another namespace's: it passes, whatever the host has at its port.
+#[test]
+fn what_is_only_bridged_passes_root() {
+    let bed = bed!("what_is_only_bridged_passes_root");
+    bed.attack((PEER, 4000), 9100);
+    bed.until("learnt", || bed.shed((OTHER, 77), 9100));
+    let mac = &bed.gauges.views.source_ctls[0].mac;
+    // Those of testkit's frames, and others.
+    let (own, guest) =
+        (u64::from_ne_bytes([2, 0, 0, 0, 0, 2, 0, 0]), u64::from_ne_bytes([2, 0, 0, 0, 0, 3, 0, 0]));
+    mac[0].store(guest, Relaxed);
+    assert!(!bed.shed((OTHER, 77), 9100), "for another device");
+    mac[1].store(own, Relaxed);
+    assert!(bed.shed((OTHER, 77), 9100), "one that stands on it has the address");
+}
+
 #[test]
 fn a_closed_port_is_nobodys_until_a_socket_is_bound_root() {
     let bed = bed!("a_closed_port_is_nobodys_until_a_socket_is_bound_root");

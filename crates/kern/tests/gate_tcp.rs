@@ -492,3 +492,26 @@ fn a_raw_socket_keeps_all_segments_root() {
         })
     });
 }
+
+/// A router forwards by one interface's switch alone, and has a listener for all addresses: the search finds that one for segments of
+/// connections that are elsewhere.
+#[test]
+fn segments_in_transit_are_not_a_listeners_root() {
+    let bed = bed!("segments_in_transit_are_not_a_listeners_root");
+    // The program runs without a device: what it judges comes by the loopback.
+    let switch = |family: &str, value: &str| {
+        bed.host.run(|| std::fs::write(format!("/proc/sys/net/{family}/conf/lo/forwarding"), value)).unwrap();
+    };
+    bed.host.sh("ip", &["route", "add", "203.0.113.0/24", "dev", "in0"]);
+    bed.host.sh("ip", &["route", "add", "2001:db8::/64", "dev", "in0"]);
+    let elsewhere: [IpAddr; 2] = ["203.0.113.9".parse().unwrap(), "2001:db8::9".parse().unwrap()];
+    let _listener = bed.server((Ipv6Addr::UNSPECIFIED, 8010).into(), 100, false);
+    bed.list();
+    bed.admit(10);
+    for ((_, peer), to) in FAMILIES.into_iter().zip(elsewhere) {
+        let transit = segment(SocketAddr::new(peer, 6000), SocketAddr::new(to, 8010), ACK, (1, 1));
+        bed.until("it is the listener's, as far as the search tells", || bed.refuses(&transit));
+        switch(if peer.is_ipv4() { "ipv4" } else { "ipv6" }, "1");
+        assert!(!bed.refuses(&transit), "{to}");
+    }
+}

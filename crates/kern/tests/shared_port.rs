@@ -4,8 +4,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6, UdpSocket};
+use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
 
 use kern::guard::{Event, Gauges, Rx, Taker, mode};
 use nix::sys::socket::{
@@ -13,6 +15,7 @@ use nix::sys::socket::{
     sockopt::ReusePort,
 };
 use policy::classes::{Rule, Table};
+use policy::gate::tick;
 use testkit::NetNs;
 
 const XDP_DROP: u32 = 1;
@@ -23,12 +26,12 @@ fn server(address: SocketAddr) -> UdpSocket {
     let fd = socket(family, SockType::Datagram, SockFlag::SOCK_NONBLOCK, None).unwrap();
     setsockopt(&fd, ReusePort, &true).unwrap();
     setsockopt(&fd, RcvBuf, &4096).unwrap();
-    bind(std::os::fd::AsRawFd::as_raw_fd(&fd), &SockaddrStorage::from(address)).unwrap();
+    bind(fd.as_raw_fd(), &SockaddrStorage::from(address)).unwrap();
     fd.into()
 }
 
 fn inode(socket: &UdpSocket) -> u64 {
-    let fd = std::os::fd::AsRawFd::as_raw_fd(socket);
+    let fd = socket.as_raw_fd();
     std::fs::metadata(format!("/proc/self/fd/{fd}")).unwrap().ino()
 }
 
@@ -155,5 +158,82 @@ fn of_sockets_that_share_an_address_the_full_one_is_shed_for_root() {
         let target = SocketAddr::from(SocketAddrV6::new(Ipv6Addr::LOCALHOST, 9000, 0, 0));
         let client = |port| UdpSocket::bind(("::1", port)).unwrap();
         compare(&[server(target), server(target)], &[target], &client);
+    });
+}
+
+/// How many of the frames from 64 ports to this address are shed.
+fn shed(rx: &Rx, to: SocketAddrV4, change: impl Fn(&mut Vec<u8>)) -> usize {
+    let sheds = |port: &u16| {
+        let from = SocketAddrV4::new([127, 0, 0, 1].into(), 30_000 + port);
+        let mut frame = frame(from.into(), to.into());
+        change(&mut frame);
+        rx.run(&frame, 1).unwrap().0 == XDP_DROP
+    };
+    (0..64).filter(sheds).count()
+}
+
+/// A datagram for a group, or for all, goes to each socket that has joined, whatever the search names; and where a program chooses
+/// among those of a port the search does not ask it. In both cases the full one is not taken for the only one.
+#[test]
+fn a_full_socket_does_not_take_what_others_get_too_root() {
+    let Some(ns) = skip("a_full_socket_does_not_take_what_others_get_too_root") else { return };
+    ns.run(|| {
+        let any = SocketAddrV4::new([0, 0, 0, 0].into(), 9000);
+        let to = SocketAddrV4::new([127, 0, 0, 1].into(), 9000);
+        let servers = [server(any.into()), server(any.into())];
+        let client = |port| UdpSocket::bind(("127.0.0.1", port)).unwrap();
+        let (_gauges, rx) = tracked(&servers, &client);
+        let hashed = shed(&rx, to, |_| ());
+        assert!((8..64).contains(&hashed), "{hashed}: the hash parts them");
+        for group in [[239, 1, 1, 1], [224, 0, 0, 251], [255, 255, 255, 255]] {
+            assert_eq!(shed(&rx, SocketAddrV4::new(group.into(), 9000), |_| ()), 0, "{group:?}");
+        }
+        assert_eq!(shed(&rx, to, |frame| frame[0] |= 1), 0, "for all of the link");
+        let mut always_the_second = [libc::sock_filter { code: 0x06, jt: 0, jf: 0, k: 1 }];
+        let program = libc::sock_fprog { len: 1, filter: always_the_second.as_mut_ptr() };
+        // SAFETY: the option reads this struct and the one instruction that it points to, which outlive the call.
+        let set = unsafe {
+            libc::setsockopt(
+                servers[0].as_raw_fd(),
+                libc::SOL_SOCKET,
+                libc::SO_ATTACH_REUSEPORT_CBPF,
+                (&raw const program).cast(),
+                size_of_val(&program) as u32,
+            )
+        };
+        assert_eq!(set, 0, "{}", std::io::Error::last_os_error());
+        assert_eq!(shed(&rx, to, |_| ()), 0, "a program chooses");
+    });
+}
+
+/// A port that one socket had when they were listed: one that is bound later has a buffer of its own, before there is another list.
+#[test]
+fn a_socket_that_is_bound_since_the_list_is_not_judged_by_the_old_one_root() {
+    let name = "a_socket_that_is_bound_since_the_list_is_not_judged_by_the_old_one_root";
+    let Some(ns) = skip(name) else { return };
+    ns.run(|| {
+        let to = SocketAddrV4::new([127, 0, 0, 1].into(), 9000);
+        let servers = [server(to.into())];
+        let client = |port| UdpSocket::bind(("127.0.0.1", port)).unwrap();
+        let (mut gauges, rx) = tracked(&servers, &client);
+        let root = kern::cgroups::root();
+        gauges.watch_nobody(true, root.as_ref().map(AsFd::as_fd));
+        let coarse = || {
+            let now = nix::time::clock_gettime(nix::time::ClockId::CLOCK_MONOTONIC_COARSE).unwrap();
+            tick(Duration::from(now).as_nanos() as u64)
+        };
+        gauges.views.consumer_ctls[0].alone.store(coarse(), Relaxed);
+        gauges.set_port(9000, Taker::Only(0)).unwrap();
+        assert_eq!(shed(&rx, to, |_| ()), 64);
+        let listed = coarse();
+        while coarse() == listed {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let session = server(to.into());
+        session.connect("127.0.0.1:30005").unwrap();
+        // All others are the old one's, or of the group's two.
+        let from = SocketAddrV4::new([127, 0, 0, 1].into(), 30_005);
+        assert_ne!(rx.run(&frame(from.into(), to.into()), 1).unwrap().0, XDP_DROP, "the session's");
+        assert!(shed(&rx, to, |_| ()) > 8, "the old one is full all the same");
     });
 }

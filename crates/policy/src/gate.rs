@@ -133,6 +133,10 @@ pub struct Port {
 const _: () = assert!(size_of::<Port>() == 32);
 
 unsafe extern "C" {
+    #[cfg(test)]
+    fn weir_host_recent(tick: u32, now: u32, most: u32) -> u32;
+    #[cfg(test)]
+    fn weir_host_size_learnt(size: u32, seen: u32) -> u32;
     fn weir_host_nobodys(port: *const Port, address: u32, now: u32, most: u32) -> u32;
     fn weir_host_learns(port: *const Port, used: u32, listed: u32, now: u32, most: u32) -> u32;
     fn weir_host_learn(port: *mut Port, address: u32, now: u32) -> u32;
@@ -254,6 +258,29 @@ pub fn fragments(admit: Permille) -> u32 {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    proptest! {
+        /// However long a guard runs: what is older than asked for, and no lead of a clock, is not recent.
+        #[test]
+        fn what_is_old_is_not_recent_again(now: u32, age: u32, most in 1u32..10_000) {
+            // SAFETY: a pure function of its arguments.
+            let recent = unsafe { weir_host_recent(now.wrapping_sub(age), now, most) != 0 };
+            let (never, ahead) = (now == age, age >= u32::MAX - 63);
+            prop_assert_eq!(recent, !never && (age <= most || ahead));
+        }
+
+        /// The size that is learnt is never above the largest one that was refused, and at most the smallest one at once.
+        #[test]
+        fn a_size_that_is_learnt_is_no_trap(sizes in prop::collection::vec(1u32..200_000, 1..200), last in 1u32..200_000) {
+            // SAFETY: a pure function of its arguments.
+            let learn = |size, seen| unsafe { weir_host_size_learnt(size, seen) };
+            let size = sizes.iter().fold(0, |size, seen| learn(size, *seen));
+            prop_assert!(size <= *sizes.iter().max().unwrap());
+            prop_assert!(learn(size, last) <= last.max(size) && (last > size || learn(size, last) == last));
+            let risen = (0..400).fold(size, |size, _| learn(size, 200_000));
+            prop_assert!(risen == 200_000, "{risen}");
+        }
+    }
 
     #[test]
     fn the_programs_come_back_only_to_what_has_run_out() {

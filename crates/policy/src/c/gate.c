@@ -2,6 +2,16 @@
 /* gate.h for the host; the mirror is crates/policy/src/gate.rs. */
 #include "gate.h"
 
+weir_u32 weir_host_recent(weir_u32 tick, weir_u32 now, weir_u32 most)
+{
+	return weir_recent(tick, now, most);
+}
+
+weir_u32 weir_host_size_learnt(weir_u32 size, weir_u32 seen)
+{
+	return weir_size_learnt(size, seen);
+}
+
 weir_u32 weir_host_nobodys(const struct weir_port *port, weir_u32 address, weir_u32 now, weir_u32 most)
 {
 	return weir_nobodys(port, address, now, most);
