@@ -18,6 +18,8 @@ use super::super::source::Source;
 use super::{Control, State, Worker};
 use crate::parse::{Ablate, Mode};
 
+/// Sockets that are looked at in one go: each takes a list of the kernel's, and whoever opens many must not keep the rest waiting.
+const FOUND_MOST: usize = 16;
 /// Interfaces that stand on one guarded interface, and it, whose packets count as its own.
 const STACK_MAX: usize = 32;
 
@@ -45,7 +47,8 @@ impl Control {
     }
 
     fn find_consumers(&mut self) {
-        while let Ok(found) = self.new_consumers.1.try_recv() {
+        for _ in 0..FOUND_MOST {
+            let Ok(found) = self.new_consumers.1.try_recv() else { break };
             let now = clock::now();
             let placed = match found.netlink {
                 0 => self.consumers.add(&self.gauges, &found, now).map(Some),
