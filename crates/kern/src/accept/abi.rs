@@ -35,6 +35,10 @@ pub(super) struct Queue {
     pub ran: AtomicU64,
     pub waits_in: AtomicU64,
     pub task: AtomicU64,
+    pub came: AtomicU32,
+    pub epoch: AtomicU32,
+    pub gives: AtomicU32,
+    pub pad: AtomicU32,
 }
 
 /// `struct weir_accept`.
@@ -60,8 +64,8 @@ pub(super) struct State {
     pub queues: [Queue; QUEUES],
     pub own: [AtomicU32; CORES],
 }
-const _: () = assert!(size_of::<Queue>() == 104);
-const _: () = assert!(size_of::<State>() == 192 + 104 * QUEUES + 4 * CORES);
+const _: () = assert!(size_of::<Queue>() == 120);
+const _: () = assert!(size_of::<State>() == 192 + 120 * QUEUES + 4 * CORES);
 
 /// `struct weir_held`, which comes as bytes.
 #[cfg(not(no_bpf))]
@@ -95,7 +99,8 @@ pub fn layouts() -> Vec<crate::abi_tests::Layout> {
     use crate::abi_tests::layout;
     vec![
         layout!(Queue, "weir_accept_queue", {
-            cookie, head, since, length, busy, place, placed, affine, worker, seen, born, away, rests, ran, waits_in, task
+            cookie, head, since, length, busy, place, placed, affine, worker, seen, born, away, rests, ran, waits_in, task,
+            came, epoch, gives, pad
         }),
         layout!(State, "weir_accept", {
             late = "rules.late", stalled = "rules.stalled", high = "rules.high", low = "rules.low", looks = "rules.looks",

@@ -115,8 +115,11 @@ pub struct Queue {
     ran: u64,
     waits_in: u64,
     task: u64,
+    came: u32,
+    epoch: u32,
+    gives: u32,
 }
-const _: () = assert!(size_of::<Queue>() == 104 && size_of::<Choice>() == 40);
+const _: () = assert!(size_of::<Queue>() == 120 && size_of::<Choice>() == 40);
 
 /// Why a queue was chosen: `enum weir_accept_why`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -133,11 +136,14 @@ pub enum Why {
     NoOwn,
     /// The own core's worker has gone, and that of this empty one has not.
     Away,
+    /// The own core brings more than its share.
+    Share,
 }
 
 impl Why {
     /// All, by their number in the header.
-    pub const ALL: [Why; 6] = [Why::Own, Why::Stalled, Why::Late, Why::Busy, Why::NoOwn, Why::Away];
+    pub const ALL: [Why; 7] =
+        [Why::Own, Why::Stalled, Why::Late, Why::Busy, Why::NoOwn, Why::Away, Why::Share];
 
     /// As reports name it.
     pub fn name(self) -> &'static str {
@@ -148,6 +154,7 @@ impl Why {
             Why::Busy => "busy",
             Why::NoOwn => "no_own",
             Why::Away => "away",
+            Why::Share => "share",
         }
     }
 }
@@ -349,6 +356,40 @@ mod tests {
         assert_eq!(chosen(Waits, 9 * MS, 1, Runs), Some((0, Why::Own)));
     }
 
+    /// One receive queue brings all connections, seldom, and they stay: no queue is ever long, and still each worker gets its part.
+    #[test]
+    fn one_core_that_brings_all_gives_what_is_beyond_its_share() {
+        for (count, seconds) in [(2, 100), (4, 100), (16, 100), (2, 200)] {
+            let mut all = queues(&vec![0; count]);
+            let mut got = vec![0u32; count];
+            let mut random = 1u64;
+            let connections = 2000 * count;
+            for n in 0..connections as u64 {
+                random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                let now = MS + n * seconds * 1000 * MS / connections as u64;
+                let (to, _) = choose(&mut all, &RULES, Some(0), (random >> 32) as u32, now).unwrap();
+                got[to] += 1;
+            }
+            let most = *got.iter().max().unwrap() as usize;
+            assert!(most * count * 10 <= connections * 13, "{count} queues, {seconds} s: {got:?}");
+        }
+    }
+
+    /// Cores that bring alike, as far as chance goes, keep what is theirs.
+    #[test]
+    fn cores_that_bring_alike_give_nothing() {
+        let mut all = queues(&[0; 8]);
+        let (mut random, mut given) = (1u64, 0);
+        for n in 0..100_000u64 {
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            let own = (random >> 40) as usize % 8;
+            let (to, _) =
+                choose(&mut all, &RULES, Some(own), (random >> 32) as u32, MS + n * MS / 10).unwrap();
+            given += u32::from(to != own);
+        }
+        assert!(given < 1000, "{given} of 100,000");
+    }
+
     /// Where both hold as many, the one that moves is better; a worker that has been at work for long is as good as gone.
     #[test]
     fn one_that_sleeps_gives_to_one_that_holds_no_more() {
@@ -442,6 +483,7 @@ mod tests {
                         prop_assert!(gone[own] && !gone[to] && lengths[to].0 <= lengths[own].0.max(worth));
                     }
                     Why::NoOwn => prop_assert!(false, "it has one"),
+                    Why::Share => prop_assert!(false, "it is the first one"),
                 }
                 if stands(own) && looked.iter().any(|n| *n != own && !stands(*n)) {
                     prop_assert!(to != own);

@@ -11,6 +11,9 @@
  *            than in it, or than it has been so for milliseconds
  *   late     its oldest connection has been the oldest for `late`, and one of a few is empty: that one
  *   busy     it has reached `high` and not fallen to `low`: one of a few that is below half of it
+ *   share    its core brings more than its share of all connections, a quarter more than the mean of a few and WEIR_ACCEPT_MORE: what is
+ *            beyond the mean, to the best of a few. One receive queue, or one client of this host, would give all to one worker, which
+ *            is good as long as they are short and bad once they stay
  *   none     no worker is on this core: the shortest of a few whose worker moves
  *
  * A worker that is slow moves the head of its queue all the same, so load alone never makes it stalled, and connections stay with their
@@ -41,7 +44,8 @@ enum weir_accept_why {
 	WEIR_ACCEPT_BUSY = 3,
 	WEIR_ACCEPT_NO_OWN = 4,
 	WEIR_ACCEPT_AWAY = 5,
-	WEIR_ACCEPT_WHYS = 6,
+	WEIR_ACCEPT_SHARE = 6,
+	WEIR_ACCEPT_WHYS = 7,
 };
 
 /* What the worker of a queue does. */
@@ -79,7 +83,17 @@ struct weir_accept_queue {
 	weir_u64 ran;		/* its CPU time at the last look, ns */
 	weir_u64 waits_in;	/* the reader's: where the worker waits, and who it is */
 	weir_u64 task;
+	weir_u32 came;		/* connections that its own core received, half as many of each epoch before */
+	weir_u32 epoch;
+	weir_u32 gives;		/* of 1024 of these, to others */
+	weir_u32 pad;
 };
+
+/* An epoch, 69 s: connections that stay may come by a few a second. */
+#define WEIR_ACCEPT_EPOCH 36
+/* Connections in which a core's share is looked at anew, and by how many it may be beyond a quarter more than the mean. */
+#define WEIR_ACCEPT_ANEW 32
+#define WEIR_ACCEPT_MORE 128
 
 /* The queue was seen with this oldest connection, which came into it at `born`, and so many. The oldest one became so after it was born
  * and after another one was seen to be: where connections are rare, that is long before this look. */
@@ -163,6 +177,40 @@ weir_accept_look(const struct weir_accept_queue *queue, const struct weir_accept
 	return length * 2 + (queue->worker != WEIR_ACCEPT_WAITS);
 }
 
+/* How many have come to the core of this queue lately. */
+static inline __attribute__((always_inline)) weir_u32
+weir_accept_came(const struct weir_accept_queue *queue, weir_u32 epoch)
+{
+	weir_u32 past = epoch - queue->epoch;
+
+	return past < 32 ? queue->came >> past : 0;
+}
+
+/* One more has come to the core of the queue `own`: what it gives to others, of 1024, is looked at now and then. Its core alone writes. */
+static inline __attribute__((always_inline)) void
+weir_accept_count(struct weir_accept_queue *queues, weir_u32 count, weir_u32 own, weir_u32 first, weir_u32 looks, weir_u64 now)
+{
+	struct weir_accept_queue *queue = &queues[own & (WEIR_ACCEPT_QUEUES - 1)];
+	weir_u32 i, epoch = (weir_u32)(now >> WEIR_ACCEPT_EPOCH), came = weir_accept_came(queue, epoch) + 1, mean, of = 0;
+	weir_u64 sum = 0;
+
+	queue->came = came;
+	if (queue->epoch == epoch && came % WEIR_ACCEPT_ANEW)
+		return;
+	queue->epoch = epoch;
+	for (i = 0; i < WEIR_ACCEPT_LOOKS; i++) {
+		weir_u32 other = (first + i) % count;
+
+		if (i < looks && other != own) {
+			sum += weir_accept_came(&queues[other & (WEIR_ACCEPT_QUEUES - 1)], epoch);
+			of++;
+		}
+	}
+	/* Those that were looked at stand for all others. */
+	mean = of ? (weir_u32)((came + sum * (count - 1) / of) / count) : came;
+	queue->gives = came > mean + mean / 4 + WEIR_ACCEPT_MORE ? (weir_u32)((weir_u64)(came - mean) * 1024 / came) : 0;
+}
+
 /* Places a connection: the queue, below `count`, which is 1 to WEIR_ACCEPT_QUEUES. `own` is that of the core or WEIR_ACCEPT_NONE,
  * `draw` is random. */
 static inline __attribute__((always_inline)) weir_u32
@@ -174,7 +222,9 @@ weir_accept_choose(struct weir_accept_queue *queues, const struct weir_accept_ru
 	weir_u64 found = ~0ULL;
 
 	*why = WEIR_ACCEPT_NO_OWN;
+	first = (weir_u32)(((weir_u64)draw * count) >> 32);
 	if (own < count) {
+		weir_accept_count(queues, count, own, first, looks, now);
 		queue = &queues[own & (WEIR_ACCEPT_QUEUES - 1)];
 		WEIR_ACCEPT_READ(from, queue, rules, now);
 		late = weir_accept_held(queue, rules->late, now);
@@ -198,12 +248,15 @@ weir_accept_choose(struct weir_accept_queue *queues, const struct weir_accept_ru
 			*why = WEIR_ACCEPT_BUSY;
 		else if (late)
 			*why = WEIR_ACCEPT_LATE;
-		else
+		else if ((draw & 1023) < queue->gives) {
+			*why = WEIR_ACCEPT_SHARE;
+			/* Drawn among the others, so that the one behind this one is not the first of two draws. */
+			first = own + 1 + (weir_u32)(((weir_u64)draw * (count - 1)) >> 32);
+		} else
 			*why = WEIR_ACCEPT_OWN;
 		if (*why == WEIR_ACCEPT_OWN)
 			return own;
 	}
-	first = (weir_u32)(((weir_u64)draw * count) >> 32);
 	/* How good, number of the look and queue in one number, of which the smallest is kept: the kernel verifies few ways through. */
 	for (i = 0; i < WEIR_ACCEPT_LOOKS; i++) {
 		weir_u32 other = (first + i) % count;
@@ -220,7 +273,7 @@ weir_accept_choose(struct weir_accept_queue *queues, const struct weir_accept_ru
 	best = good == WEIR_ACCEPT_NONE ? WEIR_ACCEPT_NONE : (weir_u32)found & 0xffff;
 	if (own >= count) /* If all stand, it is drawn. */
 		return best < count ? best : first;
-	if (best < count && (*why == WEIR_ACCEPT_STALLED || !good || (late && good < 2) || (worth && good / 2 <= worth) ||
+	if (best < count && (*why == WEIR_ACCEPT_STALLED || (*why == WEIR_ACCEPT_SHARE && good < WEIR_ACCEPT_GONE) || !good || (late && good < 2) || (worth && good / 2 <= worth) ||
 			     good / 2 < length / 2))
 		return best;
 	*why = WEIR_ACCEPT_OWN;

@@ -181,13 +181,14 @@ pub fn lines(following: &Following) -> String {
         let _ = write!(
             text,
             "{} placed, own core {:.1} %, past stalled {}, away {}, late {}, busy {}, \
-             no worker here {}, by the kernel {kernel}",
+             share {}, no worker here {}, by the kernel {kernel}",
             out::grouped(ours),
             100.0 * of(Why::Own) as f64 / ours.max(1) as f64,
             of(Why::Stalled),
             of(Why::Away),
             of(Why::Late),
             of(Why::Busy),
+            of(Why::Share),
             of(Why::NoOwn),
         );
         if let Some((most, jain)) = evenness(&placed(one)) {
