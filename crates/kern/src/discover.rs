@@ -1,5 +1,9 @@
 //! What is there to guard: interfaces, what stands below them, and their sources.
 
+mod others;
+
+pub use others::{Others, forwards};
+
 use crate::{
     cpus::CpuSet,
     error::{Error, Result},
@@ -154,19 +158,6 @@ pub struct Interface {
     pub sources: Vec<Source>,
 }
 
-/// True if this host forwards packets of some family.
-pub fn forwards() -> bool {
-    ["ipv4", "ipv6"].iter().any(|family| {
-        let path = format!("/proc/sys/net/{family}/conf/all/forwarding");
-        std::fs::read_to_string(path).is_ok_and(|value| value.trim() == "1")
-    })
-}
-
-/// True if a packet may be for somebody although no socket of this host has its port: addresses are translated, or it is sent on.
-pub fn translates() -> bool {
-    forwards() || std::path::Path::new("/sys/module/nf_nat").exists()
-}
-
 /// How the table of connections of the caller's network namespace is filled: one of [`table`].
 pub fn table() -> u32 {
     let read = |name: &str| -> Option<u64> {
@@ -180,23 +171,14 @@ pub fn table() -> u32 {
     }
 }
 
-/// Kernel modules that take packets before the sockets of their addresses do.
-const TAKERS: [&str; 6] =
-    ["ip_vs", "ipvlan", "macvlan", "nf_synproxy_core", "nf_tproxy_ipv4", "nf_tproxy_ipv6"];
-
-/// True if a segment may be for somebody else than the socket that has its addresses and ports here, or be answered before that one.
-pub fn takes_elsewhere() -> bool {
-    translates() || TAKERS.iter().any(|name| std::path::Path::new("/sys/module").join(name).exists())
-}
-
 /// Why packets may end in another network namespace than this one, if that is so: it forwards, and has a
 /// bridge.
 pub fn hands_on() -> Option<String> {
-    if !forwards() {
+    let all: Vec<u32> = netns::interfaces().ok()?.into_iter().map(|(_, index)| index).collect();
+    if !forwards(all.iter().copied()) {
         return None;
     }
-    let names: Vec<String> = netns::interfaces().ok()?.into_iter().map(|(name, _)| name).collect();
-    let links = names.iter().filter_map(|name| link::get(netns::index_of(name).ok()?).ok());
+    let links = all.iter().filter_map(|index| link::get(*index).ok());
     let bridges: Vec<String> =
         links.filter(|l| l.kind.as_deref() == Some("bridge")).map(|l| l.name).take(MAX_CHOICES).collect();
     (!bridges.is_empty()).then(|| format!("this host forwards, and has {}", bridges.join(", ")))

@@ -10,7 +10,7 @@ mod device;
 pub mod fuzz;
 #[cfg(test)]
 mod mutated_tests;
-mod netlink;
+pub(crate) mod netlink;
 mod reader;
 mod sockets;
 mod stack;

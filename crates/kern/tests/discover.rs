@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a failed step is a failed test, in helpers too")]
 
 use kern::{
-    discover::{self, DiscoverError, Role},
+    discover::{self, DiscoverError, Others, Role},
     ethtool,
     link::{LinkEvent, LinkWatch},
     netns,
@@ -75,7 +75,89 @@ fn packets_are_seen_as_those_of_what_stands_on_their_interface_root() {
         assert_eq!(discover::seen_as(&access, index("a0"), 16), [index("a0"), index("br0")]);
         assert_eq!(discover::seen_as(&access, index("a1"), 16), [index("a1")]);
         assert_eq!(discover::seen_as(&access, index("a0"), 1), [index("a0")], "a limit");
+        // By this the guard knows that not all that arrives here is for the interface's own addresses.
+        let args = ["link", "add", "link", "a1", "name", "m0", "type", "macvlan"];
+        if std::process::Command::new("ip").args(args).output().unwrap().status.success() {
+            assert_eq!(discover::seen_as(&access, index("a1"), 16), [index("a1"), index("m0")]);
+        }
     });
+}
+
+#[test]
+fn one_interface_that_forwards_makes_a_router_root() {
+    if !root_or_skip("one_interface_that_forwards_makes_a_router_root") {
+        return;
+    }
+    let ns = NetNs::new("forwards");
+    ip(&ns, "link add a0 type veth peer name a1");
+    ns.run(|| {
+        let index = netns::index_of("a0").unwrap();
+        let here = || (discover::forwards([index]), Others::look([index]).translates);
+        let elsewhere = || discover::forwards([netns::index_of("a1").unwrap(), 999_999]);
+        assert_eq!((here(), elsewhere()), ((false, false), false));
+        let check = |name: &str, expected: bool| {
+            let path = format!("/proc/sys/net/{name}");
+            if let Err(e) = std::fs::write(&path, "1") {
+                eprintln!("not tested: {name}: {e}");
+                return;
+            }
+            assert_eq!(here(), (expected, expected), "{name}");
+            assert_eq!(elsewhere(), name.contains("all"), "{name}");
+            std::fs::write(&path, "0").unwrap();
+            assert!(!here().0 && !elsewhere(), "{name} is off again");
+        };
+        check("ipv4/conf/all/forwarding", true);
+        check("ipv4/conf/a0/forwarding", true);
+        check("ipv4/conf/default/forwarding", false);
+        check("ipv6/conf/all/forwarding", true);
+        // A router in what it says to its neighbours, which forwards nothing.
+        check("ipv6/conf/a0/forwarding", false);
+        check("ipv6/conf/default/force_forwarding", false);
+        check("ipv6/conf/a0/force_forwarding", true);
+    });
+}
+
+#[test]
+fn translations_are_seen_by_their_rules_root() {
+    const NAME: &str = "translations_are_seen_by_their_rules_root";
+    if !root_or_skip(NAME) {
+        return;
+    }
+    let run = |ns: &NetNs, command: &str| {
+        let words: Vec<&str> = command.split(' ').collect();
+        let out = ns.run(|| std::process::Command::new(words[0]).args(&words[1..]).output());
+        out.is_ok_and(|out| out.status.success())
+    };
+    let ns = NetNs::new("rules");
+    let look = || Others::look([1]);
+    let both = || {
+        let now = ns.run(look);
+        (now.translates, now.takes)
+    };
+    // Of modules that are loaded another namespace may have a use.
+    let taken = both().1;
+    assert!(!both().0, "no rule");
+    for (family, hook) in [("ip", "prerouting"), ("ip6", "postrouting"), ("inet", "output")] {
+        if !run(&ns, &format!("nft add table {family} t")) {
+            eprintln!("{NAME}: not tested without nft: apt-get install nftables");
+            break;
+        }
+        assert!(run(&ns, &format!("nft add chain {family} t c {{ type filter hook input priority 0 ; }}")));
+        assert!(run(&ns, &format!("nft add chain {family} t nat")));
+        assert_eq!(both(), (false, taken), "{family}: a filter, and a chain of that name");
+        assert!(run(&ns, &format!("nft add chain {family} t n {{ type nat hook {hook} priority -100 ; }}")));
+        assert_eq!(both(), (true, true), "{family} {hook}");
+        assert!(run(&ns, &format!("nft delete table {family} t")));
+        assert_eq!(both(), (false, taken), "{family}: the rules are gone");
+    }
+    for program in ["iptables-legacy", "ip6tables-legacy"] {
+        let ns = NetNs::new("tables");
+        if !run(&ns, &format!("{program} -t nat -S")) {
+            eprintln!("not tested: {program} without a table for translations");
+            continue;
+        }
+        assert!(ns.run(look).translates, "{program}");
+    }
 }
 
 #[test]

@@ -24,7 +24,6 @@ pub fn list(views: &Views, tcp: bool, begun: u32, holds: impl Fn() -> bool) -> R
             None => words.fill(u64::MAX),
         }
     })?;
-    let by_flow = u32::from(crate::discover::translates());
     if !holds() {
         return Ok(false);
     }
@@ -38,7 +37,6 @@ pub fn list(views: &Views, tcp: bool, begun: u32, holds: impl Fn() -> bool) -> R
         }
     }
     let guard = &views.guard[0];
-    guard.by_flow.store(by_flow, Relaxed);
     fence(Release);
     guard.listed[usize::from(tcp)].store(begun, Relaxed);
     Ok(true)

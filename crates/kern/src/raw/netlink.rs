@@ -8,7 +8,7 @@ use netlink_socket2::NetlinkSocket;
 const DUMP: u16 = 0x300;
 
 /// A dump request: family, message type, header with attributes.
-pub(super) struct Dump {
+pub(crate) struct Dump {
     pub protonum: u16,
     pub kind: u16,
     pub payload: Vec<u8>,
@@ -35,7 +35,7 @@ impl NetlinkRequest for Dump {
 }
 
 /// Runs `dump` and gives each reply to `take`, until there is none or `take` answers false.
-pub(super) fn each(
+pub(crate) fn each(
     sock: &mut NetlinkSocket,
     dump: &Dump,
     what: &str,
@@ -52,11 +52,11 @@ pub(super) fn each(
 }
 
 /// The `N` bytes at `at`.
-pub(super) fn bytes<const N: usize>(buf: &[u8], at: usize) -> Option<[u8; N]> {
+pub(crate) fn bytes<const N: usize>(buf: &[u8], at: usize) -> Option<[u8; N]> {
     buf.get(at..at + N)?.try_into().ok()
 }
 
 /// The 32-bit word at `at`, in the machine's byte order.
-pub(super) fn word(buf: &[u8], at: usize) -> Option<u32> {
+pub(crate) fn word(buf: &[u8], at: usize) -> Option<u32> {
     bytes(buf, at).map(u32::from_ne_bytes)
 }

@@ -11,6 +11,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use anyhow::Context;
+use kern::discover::Others;
 use kern::guard::{Gauges, SOURCES, Steering};
 use kern::keeper::Keeper;
 use kern::link::{LinkEvent, LinkWatch};
@@ -113,6 +114,8 @@ pub struct Control {
     contention: Contention,
     lending: Arc<Lending>,
     thorough_at: Nanos,
+    /// For whom packets may be beside the sockets of this namespace.
+    others: Others,
     /// In mode net, if there is more than one CPU.
     net: Option<net::NetCpus>,
     /// What the gate knows to be nobody's.
@@ -183,6 +186,7 @@ pub fn run(opts: GuardOptions) -> anyhow::Result<ExitCode> {
         contention: Contention::default(),
         lending: Arc::new(Lending::new()?),
         thorough_at: 0,
+        others: Others::ANY,
         net: net::NetCpus::new(&opts, cpus.len()),
         gate,
         taps: Taps::default(),
@@ -333,7 +337,7 @@ impl Control {
     /// What sources carry, and whether it is only passed on.
     fn tick_dispatch(&self) {
         // Who asks for a poller gets one, and a file that cannot be read makes no router: then full polls are evidence as anywhere.
-        let asks = self.opts.mode == Mode::Auto && kern::discover::forwards();
+        let asks = self.opts.mode == Mode::Auto && self.others.forwards;
         let here = asks.then(|| kern::proc::kept_by_ip().ok()).flatten();
         if let Ok(mut dispatch) = self.dispatch.lock() {
             dispatch.tick(&self.gauges.views, here);
@@ -344,7 +348,7 @@ impl Control {
     fn look_around(&mut self, now: Nanos) {
         let thorough = now >= self.thorough_at;
         self.watch_cpus();
-        self.gate.look(&mut self.gauges, now, self.opts.mode == Mode::Net);
+        self.gate.look(&mut self.gauges, now, self.opts.mode == Mode::Net, self.others.translates);
         self.look_at_cpus();
         self.tick_dispatch();
         if let Ok(mut dispatch) = self.dispatch.lock() {

@@ -275,7 +275,7 @@ impl Interface {
         let in_peace = setup.full_polls > 0
             && self.rx.is_some()
             && !rings
-            && (!setup.steers || kern::discover::forwards());
+            && (!setup.steers || kern::discover::forwards(seen_as.iter().copied()));
         let journal = Arc::clone(self.journal()?);
         let mut sources = Vec::new();
         for queue in 0..found.queues {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use kern::cpus::CpuSet;
+use kern::discover::Others;
 use kern::guard::{MACS, When};
 use kern::sysfs::Sysfs;
 use policy::causes::{Fallback, Release};
@@ -84,7 +85,8 @@ impl Control {
                 self.mode_switches += 1;
                 // Here, not in the poller: attaching waits for the whole kernel.
                 let _ = self.gauges.watch_idle(true);
-                self.gate.look(&mut self.gauges, clock::now(), self.opts.mode == Mode::Net);
+                let (net, translates) = (self.opts.mode == Mode::Net, self.others.translates);
+                self.gate.look(&mut self.gauges, clock::now(), net, translates);
                 let mine = |w: &&Worker| w.cpu == source.now.cpu.load(Relaxed) as usize;
                 let known = self.sessions.any(clock::now(), &self.opts.classes);
                 if let Some(worker) = self.workers.iter().find(mine).filter(|_| known) {
@@ -185,24 +187,24 @@ impl Control {
         }
     }
 
-    /// Tells BPF which interfaces' packets are evidence: the guarded ones and what stands on them now; and where the kernel's search
-    /// for a TCP socket says who gets a segment.
+    /// Tells BPF which interfaces' packets are evidence: the guarded ones and what stands on them now; whether packets that
+    /// arrive by them may be for others, and where the kernel's search for a TCP socket says who gets a segment.
     pub(super) fn look_at_evidence(&mut self) {
         let sysfs = self.access.sysfs();
         let guarded = self.interfaces.iter().filter(|i| i.state == State::Guarded);
-        let elsewhere = kern::discover::takes_elsewhere();
-        let mut now = BTreeSet::new();
-        for interface in guarded {
-            let stack = kern::sysfs::stack(sysfs, interface.ifindex, STACK_MAX);
+        let stacks: Vec<_> = guarded.map(|i| (i, kern::sysfs::stack(sysfs, i.ifindex, STACK_MAX))).collect();
+        let now: BTreeSet<u32> = stacks.iter().flat_map(|(_, stack)| stack).copied().collect();
+        self.others = Others::look(now.iter().copied());
+        self.gauges.views.guard[0].by_flow.store(self.others.translates.into(), Relaxed);
+        for (interface, stack) in stacks {
             // A socket may be bound to an interface that stands on this one: the search where XDP runs does not find it.
-            let exact = !elsewhere && stack.len() == 1;
+            let exact = !self.others.takes && stack.len() == 1;
             let macs = macs(sysfs, &stack);
             for source in &interface.sources {
                 let ctl = &self.gauges.views.source_ctls[source.slot];
                 ctl.tcp_exact.store(u32::from(exact), Relaxed);
                 ctl.mac.iter().zip(macs).for_each(|(mac, is)| mac.store(is, Relaxed));
             }
-            now.extend(stack);
         }
         if now != self.evident {
             if let Err(e) = self.gauges.set_guarded(&self.evident, &now) {
