@@ -65,9 +65,7 @@ fn experiment(args: &LabRunArgs) -> anyhow::Result<ExitCode> {
     // A run takes minutes: a result that cannot be written is found before it.
     [&args.json, &args.html].into_iter().flatten().try_for_each(|path| writable(path))?;
     let options = kernel_options(experiment, args)?;
-    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
-        signal_hook::flag::register(signal, options.interrupt.flag())?;
-    }
+    crate::watch::stop_raises(&options.interrupt.flag())?;
     let mut meter = Meter::new();
     let result = lab::run(&args.name, &options, &mut |progress| meter.show(&progress));
     meter.wipe();

@@ -17,8 +17,7 @@ use std::collections::BTreeMap;
 use std::io::{IsTerminal, Read, Write};
 use std::path::Path;
 use std::process::ExitCode;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 /// Runs one of the simulator's commands.
 ///
@@ -129,15 +128,6 @@ fn text_file(path: &Path, most: u64) -> Result<String, String> {
     String::from_utf8(bytes).map_err(|_| "not UTF-8".into())
 }
 
-/// Raised by Ctrl-C.
-fn stop_flag() -> anyhow::Result<Arc<AtomicBool>> {
-    let stop = Arc::new(AtomicBool::new(false));
-    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
-        signal_hook::flag::register(signal, Arc::clone(&stop))?;
-    }
-    Ok(stop)
-}
-
 fn cpus() -> usize {
     std::thread::available_parallelism().map_or(1, std::num::NonZero::get)
 }
@@ -178,7 +168,7 @@ fn threads(args: &SimRunArgs) -> usize {
 
 /// Runs one part and writes it; claims are judged when all parts are merged.
 fn shard(plan: Plan, part: Part, threads: usize, path: &Path) -> anyhow::Result<ExitCode> {
-    let stop = stop_flag()?;
+    let stop = crate::watch::stop_flag()?;
     let meter = Meter::new();
     let ran = Shard::run(plan, part, threads, &stop, &|progress| meter.show(progress));
     meter.wipe();
@@ -206,7 +196,7 @@ fn perform(args: &SimRunArgs, scenario: &Scenario) -> anyhow::Result<ExitCode> {
         arms: args.arms.clone(),
         strict: args.strict,
     };
-    let stop = stop_flag()?;
+    let stop = crate::watch::stop_flag()?;
     let meter = Meter::new();
     let mut ran = sim::run(scenario, &options, &stop, &|progress| meter.show(progress));
     meter.wipe();

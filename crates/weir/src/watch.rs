@@ -127,13 +127,29 @@ pub fn check_names(names: &[String]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A flag that SIGINT and SIGTERM raise.
+/// A flag that SIGINT, SIGTERM and a terminal that closes raise.
 pub fn stop_flag() -> anyhow::Result<Arc<AtomicBool>> {
     let stop = Arc::new(AtomicBool::new(false));
-    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
-        signal_hook::flag::register(signal, Arc::clone(&stop))?;
-    }
+    stop_raises(&stop)?;
     Ok(stop)
+}
+
+/// These signals raise the flag. Whoever was started with SIGHUP ignored, as by `nohup`, goes on when the terminal closes.
+pub fn stop_raises(stop: &Arc<AtomicBool>) -> anyhow::Result<()> {
+    use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let stays = ignores(&status, SIGHUP);
+    for signal in [SIGINT, SIGTERM, SIGHUP].into_iter().filter(|signal| *signal != SIGHUP || !stays) {
+        signal_hook::flag::register(signal, Arc::clone(stop))?;
+    }
+    Ok(())
+}
+
+/// Whether a process with this `/proc/PID/status` ignores the signal.
+fn ignores(status: &str, signal: i32) -> bool {
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok())
+        .is_some_and(|mask| mask >> (signal - 1) & 1 == 1)
 }
 
 /// Sleeps; false if a signal ended it.
@@ -147,5 +163,17 @@ pub fn sleep_until(then: Instant, stop: &AtomicBool) -> bool {
             return true;
         }
         std::thread::sleep(left.min(STEP));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_ignored_signal_is_told_by_its_bit() {
+        let status = "Name:\tweir\nSigIgn:\t0000000000001001\nSigCgt:\t0000000000004002\n";
+        assert!(ignores(status, 1) && ignores(status, 13));
+        assert!(!ignores(status, 15) && !ignores("", 1));
     }
 }

@@ -182,9 +182,7 @@ pub(super) fn run(args: &PredictArgs, _paint: Paint) -> anyhow::Result<ExitCode>
         interrupt: Interrupt::new(),
         ..Options::default()
     };
-    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
-        signal_hook::flag::register(signal, options.interrupt.flag())?;
-    }
+    crate::watch::stop_raises(&options.interrupt.flag())?;
     let mut meter = crate::lab::Meter::new();
     let result = lab::compare(&options, &mut |progress| meter.show(&progress));
     meter.wipe();
