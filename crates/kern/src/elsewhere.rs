@@ -80,7 +80,9 @@ fn has_ended(e: &io::Error) -> bool {
 /// A path to each namespace there is, by inode; and whether these are all.
 fn spaces() -> (BTreeMap<u64, PathBuf>, bool) {
     let mut spaces = BTreeMap::new();
-    let pids = proc::pids_in(proc::PROC.as_ref());
+    let mut pids = proc::pids_in(proc::PROC.as_ref());
+    // It lives where the kernel's threads do, and is closed to all others on some hosts.
+    pids.retain(|pid| *pid != 1);
     let all = fs::read_link("/proc/self/ns/pid").is_ok_and(|ns| ns.as_os_str() == ALL_PROCESSES);
     let mut whole = all && pids.len() <= PROCESSES_MAX;
     let of_processes = pids.into_iter().take(PROCESSES_MAX).map(|pid| format!("{}/{pid}/ns/net", proc::PROC));

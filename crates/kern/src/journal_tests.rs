@@ -1,7 +1,7 @@
 //! Tests of the journal that need no privilege: its file, its checks.
 
 use super::*;
-use crate::settings::Access;
+use crate::settings::{Access, Presence};
 use std::{fs, os::unix::fs::PermissionsExt, time::Instant};
 
 fn save(j: &Journal) {
