@@ -5,6 +5,9 @@
 //! values and names of known settings, never a path. Its presence with a live guard is also the claim on the
 //! interface: a second guard is refused.
 //!
+//! An interface that is moved to another network namespace takes its settings along. What cannot be put back there is kept in
+//! `DIR/DEVICE-away.json`, by what the device is known by in every namespace, until it is back.
+//!
 //! Beside those stands one for the host, `DIR/NETNS_INODE-0.json`: what `weir place` has changed, on any interface and on
 //! none. The process that made it has usually ended; its settings stay until `weir undo`.
 
@@ -13,18 +16,18 @@ use crate::{
     kernel::Kernel,
     netns::{self, NetnsId},
     proc, rundir,
-    settings::{Presence, Setting, Value},
+    settings::{Setting, Value},
 };
 pub use rundir::{Lock, MAX_BYTES, MAX_JOURNALS, journals as paths};
 use serde::{Deserialize, Serialize};
 use std::{
-    collections::BTreeSet,
     path::{Path, PathBuf},
     time::Duration,
 };
 
 #[cfg(fuzzing)]
 pub mod fuzz;
+mod walk;
 
 /// Where journals are kept.
 pub const DIR: &str = "/run/weir";
@@ -107,6 +110,9 @@ pub enum Fate {
     Gone,
     /// Its interface is down, or its NAPI disabled, so it cannot be seen; it may come back with weir's value.
     Waiting,
+    /// Its interface is not here and may live in another network namespace, where it cannot be reached; it may come back
+    /// with weir's value.
+    Moved,
     /// It could not be read or written.
     Failed {
         /// Why.
@@ -130,7 +136,7 @@ pub struct Outcome {
 impl Outcome {
     /// True if nothing of weir is left in this setting.
     pub fn settled(&self) -> bool {
-        !matches!(self.fate, Fate::Waiting | Fate::Failed { .. })
+        !matches!(self.fate, Fate::Waiting | Fate::Moved | Fate::Failed { .. })
     }
 }
 
@@ -165,6 +171,12 @@ struct Document {
     ifindex: u32,
     name: String,
     guard: Owner,
+    /// As [`Kernel::device`] has it: what an interface is known by that has been moved to another namespace.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    device: Option<u64>,
+    /// The interface has left its namespace with these settings; nobody guards it by this journal.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    away: bool,
     entries: Vec<Entry>,
 }
 
@@ -283,7 +295,8 @@ pub struct Journal {
 impl Journal {
     /// Claims `ifindex` of the caller's namespace for the calling process and writes its journal. What a dead
     /// guard left behind is put back first, and its outcomes are answered; what cannot be put back now (the
-    /// interface is down) is carried over into the new journal, with the values from before the dead guard.
+    /// interface is down) is carried over into the new journal, with the values from before the dead guard. The same
+    /// holds for what the interface has brought along from another namespace, or from an earlier stay under another index.
     pub fn claim<K: Kernel>(
         dir: &Path,
         kernel: &mut K,
@@ -296,27 +309,120 @@ impl Journal {
             ifindex,
             name: name.clone(),
             guard: kernel.me()?,
+            device: kernel.device(ifindex)?,
+            away: false,
             entries: Vec::new(),
         };
-        let mut journal = Journal { path: dir.join(file_name(doc.netns.inode, ifindex)), doc };
+        let device = doc.device;
+        let mut journal = Journal { path: dir.join(file_name(&doc)), doc };
         let _lock = kernel.lock(dir)?;
         let mut outcomes = Vec::new();
         if let Some(found) = Journal::load_if_present(kernel, &journal.path)? {
             if kernel.alive(found.owner()) {
                 return Err(ClaimError::Guarded { name, pid: found.owner().pid });
             }
-            if found.netns().same(&journal.doc.netns) {
-                for (entry, outcome) in found.walk(kernel, true, ABSENCES) {
-                    if !outcome.settled() {
-                        journal.doc.entries.insert(0, entry.clone());
-                    }
-                    outcomes.push(outcome);
-                }
+            let same_netns = found.netns().same(&journal.doc.netns);
+            let unknown = found.doc.device.is_none() || device.is_none();
+            if found.is_of(device) || (same_netns && unknown) {
+                outcomes.extend(journal.inherit(kernel, &found)?);
+            } else if !unknown {
+                // Another interface had this index.
+                found.put_aside(kernel, Fate::Gone)?;
             }
+        }
+        let mut taken = Vec::new();
+        for path in kernel.journals(dir)? {
+            if device.is_none() || path == journal.path || is_host(&path) {
+                continue;
+            }
+            let found = match Journal::load_if_present(kernel, &path) {
+                Ok(Some(found)) => found,
+                // No journal that this weir knows: `weir undo` names it.
+                Ok(None) | Err(Error::Invalid { .. }) => continue,
+                Err(e) => return Err(e.into()),
+            };
+            if !found.is_of(device) {
+                continue;
+            }
+            if !found.is_away() && kernel.alive(found.owner()) {
+                return Err(ClaimError::Guarded { name, pid: found.owner().pid });
+            }
+            outcomes.extend(journal.inherit(kernel, &found)?);
+            taken.push(found);
         }
         // Replaces the old one in one step: at no time is a changed setting without a journal.
         journal.save(kernel)?;
+        for found in taken {
+            // What stayed would be undone under a guard that lives.
+            found.remove_from(kernel)?;
+        }
         Ok((journal, outcomes))
+    }
+
+    /// Puts back what another journal has about this interface, and takes over what cannot be.
+    fn inherit<K: Kernel>(&mut self, kernel: &mut K, found: &Journal) -> Result<Vec<Outcome>> {
+        let walked = found.walk_at(kernel, self.doc.ifindex, true, ABSENCES);
+        // What is gone may have moved with its interface meanwhile.
+        let gone = walked.iter().any(|(_, outcome)| outcome.fate == Fate::Gone);
+        if gone && self.doc.device.is_some() && kernel.device(self.doc.ifindex)? != self.doc.device {
+            return Err(Error::Gone { what: self.doc.name.clone() });
+        }
+        let mut outcomes = Vec::with_capacity(walked.len());
+        for (entry, outcome) in walked {
+            if !outcome.settled() {
+                self.doc.entries.insert(0, entry.clone());
+            }
+            outcomes.push(outcome);
+        }
+        Ok(outcomes)
+    }
+
+    /// The interface has left this namespace; `moved`: the kernel has said that it lives on, or does not, in another one.
+    /// Puts its settings back where it is now. What cannot be put back is kept in a file of the device, which
+    /// whoever guards it next takes over; the file of this journal is removed.
+    ///
+    /// # Errors
+    /// If the file system refuses; then this journal is still there.
+    pub fn let_go<K: Kernel>(&self, kernel: &mut K, moved: Option<bool>) -> Result<Vec<Outcome>> {
+        if moved == Some(false) || self.doc.device.is_none() {
+            self.remove_from(kernel)?;
+            return Ok(Vec::new());
+        }
+        let _lock = kernel.lock(self.path.parent().unwrap_or(Path::new(".")))?;
+        // One that moves is between two namespaces for a moment.
+        self.put_aside(kernel, if moved == Some(true) { Fate::Moved } else { Fate::Gone })
+    }
+
+    fn put_aside<K: Kernel>(&self, kernel: &mut K, unseen: Fate) -> Result<Vec<Outcome>> {
+        let walked = self.walk(kernel, true, ABSENCES, &unseen);
+        let entries =
+            walked.iter().filter(|(_, outcome)| !outcome.settled()).map(|(entry, _)| (*entry).clone());
+        // They were met in reverse order.
+        let entries: Vec<Entry> = entries.rev().collect();
+        if !entries.is_empty() {
+            let doc = Document { away: true, entries, ..self.doc.clone() };
+            Journal { path: self.path.with_file_name(file_name(&doc)), doc }.save(kernel)?;
+        }
+        let outcomes = outcomes(walked);
+        self.remove_from(kernel)?;
+        Ok(outcomes)
+    }
+
+    /// Tries again to put back what an interface has taken along; `None` if somebody else has done so. The file is removed if
+    /// nothing is left.
+    ///
+    /// # Errors
+    /// If the file system refuses.
+    pub fn again<K: Kernel>(kernel: &mut K, dir: &Path, device: u64) -> Result<Option<Vec<Outcome>>> {
+        let _lock = kernel.lock(dir)?;
+        let Some(journal) = Journal::load_if_present(kernel, &dir.join(away_name(device)))? else {
+            return Ok(None);
+        };
+        let outcomes = journal.restore(kernel);
+        if outcomes.iter().all(Outcome::settled) {
+            journal.remove_from(kernel)?;
+        }
+        Ok(Some(outcomes))
     }
 
     /// Claims the host for the calling process and writes its journal, or takes over the one that an earlier `weir place`
@@ -331,9 +437,11 @@ impl Journal {
             ifindex: 0,
             name: HOST.into(),
             guard: kernel.me()?,
+            device: None,
+            away: false,
             entries: Vec::new(),
         };
-        let mut journal = Journal { path: dir.join(file_name(doc.netns.inode, 0)), doc };
+        let mut journal = Journal { path: dir.join(file_name(&doc)), doc };
         let _lock = kernel.lock(dir)?;
         if let Some(found) = Journal::load_if_present(kernel, &journal.path)? {
             if kernel.alive(found.owner()) && found.owner() != journal.owner() {
@@ -367,7 +475,7 @@ impl Journal {
     fn check(path: &Path, bytes: &[u8]) -> Result<Journal> {
         let bad = |why: String| Error::Invalid { what: path.display().to_string(), why };
         let doc = parse(bytes).map_err(bad)?;
-        if path.file_name() != Some(file_name(doc.netns.inode, doc.ifindex).as_ref()) {
+        if path.file_name() != Some(file_name(&doc).as_ref()) {
             return Err(bad("its name does not fit its contents".into()));
         }
         Ok(Journal { path: path.into(), doc })
@@ -473,127 +581,27 @@ impl Journal {
     }
 
     /// Puts back every setting that still has a value of weir, newest first, also one that a NAPI has taken along to a
-    /// new id. Waits up to 50 ms for NAPIs that are absent from an interface that is up. Does not touch the file.
+    /// new id, or the interface to another index or namespace. Waits up to 50 ms for NAPIs that are absent from an interface
+    /// that is up. Does not touch the file.
     pub fn restore<K: Kernel>(&self, kernel: &mut K) -> Vec<Outcome> {
-        outcomes(self.walk(kernel, true, ABSENCES))
+        outcomes(self.walk(kernel, true, ABSENCES, &Fate::Gone))
     }
 
     /// As [`Journal::restore`], without waiting: for a guard that keeps the journal, and so does not need to know now.
     pub fn restore_present<K: Kernel>(&self, kernel: &mut K) -> Vec<Outcome> {
-        outcomes(self.walk(kernel, true, 0))
+        outcomes(self.walk(kernel, true, 0, &Fate::Gone))
     }
 
     /// As [`Journal::restore_present`], for the settings that `which` names.
     pub fn restore_those<K: Kernel>(&self, kernel: &mut K, which: impl Fn(&Setting) -> bool) -> Vec<Outcome> {
         let chosen = |e: &&Entry| e.setting(self.doc.ifindex).is_some_and(|s| which(&s));
         let entries = self.in_order().into_iter().filter(chosen);
-        entries.filter_map(|entry| self.settle(kernel, entry, true)).collect()
+        entries.filter_map(|entry| self.settle(kernel, entry, self.doc.ifindex, true)).collect()
     }
 
     /// What [`Journal::restore`] would do; changes nothing. `Restored` then means "would be".
     pub fn dry_run<K: Kernel>(&self, kernel: &mut K) -> Vec<Outcome> {
-        outcomes(self.walk(kernel, false, 0))
-    }
-
-    fn walk<K: Kernel>(&self, kernel: &mut K, write: bool, mut patience: u32) -> Vec<(&Entry, Outcome)> {
-        // NAPIs that were seen disabled.
-        let mut disabled = BTreeSet::new();
-        let mut settle = |entry| loop {
-            let mut outcome = self.settle(kernel, entry, write)?;
-            match (&outcome.fate, outcome.napi_id) {
-                (Fate::Waiting, Some(id)) => _ = disabled.insert(id),
-                // It has left the list since: gone for as long as anybody waits it is not, and may come back.
-                (Fate::Gone, Some(id)) if disabled.contains(&id) => outcome.fate = Fate::Waiting,
-                _ => {}
-            }
-            let absent = matches!(outcome.fate, Fate::Gone | Fate::Waiting) && outcome.napi_id.is_some();
-            if !absent {
-                return Some((entry, outcome));
-            }
-            match kernel.presence(self.interface_of(entry)) {
-                Presence::Up if patience > 0 => {}
-                // Set down between two calls, it looked like a NAPI that is gone.
-                Presence::Down => {
-                    outcome.fate = Fate::Waiting;
-                    return Some((entry, outcome));
-                }
-                _ => return Some((entry, outcome)),
-            }
-            patience -= 1;
-            kernel.wait();
-        };
-        self.in_order().into_iter().filter_map(&mut settle).collect()
-    }
-
-    /// Reverse order of recording, but interrupts are let in again before the timer that stands in for them is
-    /// taken away.
-    fn in_order(&self) -> Vec<&Entry> {
-        let mut entries: Vec<&Entry> = self.doc.entries.iter().rev().collect();
-        entries.sort_by_key(|e| matches!(e.set, Kind::NapiFlush | Kind::DevFlush));
-        entries
-    }
-
-    /// Where an entry's setting is, with its value. From 6.13 on a NAPI that is disabled and enabled again keeps its
-    /// values, but its id only if its driver has the kernel keep that too (`napi_hash_add` in net/core/dev.c): then it is
-    /// known by its queue and by weir's value in it.
-    fn find<K: Kernel>(&self, kernel: &mut K, entry: &Entry, setting: Setting) -> Result<(Setting, Value)> {
-        let found = kernel.read(&setting).map(|value| (setting, value));
-        let (Err(e), Some(id), Some(queue)) = (&found, entry.id, entry.queue) else { return found };
-        if !e.is_gone() || setting.napi_id().is_none() {
-            return found;
-        }
-        let Some(now) = kernel.napi_of_queue(setting.ifindex(), queue).filter(|now| *now != id) else {
-            return found;
-        };
-        let there = setting.of_napi(now);
-        match kernel.read(&there) {
-            Ok(value) if entry.ours.contains(&value) => Ok((there, value)),
-            // It may have weir's value: not known to be gone.
-            Err(e) if !e.is_gone() => Err(e),
-            _ => found,
-        }
-    }
-
-    fn settle<K: Kernel>(&self, kernel: &mut K, entry: &Entry, write: bool) -> Option<Outcome> {
-        let setting = entry.setting(self.doc.ifindex)?;
-        let show = |v: &Value| setting.show(v);
-        let ifindex = setting.ifindex();
-        let failed = |kernel: &mut K, e: Error| match (e.is_gone(), setting.napi_id()) {
-            (true, Some(id)) if kernel.presence(ifindex) == Presence::Down || kernel.lists(ifindex, id) => {
-                Fate::Waiting
-            }
-            (true, _) => Fate::Gone,
-            (false, _) => Fate::Failed { why: e.to_string() },
-        };
-        let (setting, found) = match self.find(kernel, entry, setting) {
-            Ok((there, value)) => (there, Ok(value)),
-            Err(e) => (setting, Err(e)),
-        };
-        let fate = match found {
-            Err(e) => failed(kernel, e),
-            // From here on as [`Kernel::swap`], with the value that has just been read.
-            Ok(found) if found == entry.old => Fate::Verified { value: show(&found) },
-            Ok(found) if !entry.ours.contains(&found) => {
-                Fate::Left { found: show(&found), old: show(&entry.old) }
-            }
-            Ok(found) => match if write { kernel.write(&setting, &entry.old) } else { Ok(()) } {
-                Ok(()) => Fate::Restored { from: show(&found), to: show(&entry.old) },
-                Err(e) => failed(kernel, e),
-            },
-        };
-        let name = kernel.name(ifindex).unwrap_or_else(|_| self.doc.name.clone());
-        let target = match (setting, entry.queue) {
-            (Setting::IrqCpus { irq }, _) => format!("irq {irq}"),
-            (Setting::TaskCpus { tid, .. }, _) => format!("task {tid}"),
-            (Setting::XpsCpus { queue, .. }, _) => format!("{name}/tx{queue}"),
-            (Setting::RpsCpus { queue, .. }, _) | (_, Some(queue)) => format!("{name}/{queue}"),
-            _ => name,
-        };
-        Some(Outcome { target, setting: setting.label(), napi_id: setting.napi_id(), fate })
-    }
-
-    fn interface_of(&self, entry: &Entry) -> u32 {
-        entry.ifindex.unwrap_or(self.doc.ifindex)
+        outcomes(self.walk(kernel, false, 0, &Fate::Gone))
     }
 
     /// True if one of its settings is written by trying again and again, as [`Setting::spins`] says.
@@ -624,6 +632,26 @@ impl Journal {
     /// Interface index; 0 if it is the host's.
     pub fn ifindex(&self) -> u32 {
         self.doc.ifindex
+    }
+
+    /// What the interface is known by in every namespace, if that could be told.
+    pub fn device(&self) -> Option<u64> {
+        self.doc.device
+    }
+
+    /// It is about this device.
+    pub fn is_of(&self, device: Option<u64>) -> bool {
+        device.is_some() && self.doc.device == device
+    }
+
+    /// Its interface has left its namespace, and nobody guards it by this journal.
+    pub fn is_away(&self) -> bool {
+        self.doc.away
+    }
+
+    /// Its interface is in the namespace of `kernel`, under whatever index.
+    pub fn is_seen<K: Kernel>(&self, kernel: &mut K) -> bool {
+        self.doc.device.is_some_and(|device| kernel.index_of(device).is_some())
     }
 
     /// Interface name when the journal was made.
@@ -683,8 +711,15 @@ fn before(entries: &[Entry], setting: &Setting, queue: Option<u32>, found: &Valu
     known.map_or(found, |e| &e.old).clone()
 }
 
-fn file_name(netns_inode: u64, ifindex: u32) -> String {
-    format!("{netns_inode}-{ifindex}.json")
+fn file_name(doc: &Document) -> String {
+    match doc.device {
+        Some(device) if doc.away => away_name(device),
+        _ => format!("{}-{}.json", doc.netns.inode, doc.ifindex),
+    }
+}
+
+fn away_name(device: u64) -> String {
+    format!("{device}-{}.json", rundir::AWAY)
 }
 
 /// True if the journal at `path` is the host's, by its name.
@@ -711,6 +746,9 @@ fn parse(bytes: &[u8]) -> std::result::Result<Document, String> {
         || doc.ifindex > i32::MAX as u32
     {
         return Err("no usable interface name or index".into());
+    }
+    if (doc.away && doc.device.is_none()) || (doc.ifindex == 0 && doc.device.is_some()) {
+        return Err("no usable device".into());
     }
     if doc.guard.pid == 0 || doc.guard.pid > i32::MAX as u32 {
         return Err("no usable guard pid".into());

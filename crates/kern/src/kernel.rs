@@ -2,8 +2,9 @@
 //! kernel can stand in for it, in which any of them crashes, stops or is refused at any call.
 
 use crate::{
+    elsewhere,
     error::Result,
-    journal::Owner,
+    journal::{Journal, Outcome, Owner},
     netns::{self, NetnsId},
     rundir::{self, Lock},
     settings::{Access, Presence, Setting, Value, presence},
@@ -33,6 +34,17 @@ pub enum Swapped {
     },
 }
 
+/// What is found in other network namespaces of the interface that a journal is about.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Elsewhere {
+    /// It is there, and this became of its settings, in the order of [`Journal::restore_at`].
+    Found(Vec<Outcome>),
+    /// It is in none of them.
+    Nowhere,
+    /// It is in none that can be looked into, and there are others.
+    Hidden,
+}
+
 /// The kernel and the files of weir, as one process sees them.
 pub trait Kernel {
     /// As [`Access::read`].
@@ -56,6 +68,23 @@ pub trait Kernel {
     /// # Errors
     /// If there is none with this index.
     fn name(&mut self, ifindex: u32) -> Result<String>;
+    /// What an interface is known by in every namespace until the next boot, whatever its name and index; `None` where
+    /// nothing tells.
+    ///
+    /// # Errors
+    /// If there is none with this index, or it cannot be told now.
+    fn device(&mut self, _ifindex: u32) -> Result<Option<u64>> {
+        Ok(None)
+    }
+    /// Index here of the interface that is known by `device`.
+    fn index_of(&mut self, _device: u64) -> Option<u32> {
+        None
+    }
+    /// Puts back what a journal has about an interface that is not here, in the namespace where it is now; only looks unless
+    /// it shall `write`.
+    fn elsewhere(&mut self, _journal: &Journal, _write: bool) -> Elsewhere {
+        Elsewhere::Hidden
+    }
     /// Lets [`ABSENCE`] pass.
     fn wait(&mut self);
     /// The namespace that all of this is about.
@@ -144,6 +173,18 @@ impl Kernel for Access {
 
     fn name(&mut self, ifindex: u32) -> Result<String> {
         netns::name_of(ifindex)
+    }
+
+    fn device(&mut self, ifindex: u32) -> Result<Option<u64>> {
+        self.sysfs().device(ifindex)?.id().map(Some)
+    }
+
+    fn index_of(&mut self, device: u64) -> Option<u32> {
+        elsewhere::index_of(self.sysfs(), device)
+    }
+
+    fn elsewhere(&mut self, journal: &Journal, write: bool) -> Elsewhere {
+        elsewhere::restore(journal, write)
     }
 
     fn wait(&mut self) {

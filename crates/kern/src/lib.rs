@@ -6,6 +6,7 @@ pub mod cgroups;
 pub mod change;
 pub mod cpus;
 pub mod discover;
+mod elsewhere;
 pub mod error;
 pub mod ethtool;
 pub mod guard;

@@ -56,7 +56,8 @@ pub fn after_death<K: Kernel>(kernel: &mut K, journals: &Journals, turn: impl Fn
         let Some(journal) = ours(kernel, path, *owner) else { continue };
         let mut outcomes = journal.restore(kernel);
         for _ in 1..ATTEMPTS {
-            if outcomes.iter().all(Outcome::settled) {
+            // What has left this namespace and cannot be reached now cannot be a moment later.
+            if outcomes.iter().all(|o| o.settled() || o.fate == Fate::Moved) {
                 break;
             }
             kernel.wait();

@@ -15,6 +15,8 @@ use std::{
 
 /// Most journals that are listed from one directory.
 pub const MAX_JOURNALS: usize = 256;
+/// Second part of the name of a journal whose interface has left its namespace.
+pub const AWAY: &str = "away";
 /// Largest file that is read or written here, bytes.
 pub const MAX_BYTES: usize = 64 * 1024;
 
@@ -131,7 +133,7 @@ pub fn journals(dir: &Path) -> Result<Vec<PathBuf>> {
         let Some(name) = name.to_str() else { continue };
         let digits = |t: &str| !t.is_empty() && t.bytes().all(|b| b.is_ascii_digit());
         if let Some((a, b)) = name.strip_suffix(".json").and_then(|s| s.split_once('-')) {
-            if digits(a) && digits(b) && paths.len() < MAX_JOURNALS {
+            if digits(a) && (digits(b) || b == AWAY) && paths.len() < MAX_JOURNALS {
                 paths.push(entry.path());
             }
         } else if let Some((_, pid)) = name.strip_suffix(".tmp").and_then(|s| s.rsplit_once('.'))

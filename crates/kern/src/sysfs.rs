@@ -128,6 +128,13 @@ impl Device {
         (whole && address != [0; 6]).then_some(address)
     }
 
+    /// What it is known by as long as it lives, in each sysfs and each namespace that it is moved to: the number that the
+    /// kernel has given its directory and gives to no other until the next boot.
+    pub fn id(&self) -> Result<u64> {
+        let found = nix::sys::stat::fstat(&self.dir).map_err(|e| Error::io(&self.name, e.into()))?;
+        Ok(found.st_ino)
+    }
+
     /// `napi_defer_hard_irqs`: timer expiries without a poll before interrupts come back.
     pub fn defer_hard_irqs(&self) -> Result<u64> {
         self.number("napi_defer_hard_irqs")

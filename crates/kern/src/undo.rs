@@ -74,9 +74,10 @@ impl Report {
         self.outcomes().filter(|o| matches!(o.fate, Fate::Restored { .. })).count()
     }
 
-    /// True if nothing of a dead weir is left in this namespace.
+    /// True if nothing of a dead weir is left in this namespace; what an interface has taken along to another one is not in
+    /// this.
     pub fn complete(&self) -> bool {
-        self.outcomes().all(Outcome::settled)
+        self.outcomes().all(|o| o.settled() || o.fate == Fate::Moved)
             && !self.journals.iter().any(|j| matches!(j, Undone::Unreadable { .. }))
     }
 
@@ -111,7 +112,8 @@ pub fn left(dir: &Path) -> Result<usize> {
     }
     let here = crate::netns::current()?;
     let journals = paths.iter().filter(|path| !is_host(path)).filter_map(|path| Journal::load(path).ok());
-    Ok(journals.filter(|journal| journal.netns().same(&here) && !journal.owner().alive()).count())
+    let left = |journal: &Journal| journal.is_away() || !journal.owner().alive();
+    Ok(journals.filter(|journal| journal.netns().same(&here) && left(journal)).count())
 }
 
 fn run(dir: &Path, only: &[String], write: bool) -> Result<Report> {
@@ -144,9 +146,14 @@ pub fn undo_with<K: Kernel>(kernel: &mut K, dir: &Path, only: &[String], write: 
         if !only.is_empty() && !only.contains(&interface) {
             continue;
         }
-        let (alive, of) = (kernel.alive(journal.owner()), journal.netns());
+        // What an interface has taken along is nobody's any more.
+        let (alive, of) = (!journal.is_away() && kernel.alive(journal.owner()), journal.netns());
         let lost = of.inode == here.inode && !of.same(&here);
-        let state = if lost && journal.of_host() && !alive {
+        // The interface has come here from its namespace, as those of hardware do when that ends.
+        let come = !alive && !of.same(&here) && journal.is_seen(kernel);
+        let state = if journal.is_away() || come {
+            restored(kernel, &journal, write, &mut report)?
+        } else if lost && journal.of_host() && !alive {
             // Its interfaces are gone with their namespace; interrupts and threads are the machine's.
             let mut outcomes = Vec::new();
             if write {
@@ -168,19 +175,28 @@ pub fn undo_with<K: Kernel>(kernel: &mut K, dir: &Path, only: &[String], write: 
         } else if alive {
             Undone::Guarded { interface, pid }
         } else {
-            let outcomes = if write { journal.restore(kernel) } else { journal.dry_run(kernel) };
-            if outcomes.iter().any(|o| matches!(o.fate, Fate::Restored { .. })) {
-                let flush = journal.longest_flush().min(Duration::from_secs(3600));
-                report.settles_in_ms = report.settles_in_ms.max(flush.as_nanos().div_ceil(1_000_000) as u64);
-            }
-            if write && outcomes.iter().all(Outcome::settled) {
-                journal.remove_from(kernel)?;
-            }
-            Undone::Restored { interface, pid, outcomes }
+            restored(kernel, &journal, write, &mut report)?
         };
         report.journals.push(state);
     }
     Ok(report)
+}
+
+fn restored<K: Kernel>(
+    kernel: &mut K,
+    journal: &Journal,
+    write: bool,
+    report: &mut Report,
+) -> Result<Undone> {
+    let outcomes = if write { journal.restore(kernel) } else { journal.dry_run(kernel) };
+    if outcomes.iter().any(|o| matches!(o.fate, Fate::Restored { .. })) {
+        let flush = journal.longest_flush().min(Duration::from_secs(3600));
+        report.settles_in_ms = report.settles_in_ms.max(flush.as_nanos().div_ceil(1_000_000) as u64);
+    }
+    if write && outcomes.iter().all(Outcome::settled) {
+        journal.remove_from(kernel)?;
+    }
+    Ok(Undone::Restored { interface: journal.name().to_string(), pid: journal.owner().pid, outcomes })
 }
 
 /// Name under `/run/netns` of the namespace with this inode.

@@ -6,7 +6,7 @@ mod simulated;
 
 use simulated::{
     Ran,
-    choices::{Action, Shape},
+    choices::{Action, After, Shape},
     planned, seeded,
     world::Counts,
 };
@@ -137,6 +137,37 @@ fn an_interface_that_goes_down_and_comes_up_at_any_two_calls() {
     assert!(counts.links > 10_000 && counts.waiting > 1_000 && counts.waits > 1_000);
 }
 
+/// An interface that is moved to another namespace with weir's values and comes back under another index: weir's values are
+/// never taken for its own, whoever dies when.
+#[test]
+fn an_interface_that_moves_away_and_comes_back_at_any_two_calls() {
+    let mut plans = Plans::new("an_interface_that_moves_away_and_comes_back_at_any_two_calls");
+    for (modern, sight) in [(true, true), (true, false), (false, true), (false, false)] {
+        for after in [After::Undo, After::Guard] {
+            let shape = &Shape::that_looks(modern, sight, &[after]);
+            let back = |same: bool| Action::Back(0, same, !same, true);
+            plans.pairs(shape, |i| Action::Move(0, i.is_multiple_of(2)), |_| back(false));
+            plans.pairs(shape, |i| Action::Move(0, i.is_multiple_of(2)), |_| back(true));
+            plans.pairs(shape, |i| Action::Move(0, i.is_multiple_of(2)), |_| Action::Crash);
+            plans.pairs(shape, |_| Action::Crash, |i| Action::Move(0, i.is_multiple_of(2)));
+            plans.pairs(shape, |i| Action::Move(0, i.is_multiple_of(2)), |_| Action::Refuse);
+            plans.pairs(shape, |_| Action::Move(0, true), |_| Action::RefuseLate);
+            plans.pairs(shape, |_| Action::Move(0, true), |_| Action::Delete(0));
+            // Away, back and a death, each at its own call.
+            let calls = plans.run(shape, &[]);
+            for i in (0..calls).step_by(3) {
+                for j in (i + 1..calls + 20).step_by(5) {
+                    let (away, back) =
+                        ((i, Action::Move(0, i.is_multiple_of(2))), (j, back(j.is_multiple_of(3))));
+                    (i..j + 40).for_each(|k| _ = plans.run(shape, &[away, back, (k, Action::Crash)]));
+                }
+            }
+        }
+    }
+    let counts = plans.end();
+    assert!(counts.moves > 10_000 && counts.kept > 1_000 && counts.restored > 10_000);
+}
+
 /// A keeper at work, a NAPI that is disabled, and its interface set down: what cannot be seen must not pass for gone.
 #[test]
 fn a_napi_that_is_away_when_its_interface_is_set_down() {
@@ -192,6 +223,8 @@ fn enough(c: &Counts) {
         ("left", c.left, 1_000),
         ("gone", c.gone, 100),
         ("waiting", c.waiting, 1_000),
+        ("interfaces moved away", c.moves, 5_000),
+        ("kept for an interface that is away", c.kept, 1_000),
         ("failed", c.failed, 300),
         ("waits", c.waits, 1_000),
     ];

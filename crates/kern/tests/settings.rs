@@ -289,6 +289,7 @@ fn claims_exclude_each_other_root() {
         let text = std::fs::read_to_string(journal.path()).unwrap();
         let mut v: serde_json::Value = serde_json::from_str(&text).unwrap();
         v["netns"]["cookie"] = 1_u64.into();
+        v["device"] = 1_u64.into();
         v["entries"] = serde_json::json!([{"set": "dev_defer", "old": 5, "ours": [0]}]);
         std::fs::write(journal.path(), v.to_string()).unwrap();
         make_dead(journal.path());

@@ -68,7 +68,7 @@ fn text(report: &Report, dry_run: bool, paint: Paint) -> String {
         return "nothing to undo\n".into();
     }
     let mut text = String::new();
-    let (mut restored, mut open) = (0, 0);
+    let (mut restored, mut open, mut away) = (0, 0, 0);
     for journal in &report.journals {
         match journal {
             Undone::Restored { interface, pid, outcomes } => {
@@ -78,7 +78,8 @@ fn text(report: &Report, dry_run: bool, paint: Paint) -> String {
                 };
                 for outcome in outcomes {
                     restored += usize::from(matches!(outcome.fate, Fate::Restored { .. }));
-                    open += usize::from(!outcome.settled());
+                    away += usize::from(outcome.fate == Fate::Moved);
+                    open += usize::from(!outcome.settled() && outcome.fate != Fate::Moved);
                     text += &line(outcome, dry_run, paint);
                 }
             }
@@ -115,6 +116,9 @@ fn text(report: &Report, dry_run: bool, paint: Paint) -> String {
     }
     text += &match (dry_run, open) {
         (true, _) => format!("{} would be restored; nothing was changed\n", count(restored, "setting")),
+        (false, 0) if away > 0 => {
+            format!("{} restored, nothing left changed here\n", count(restored, "setting"))
+        }
         (false, 0) => format!("{} restored, nothing left changed\n", count(restored, "setting")),
         (false, _) => {
             let left = paint.red(&format!("{open} left"));
@@ -124,6 +128,13 @@ fn text(report: &Report, dry_run: bool, paint: Paint) -> String {
             )
         }
     };
+    if away > 0 {
+        text += &format!(
+            "{} went with an interface that is not here; run weir undo as root of the host, outside of any \
+             container, or when it is back\n",
+            count(away, "setting")
+        );
+    }
     if report.settles_in_ms > 0 && !dry_run {
         text += &format!("a queue may stay silent for up to {} ms more\n", report.settles_in_ms);
     }
@@ -143,6 +154,11 @@ pub fn line(outcome: &Outcome, dry_run: bool, paint: Paint) -> String {
         Fate::Waiting => (
             paint.red("waiting "),
             "it or its interface is down; set it up and run weir undo again".to_owned(),
+        ),
+        Fate::Moved => (
+            paint.red("moved   "),
+            "its interface is not here: deleted, or in another network namespace with weir's value"
+                .to_owned(),
         ),
         Fate::Failed { why } => (paint.red("failed  "), why.clone()),
     };
@@ -185,6 +201,18 @@ mod tests {
         );
         assert!(shown(&report, true).ends_with("1 setting would be restored; nothing was changed\n"));
         assert_eq!(shown(&Report::default(), false), "nothing to undo\n");
+    }
+
+    #[test]
+    fn names_what_an_interface_has_taken_along() {
+        let report = report(vec![Fate::Restored { from: "8".into(), to: "0".into() }, Fate::Moved]);
+        assert!(report.complete(), "nothing is left in this namespace");
+        let text = shown(&report, false);
+        assert!(
+            text.contains("moved") && text.contains("1 setting restored, nothing left changed here"),
+            "{text}"
+        );
+        assert!(text.contains("1 setting went with an interface that is not here"), "{text}");
     }
 
     #[test]

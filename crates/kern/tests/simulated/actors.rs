@@ -54,6 +54,8 @@ struct Guard<'s> {
     pid: u32,
     flush: u64,
     journals: Vec<Option<Journal>>,
+    /// What an interface has taken along with settings of weir.
+    left: Vec<Option<u64>>,
     /// What is changed of a source, how often settings had been put back by then.
     polled: BTreeMap<usize, (Vec<Change>, u32)>,
     /// Settings of whole devices: by how many sources, and what.
@@ -75,6 +77,7 @@ pub fn guard(sim: &Sim, shape: &Shape) {
         pid,
         flush: 200_000 + u64::from(pid),
         journals: (0..shape.ifaces).map(|_| None).collect(),
+        left: vec![None; shape.ifaces],
         polled: BTreeMap::new(),
         devices: vec![(0, Vec::new()); shape.ifaces],
     };
@@ -125,20 +128,28 @@ impl Guard<'_> {
     }
 
     fn start(&mut self, kernel: &mut SimKernel<'_>) -> Result<(), ()> {
-        for iface in 0..self.shape.ifaces {
+        (0..self.shape.ifaces).try_for_each(|iface| self.begin(kernel, iface))
+    }
+
+    fn unlock(&self, kernel: &SimKernel<'_>) {
+        let me = who(Role::Guard, self.pid);
+        let mut world = kernel.sim.world();
+        world.lock = world.lock.filter(|holder| *holder != me);
+    }
+
+    fn begin(&mut self, kernel: &mut SimKernel<'_>, iface: usize) -> Result<(), ()> {
+        {
             let index = kernel.sim.world().ifaces[iface].index;
             let claimed = Journal::claim(Path::new(DIR), kernel, index);
             // The claim's lock is released.
-            let me = who(Role::Guard, self.pid);
-            let mut world = kernel.sim.world();
-            world.lock = world.lock.filter(|holder| *holder != me);
-            drop(world);
+            self.unlock(kernel);
             let (journal, outcomes) = claimed.map_err(|e| {
                 if matches!(e, ClaimError::Guarded { .. }) {
                     kernel.sim.world().counts.rivals_refused += 1;
                 }
             })?;
-            kernel.sim.world().hear(who(Role::Guard, self.pid), index, &outcomes);
+            kernel.sim.world().hear(who(Role::Guard, self.pid), journal.name(), &outcomes);
+            self.left[iface] = None;
             if let Some(k) = self.keeper(kernel) {
                 kernel.sim.world().keepers[k].care.insert(journal.path().into(), journal.owner());
             }
@@ -309,11 +320,36 @@ impl Guard<'_> {
         self.arm(kernel, -1);
     }
 
+    /// Its interface is not here any more: what was changed is put back where it is now, or kept.
+    fn lose(&mut self, kernel: &mut SimKernel<'_>, iface: usize) {
+        let Some(journal) = &self.journals[iface] else { return };
+        let moved = kernel.sim.world().ifaces[iface].link != Link::Deleted;
+        // Where the kernel's message is lost nobody knows.
+        let told = journal.let_go(kernel, self.shape.replaced.then_some(moved));
+        self.unlock(kernel);
+        if let Ok(outcomes) = told {
+            kernel.sim.world().hear(who(Role::Guard, self.pid), journal.name(), &outcomes);
+            self.left[iface] = journal.device().filter(|_| !outcomes.iter().all(Outcome::settled));
+            self.journals[iface] = None;
+        }
+    }
+
     /// An interface that is stale is set up anew, with the journal it has.
     fn look(&mut self, kernel: &mut SimKernel<'_>) {
         for iface in 0..self.shape.ifaces {
             for source in iface * self.shape.queues..(iface + 1) * self.shape.queues {
                 self.release(kernel, source);
+            }
+            let (index, link) = {
+                let world = kernel.sim.world();
+                (world.ifaces[iface].index, world.ifaces[iface].link)
+            };
+            let here = matches!(link, Link::Up | Link::Down);
+            if self.journals[iface].as_ref().is_some_and(|j| !here || j.ifindex() != index) {
+                self.lose(kernel, iface);
+            }
+            if here && self.journals[iface].is_none() {
+                _ = self.begin(kernel, iface);
             }
             let Some(journal) = &self.journals[iface] else { continue };
             if kernel.sim.world().ifaces[iface].link != Link::Up {
@@ -339,8 +375,16 @@ impl Guard<'_> {
         let mut complete = true;
         for journal in self.journals.iter().flatten() {
             let outcomes = journal.restore(kernel);
-            kernel.sim.world().hear(who(Role::Guard, self.pid), journal.ifindex(), &outcomes);
+            kernel.sim.world().hear(who(Role::Guard, self.pid), journal.name(), &outcomes);
             complete &= outcomes.iter().all(Outcome::settled) && journal.remove_from(kernel).is_ok();
+        }
+        for (iface, device) in self.left.iter().enumerate().filter_map(|(n, device)| Some((n, (*device)?))) {
+            let again = Journal::again(kernel, Path::new(DIR), device);
+            self.unlock(kernel);
+            if let Ok(Some(outcomes)) = &again {
+                kernel.sim.world().hear(who(Role::Guard, self.pid), &format!("if{iface}"), outcomes);
+            }
+            complete &= again.is_ok_and(|o| o.is_none_or(|o| o.iter().all(Outcome::settled)));
         }
         complete
     }
@@ -387,7 +431,7 @@ pub fn late_keepers(sim: &Sim) {
             world.keepers[n - 1].alive = false;
         }
         for d in done.iter().flatten() {
-            world.hear(who(Role::Keeper, guard), d.journal.ifindex(), &d.outcomes);
+            world.hear(who(Role::Keeper, guard), d.journal.name(), &d.outcomes);
         }
     }
 }
@@ -405,9 +449,7 @@ pub fn undo(sim: &Sim) -> bool {
     let mut world = sim.world();
     for journal in &report.journals {
         if let Undone::Restored { interface, outcomes, .. } = journal {
-            let n: Option<usize> = interface.strip_prefix("if").and_then(|n| n.parse().ok());
-            let index = n.map_or(0, |n| world.ifaces[n].index);
-            world.hear(who(Role::Undo, pid), index, outcomes);
+            world.hear(who(Role::Undo, pid), interface, outcomes);
         }
     }
     true
@@ -431,6 +473,7 @@ pub fn rival(sim: &Sim) {
         ifaces,
         queues,
         threads: false,
+        sight: true,
         replaced: false,
         late: true,
         script: vec![Op::Take(0)],

@@ -26,6 +26,10 @@ pub enum Action {
     /// Interface, queue, waits, listed.
     Away(usize, usize, u32, bool),
     Delete(usize),
+    /// Interface, up in its other namespace.
+    Move(usize, bool),
+    /// Interface, same index, same NAPI ids, values kept.
+    Back(usize, bool, bool, bool),
     /// `weir undo` runs meanwhile.
     Undo,
     /// Another guard tries to start.
@@ -40,7 +44,7 @@ pub enum Op {
     Take(usize),
     Settle(usize),
     Release(usize),
-    /// Interfaces whose NAPIs have other ids are set up anew.
+    /// Interfaces whose NAPIs have other ids are set up anew; those that are gone are let go, and claimed when they are back.
     Look,
 }
 
@@ -59,6 +63,8 @@ pub struct Shape {
     pub queues: usize,
     /// Mode thread instead of mode poll.
     pub threads: bool,
+    /// Other namespaces can be looked into.
+    pub sight: bool,
     /// A keeper that has died is replaced.
     pub replaced: bool,
     /// Keepers of dead guards begin when somebody else has begun.
@@ -73,6 +79,22 @@ impl Shape {
         self.ifaces * self.queues
     }
 
+    /// One that goes on after an interface has left and come back.
+    pub fn that_looks(modern: bool, sight: bool, after: &[After]) -> Shape {
+        use Op::{Look, Release, Settle, Take};
+        Shape {
+            modern,
+            ifaces: 1,
+            queues: 1,
+            threads: false,
+            sight,
+            replaced: sight,
+            late: false,
+            script: vec![Take(0), Look, Look, Take(0), Settle(0), Look, Take(0), Release(0)],
+            after: after.to_vec(),
+        }
+    }
+
     /// Some that differ in what they reach.
     pub fn few() -> Vec<Shape> {
         use Op::{Look, Release, Settle, Take};
@@ -81,6 +103,7 @@ impl Shape {
             ifaces: 1,
             queues,
             threads: false,
+            sight: true,
             replaced: false,
             late: false,
             script: script.to_vec(),
@@ -139,6 +162,7 @@ impl Rng {
             ifaces,
             queues,
             threads: self.chance(100),
+            sight: self.chance(500),
             replaced: self.chance(500),
             late: self.chance(300),
             script,
@@ -213,7 +237,7 @@ fn some(rng: &mut Rng, role: Role, call: Call, world: &World, depth: u32) -> Act
     let queues = world.ifaces[iface].napis.len();
     let refusable = !matches!(call, Call::Look | Call::Wait);
     let lasting = matches!(call, Call::Write | Call::Save | Call::Remove);
-    match rng.below(20) {
+    match rng.below(22) {
         0..=2 => Action::Crash,
         3..=5 if role == Role::Guard => Action::Freeze,
         6..=7 if refusable => Action::Refuse,
@@ -221,11 +245,14 @@ fn some(rng: &mut Rng, role: Role, call: Call, world: &World, depth: u32) -> Act
         9..=12 => Action::Admin((iface, rng.below(cells))),
         13 | 14 => match world.ifaces[iface].link {
             Link::Up => Action::Down(iface),
+            Link::Moved(_) => Action::Back(iface, rng.chance(400), rng.chance(400), rng.chance(600)),
             _ => Action::Up(iface, rng.chance(400), rng.chance(600)),
         },
         15 => Action::Up(iface, rng.chance(400), rng.chance(600)),
         16 => Action::Away(iface, rng.below(queues), 1 + rng.below(15) as u32, rng.chance(500)),
         17 if rng.chance(100) => Action::Delete(iface),
+        20 => Action::Move(iface, rng.chance(500)),
+        21 => Action::Back(iface, rng.chance(400), rng.chance(400), rng.chance(600)),
         18 if depth < 2 && rng.chance(500) => Action::Undo,
         18 if depth < 2 => Action::Rival,
         19 if depth < 2 => Action::LateKeeper,

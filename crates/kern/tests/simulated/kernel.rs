@@ -9,7 +9,7 @@ use super::{
 use kern::{
     error::{Error, Result},
     journal::{Journal, Owner},
-    kernel::Kernel,
+    kernel::{Elsewhere, Kernel},
     netns::NetnsId,
     rundir::Lock,
     settings::{Presence, Setting, Value},
@@ -75,7 +75,7 @@ impl Sim {
     }
 
     pub fn kernel(&self, role: Role, pid: u32) -> SimKernel<'_> {
-        SimKernel { sim: self, role, pid, last: None }
+        SimKernel { sim: self, role, pid, last: None, abroad: false }
     }
 }
 
@@ -93,6 +93,8 @@ pub struct SimKernel<'a> {
     /// The guard; of a keeper that of its guard.
     pub pid: u32,
     last: Option<Seen>,
+    /// It is where interfaces are moved to.
+    abroad: bool,
 }
 
 fn eio(what: &str) -> Error {
@@ -100,6 +102,12 @@ fn eio(what: &str) -> Error {
 }
 
 impl<'a> SimKernel<'a> {
+    fn world(&self) -> RefMut<'a, World> {
+        let mut world = self.sim.world();
+        world.abroad = self.abroad;
+        world
+    }
+
     /// Lets happen what is to happen before this call; true if it is to answer an error although it is done.
     fn point(&mut self, call: Call, what: impl Fn() -> String) -> Result<bool> {
         if self.role == Role::Witness {
@@ -152,6 +160,10 @@ impl<'a> SimKernel<'a> {
                 Action::Away(iface, queue, waits, listed) => {
                     self.sim.world().away(iface, queue, waits, listed);
                 }
+                Action::Move(iface, up) => self.sim.world().go(iface, up),
+                Action::Back(iface, same_index, same_ids, keeps) => {
+                    self.sim.world().come(iface, same_index, same_ids, keeps);
+                }
                 Action::Delete(iface) => self.sim.world().delete(iface),
                 Action::Undo => actors::undo_alongside(self.sim),
                 Action::Rival => actors::rival(self.sim),
@@ -171,7 +183,9 @@ impl<'a> SimKernel<'a> {
         let revoking = world.keepers.iter().any(|k| k.guard == pid && k.revoking);
         let others = owner != pid && world.is_alive(owner);
         let of_living = owner == pid && role != Role::Guard && world.is_alive(pid) && !revoking;
-        if owner != 0 && (others || of_living) {
+        // What an interface has taken along is nobody's any more.
+        let left = world.has_left(place.0);
+        if owner != 0 && !left && (others || of_living) {
             world.break_rule(format!("{role:?} {pid} changes what is the living guard {owner}'s: {shown}"));
         }
         match seen {
@@ -236,7 +250,7 @@ impl Kernel for SimKernel<'_> {
     fn read(&mut self, setting: &Setting) -> Result<Value> {
         self.last = None;
         let late = self.point(Call::Read, || format!("read {setting:?}"))?;
-        let mut world = self.sim.world();
+        let mut world = self.world();
         let place = world.locate(setting, who(self.role, self.pid))?;
         if late {
             return Err(eio("read"));
@@ -251,7 +265,7 @@ impl Kernel for SimKernel<'_> {
     fn write(&mut self, setting: &Setting, value: &Value) -> Result<()> {
         let seen = self.last.take();
         let late = self.point(Call::Write, || format!("write {setting:?} = {value}"))?;
-        let place = self.sim.world().locate(setting, who(self.role, self.pid))?;
+        let place = self.world().locate(setting, who(self.role, self.pid))?;
         self.check(place, setting, value, seen);
         if late { Err(eio("written, but not read back")) } else { Ok(()) }
     }
@@ -259,10 +273,10 @@ impl Kernel for SimKernel<'_> {
     fn napi_of_queue(&mut self, ifindex: u32, queue: u32) -> Option<u32> {
         self.last = None;
         self.point(Call::Look, || format!("NAPI of {ifindex}/{queue}")).ok()?;
-        let world = self.sim.world();
+        let world = self.world();
         let iface = &world.ifaces[world.iface_of(ifindex)?];
         let napi = iface.napis.get(queue as usize)?;
-        (world.modern && iface.link == Link::Up && (napi.away == 0 || napi.listed)).then_some(napi.id)
+        (world.modern && iface.link.is_up() && (napi.away == 0 || napi.listed)).then_some(napi.id)
     }
 
     fn lists(&mut self, ifindex: u32, napi_id: u32) -> bool {
@@ -270,9 +284,9 @@ impl Kernel for SimKernel<'_> {
         if self.point(Call::Look, || format!("is NAPI {napi_id} of {ifindex} listed")).is_err() {
             return false;
         }
-        let world = self.sim.world();
+        let world = self.world();
         let listed = |i: &Iface| {
-            i.link == Link::Up && i.napis.iter().any(|n| n.id == napi_id && (n.away == 0 || n.listed))
+            i.link.is_up() && i.napis.iter().any(|n| n.id == napi_id && (n.away == 0 || n.listed))
         };
         world.modern && world.iface_of(ifindex).is_some_and(|n| listed(&world.ifaces[n]))
     }
@@ -281,20 +295,56 @@ impl Kernel for SimKernel<'_> {
         self.last = None;
         // It answers always.
         _ = self.point(Call::Look, || format!("presence of {ifindex}"));
-        let world = self.sim.world();
-        match world.iface_of(ifindex).map(|n| world.ifaces[n].link) {
-            Some(Link::Up) => Presence::Up,
-            Some(Link::Down) => Presence::Down,
-            _ => Presence::Absent,
+        let world = self.world();
+        match world.iface_of(ifindex).map(|n| world.ifaces[n].link.is_up()) {
+            Some(true) => Presence::Up,
+            Some(false) => Presence::Down,
+            None => Presence::Absent,
         }
     }
 
     fn name(&mut self, ifindex: u32) -> Result<String> {
         self.last = None;
         self.point(Call::Ask, || format!("name of {ifindex}"))?;
-        let world = self.sim.world();
+        let world = self.world();
         let n = world.iface_of(ifindex).ok_or_else(|| Error::Gone { what: "interface".into() })?;
         Ok(format!("if{n}"))
+    }
+
+    fn device(&mut self, ifindex: u32) -> Result<Option<u64>> {
+        self.last = None;
+        self.point(Call::Ask, || format!("device of {ifindex}"))?;
+        let world = self.world();
+        let n = world.iface_of(ifindex).ok_or_else(|| Error::Gone { what: "interface".into() })?;
+        Ok(Some(world.ifaces[n].device))
+    }
+
+    fn index_of(&mut self, device: u64) -> Option<u32> {
+        self.last = None;
+        // It answers always.
+        _ = self.point(Call::Look, || format!("index of device {device}"));
+        let world = self.world();
+        world.ifaces.iter().find(|i| i.device == device && world.is_here(i)).map(|i| i.index)
+    }
+
+    fn elsewhere(&mut self, journal: &Journal, write: bool) -> Elsewhere {
+        self.last = None;
+        if self.point(Call::Ask, || format!("where is {:?}", journal.device())).is_err() {
+            return Elsewhere::Hidden;
+        }
+        let found = {
+            let world = self.world();
+            let there = |i: &&Iface| journal.is_of(Some(i.device)) && matches!(i.link, Link::Moved(_));
+            match world.sight {
+                true => world.ifaces.iter().find(there).map(|i| i.index),
+                false => return Elsewhere::Hidden,
+            }
+        };
+        let Some(index) = found else { return Elsewhere::Nowhere };
+        self.abroad = true;
+        let outcomes = journal.restore_at(self, index, write);
+        self.abroad = false;
+        Elsewhere::Found(outcomes)
     }
 
     fn wait(&mut self) {
@@ -360,8 +410,9 @@ impl Kernel for SimKernel<'_> {
         let late =
             self.point(Call::Save, || format!("save {}", String::from_utf8_lossy(bytes).trim_end()))?;
         let mut world = self.sim.world();
-        let iface = world.ifaces.iter_mut().filter(|i| path == journal_path(i.index));
-        iface.for_each(|i| i.journalled = true);
+        if let Some(n) = world.subject(bytes) {
+            world.ifaces[n].journalled = true;
+        }
         match world.files.iter_mut().find(|(p, _)| p == path) {
             Some((_, old)) => *old = bytes.to_vec(),
             None => world.files.push((path.into(), bytes.to_vec())),
@@ -374,8 +425,11 @@ impl Kernel for SimKernel<'_> {
         let late = self.point(Call::Remove, || format!("remove {}", path.display()))?;
         let (who, role) = (who(self.role, self.pid), self.role);
         let mut world = self.sim.world();
-        let n = world.ifaces.iter().position(|i| path == journal_path(i.index));
-        if let Some(n) = n.filter(|n| world.ifaces[*n].link != Link::Deleted) {
+        let file = world.files.iter().position(|(p, _)| p == path);
+        let n = file.and_then(|n| world.subject(&world.files[n].1));
+        // There may be another one of the same interface.
+        let others = |n: &usize| world.files.iter().any(|(p, b)| p != path && world.subject(b) == Some(*n));
+        if let Some(n) = n.filter(|n| !others(n)).filter(|n| world.ifaces[*n].link != Link::Deleted) {
             for k in 0..world.ifaces[n].cells.len() {
                 let cell = world.cell((n, k));
                 match (cell.by, cell.gone_to == who) {

@@ -21,6 +21,7 @@ pub struct Ran {
 fn run(shape: &Shape, chooser: Chooser, trace: bool) -> Ran {
     let mut world = World::new(shape.modern, shape.ifaces, shape.queues, Counts::default());
     world.trace = trace.then(Vec::new);
+    world.sight = shape.sight;
     world.note(|| format!("{shape:?}"));
     world.counts.schedules = 1;
     let sim = Sim::new(world, chooser);
@@ -40,7 +41,10 @@ fn run(shape: &Shape, chooser: Chooser, trace: bool) -> Ran {
     }
     {
         let mut world = sim.world();
+        world.sight = true;
         for iface in 0..world.ifaces.len() {
+            let same = world.next_value.is_multiple_of(2);
+            world.come(iface, false, same, true);
             if world.ifaces[iface].link == Link::Down {
                 let same_ids = world.next_value.is_multiple_of(2);
                 world.up(iface, same_ids, true);

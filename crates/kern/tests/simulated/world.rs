@@ -1,7 +1,6 @@
 //! What the simulated kernel consists of: interfaces with their settings, files, processes. Nobody decides anything here;
 //! what the administrator last wanted is kept beside each setting, so that every write of weir can be judged at once.
 
-use super::kernel::journal_path;
 use kern::{
     cpus::CpuSet,
     error::{Error, Result},
@@ -67,6 +66,15 @@ pub enum Link {
     Up,
     Down,
     Deleted,
+    /// In another namespace; up there or down.
+    Moved(bool),
+}
+
+impl Link {
+    /// Its NAPIs can be seen by those who are where it is.
+    pub fn is_up(self) -> bool {
+        matches!(self, Link::Up | Link::Moved(true))
+    }
 }
 
 /// NAPI of a queue.
@@ -83,6 +91,8 @@ pub struct Napi {
 #[derive(Clone, Debug)]
 pub struct Iface {
     pub index: u32,
+    /// What it is known by everywhere.
+    pub device: u64,
     pub link: Link,
     /// There has been a journal.
     pub journalled: bool,
@@ -130,6 +140,9 @@ pub struct Counts {
     pub left: u64,
     pub gone: u64,
     pub waiting: u64,
+    /// What has been said to be with an interface elsewhere.
+    pub kept: u64,
+    pub moves: u64,
     pub failed: u64,
     pub lost: u64,
     pub forgiven: u64,
@@ -142,7 +155,7 @@ impl Counts {
         macro_rules! sum { ($($f:ident)*) => { $(self.$f += o.$f;)* } }
         sum!(schedules calls guard_crashes keeper_crashes undo_crashes freezes revoked refusals refused_late
             admin_writes links rivals rivals_refused late_keepers undos_beside takeovers failed_takeovers
-            restored verified left gone waiting failed lost forgiven waits);
+            restored verified left gone waiting kept moves failed lost forgiven waits);
     }
 }
 
@@ -151,6 +164,10 @@ pub struct World {
     /// Settings of NAPIs (6.13); else those of the device alone.
     pub modern: bool,
     pub ifaces: Vec<Iface>,
+    /// Other namespaces can be looked into.
+    pub sight: bool,
+    /// Whoever calls just now is in the namespace that interfaces are moved to.
+    pub abroad: bool,
     pub files: Vec<(PathBuf, Vec<u8>)>,
     /// Guards that run, by number.
     pub alive: Vec<bool>,
@@ -160,6 +177,7 @@ pub struct World {
     /// Runs of undo so far: each is a process of its own.
     pub undos: u32,
     pub next_napi: u32,
+    pub next_index: u32,
     pub next_value: u64,
     /// What the last one who acted for good on each interface has said about its settings.
     pub said: Vec<Vec<(usize, Fate)>>,
@@ -182,11 +200,21 @@ impl World {
             let napis = napis.collect();
             let of_queue = (0..queues).flat_map(|q| [cell(0), cell(0), cell((q as u64 + n as u64) % 2 * 2)]);
             let cells = [cell(0), cell(0), cell(0), cell(0)].into_iter().chain(of_queue).collect();
-            Iface { index: 3 + n as u32, link: Link::Up, journalled: false, napis, cells }
+            Iface {
+                index: 3 + n as u32,
+                device: 501 + n as u64,
+                link: Link::Up,
+                journalled: false,
+                napis,
+                cells,
+            }
         };
         let ifaces: Vec<Iface> = (0..ifaces).map(iface).collect();
         World {
             modern,
+            sight: true,
+            abroad: false,
+            next_index: 50,
             said: vec![Vec::new(); ifaces.len()],
             ifaces,
             files: Vec::new(),
@@ -252,15 +280,25 @@ impl World {
         &mut self.ifaces[iface].cells[cell]
     }
 
+    /// Where whoever asks is just now.
+    pub fn is_here(&self, iface: &Iface) -> bool {
+        match iface.link {
+            Link::Up | Link::Down => !self.abroad,
+            Link::Moved(_) => self.abroad,
+            Link::Deleted => false,
+        }
+    }
+
     pub fn iface_of(&self, index: u32) -> Option<usize> {
-        self.ifaces.iter().position(|i| i.index == index && i.link != Link::Deleted)
+        self.ifaces.iter().position(|i| i.index == index && self.is_here(i))
     }
 
     /// The cell of a setting, as long as it can be asked for.
     pub fn locate(&mut self, setting: &Setting, who: u32) -> Result<Place> {
         let gone = || Error::Gone { what: setting.label().into() };
         let Some(n) = self.iface_of(setting.ifindex()) else {
-            for i in self.ifaces.iter_mut().filter(|i| i.index == setting.ifindex()) {
+            let deleted = |i: &&mut Iface| i.index == setting.ifindex() && i.link == Link::Deleted;
+            for i in self.ifaces.iter_mut().filter(deleted) {
                 i.cells.iter_mut().for_each(|c| c.gone_to = who);
             }
             return Err(gone());
@@ -271,7 +309,7 @@ impl World {
                 return Err(Error::Unsupported { what: setting.label().into(), since: "6.13" });
             }
             let iface = &mut world.ifaces[n];
-            let up = iface.link == Link::Up;
+            let up = iface.link.is_up();
             match iface.napis.iter().position(|q| q.id == id && q.away == 0).filter(|_| up) {
                 Some(queue) => Ok(of_queue(queue, k)),
                 None => {
@@ -359,9 +397,46 @@ impl World {
         }
     }
 
+    /// The interface that a journal is about.
+    pub fn subject(&self, bytes: &[u8]) -> Option<usize> {
+        let text = String::from_utf8_lossy(bytes);
+        self.ifaces.iter().position(|i| text.contains(&format!("\"device\":{},", i.device)))
+    }
+
+    /// Its settings are kept in a file of the device.
+    pub fn has_left(&self, iface: usize) -> bool {
+        let away = |path: &PathBuf| path.to_string_lossy().ends_with("-away.json");
+        self.files.iter().any(|(path, bytes)| away(path) && self.subject(bytes) == Some(iface))
+    }
+
     fn has_journal(&self, iface: usize) -> bool {
-        let path = journal_path(self.ifaces[iface].index);
-        self.files.iter().any(|(p, _)| *p == path)
+        self.files.iter().any(|(_, bytes)| self.subject(bytes) == Some(iface))
+    }
+
+    /// An interface is moved to another namespace with its values, and is up there or not.
+    pub fn go(&mut self, iface: usize, up: bool) {
+        if matches!(self.ifaces[iface].link, Link::Up | Link::Down) {
+            self.counts.moves += 1;
+            self.counts.links += 1;
+            self.note(|| format!("   if{iface} is moved away"));
+            self.ifaces[iface].link = Link::Moved(up);
+            self.ifaces[iface].napis.iter_mut().for_each(|n| n.away = 0);
+        }
+    }
+
+    /// It comes back, under the same index or another one, and is set up.
+    pub fn come(&mut self, iface: usize, same_index: bool, same_ids: bool, keeps: bool) {
+        if !matches!(self.ifaces[iface].link, Link::Moved(_)) {
+            return;
+        }
+        if !same_index {
+            self.next_index += 1;
+            self.ifaces[iface].index = self.next_index;
+        }
+        self.ifaces[iface].link = Link::Down;
+        let index = self.ifaces[iface].index;
+        self.note(|| format!("   if{iface} is back, index {index}"));
+        self.up(iface, same_ids, keeps);
     }
 
     /// An interface goes down.
@@ -417,8 +492,9 @@ impl World {
     }
 
     /// Takes down what somebody says for good about an interface.
-    pub fn hear(&mut self, who: u32, index: u32, outcomes: &[Outcome]) {
-        let Some(iface) = self.ifaces.iter().position(|i| i.index == index) else { return };
+    pub fn hear(&mut self, who: u32, interface: &str, outcomes: &[Outcome]) {
+        let number = interface.strip_prefix("if").and_then(|n| n.parse::<usize>().ok());
+        let Some(iface) = number.filter(|n| *n < self.ifaces.len()) else { return };
         self.said[iface].clear();
         for outcome in outcomes {
             let queue = outcome.target.split_once('/').and_then(|(_, q)| q.parse::<usize>().ok());
@@ -439,6 +515,7 @@ impl World {
                 Fate::Left { .. } => self.counts.left += 1,
                 Fate::Gone => self.counts.gone += 1,
                 Fate::Waiting => self.counts.waiting += 1,
+                Fate::Moved => self.counts.kept += 1,
                 Fate::Failed { .. } => self.counts.failed += 1,
             }
             let c = &mut self.ifaces[iface].cells[cell];
@@ -462,7 +539,7 @@ impl World {
             for (k, cell) in iface.cells.iter().enumerate() {
                 let what = || format!("{}: {:?}", self.show((n, k)), cell);
                 let open = |(c, fate): &(usize, Fate)| {
-                    *c == k && matches!(fate, Fate::Waiting | Fate::Failed { .. } | Fate::Gone)
+                    *c == k && matches!(fate, Fate::Waiting | Fate::Moved | Fate::Failed { .. } | Fate::Gone)
                 };
                 if cell.by != 0 && (healed || !file || !self.said[n].iter().any(open)) {
                     wrong.push(format!("a value of weir is left: {}", what()));

@@ -293,15 +293,18 @@ impl Control {
             self.take_in();
             let now = clock::now();
             // Changes of links that are not guarded cost one look per interface at most every tick.
-            let ours = |e: &LinkEvent| match e {
-                LinkEvent::Changed { .. } | LinkEvent::Resync => true,
-                LinkEvent::Gone { ifindex, .. } => self.interfaces.iter().any(|i| i.ifindex == *ifindex),
-            };
-            let gone = links
-                .take()
-                .unwrap_or_default()
-                .iter()
-                .any(|e| ours(e) && !matches!(e, LinkEvent::Changed { .. }));
+            let mut gone = false;
+            for event in links.take().unwrap_or_default() {
+                match event {
+                    LinkEvent::Changed { .. } => {}
+                    LinkEvent::Resync => gone = true,
+                    LinkEvent::Gone { ifindex, moved, .. } => {
+                        for interface in self.interfaces.iter_mut().filter(|i| i.ifindex == ifindex) {
+                            (interface.moved, gone) = (Some(moved), true);
+                        }
+                    }
+                }
+            }
             if now >= tick || gone {
                 tick = now + TICK;
                 self.look_around(now);
@@ -376,6 +379,7 @@ impl Control {
         self.detach_idle(now);
         for index in 0..self.interfaces.len() {
             self.look_at(index, thorough);
+            self.look_for_left(index, now);
             if self.interfaces[index].is_learning() {
                 self.learn(index);
             }
@@ -389,7 +393,7 @@ impl Control {
     fn put_back(&mut self, tell: bool) -> anyhow::Result<bool> {
         let mut complete = true;
         for interface in &mut self.interfaces {
-            complete &= interface.restore(&mut self.access, |outcome| {
+            complete &= interface.restore(&mut self.access, &self.opts.journal_dir, |outcome| {
                 if tell {
                     self.log.outcome(outcome);
                 }

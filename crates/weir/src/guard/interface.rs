@@ -9,17 +9,22 @@ use kern::cpus::CpuSet;
 use kern::guard::{Gauges, Handle, Rx, SOURCES, When, mode};
 use kern::journal::{ClaimError, Journal, Outcome};
 use kern::keeper::Keeper;
+use kern::kernel::Kernel;
 use kern::netns;
 use kern::settings::Access;
-use policy::marking;
+use policy::host::TICK;
+use policy::{Nanos, marking};
 
 use super::plan::{self, Found, LeftAlone, Wish};
-use super::sched;
 use super::source::{Counts, Now, Source};
+use super::{clock, sched};
 use crate::error::{failed, missing, usage};
 
 /// Packets in the ring of a device that does not tell: that of veth.
 const RING_GUESS: u32 = 256;
+
+/// Longest pause between two looks for a device that has left with settings of weir, ns.
+const FOLLOW_MOST: Nanos = 60_000_000_000;
 
 /// Where an interface is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,6 +74,12 @@ pub struct Interface {
     pub fallback: Option<String>,
     /// Old values on disk.
     pub journal: Option<plan::Shared>,
+    /// It has been moved to another namespace, or deleted, as the kernel has said.
+    pub moved: Option<bool>,
+    /// It was not there at the last look, and the kernel has not said yet what became of it.
+    pub missed: bool,
+    /// What it has taken along with settings of weir.
+    pub left: Option<Left>,
     /// Settings changed at start that are no source's.
     started: usize,
     /// Packets that fit into the ring of one source.
@@ -79,6 +90,34 @@ pub struct Interface {
     pub doubtful: bool,
     /// Packets that it had received when ids began to be learnt from them.
     learning_from: u64,
+}
+
+/// A device that has left with settings of weir, kept in a file until it is reached or back.
+#[derive(Clone, Copy, Debug)]
+pub struct Left {
+    /// What it is known by.
+    pub device: u64,
+    /// How many settings.
+    pub settings: usize,
+    /// When it is looked for again, and the pause after that.
+    pub next: (Nanos, Nanos),
+}
+
+impl Left {
+    /// Of what became of its settings: `None` if nothing of weir is left.
+    pub fn of(device: Option<u64>, outcomes: &[Outcome]) -> Option<Left> {
+        let settings = outcomes.iter().filter(|o| !o.settled()).count();
+        let device = device.filter(|_| settings > 0)?;
+        Some(Left { device, settings, next: (clock::now() + TICK, 2 * TICK) })
+    }
+
+    /// For the log and the status.
+    pub fn text(&self) -> String {
+        let n = crate::out::count(self.settings, "setting");
+        format!(
+            "not here any more and may still have {n} of weir, which get their old values when it can be reached"
+        )
+    }
 }
 
 /// What setting an interface up needs from the guard.
@@ -134,6 +173,9 @@ impl Interface {
             no_rx: None,
             fallback: None,
             journal: None,
+            moved: None,
+            missed: false,
+            left: None,
             started: 0,
             ring: 0,
             thread_because: None,
@@ -200,28 +242,30 @@ impl Interface {
 
     /// Makes the journal, and puts it into the keeper's care: before the first change.
     fn claim(&mut self, setup: &mut Setup<'_>, ifindex: u32) -> anyhow::Result<()> {
-        if let Some(journal) = self.journal.take() {
-            let same = {
-                let journal = journal.lock().map_err(|_| anyhow::anyhow!("its journal is broken"))?;
+        if let Some(journal) = self.journal.clone() {
+            let journal = journal.lock().map_err(|_| anyhow::anyhow!("its journal is broken"))?;
+            let device = Kernel::device(setup.access, ifindex).ok().flatten();
+            let known = device.is_none() || journal.device().is_none() || journal.is_of(device);
+            if known && journal.ifindex() == ifindex && self.state != State::Gone {
                 // NAPIs come back with their settings, some later than others: what was found before weir stays written
                 // down, so that a value of weir never passes for it.
                 journal.restore_present(setup.access);
-                if journal.ifindex() != ifindex {
-                    // Another interface has the name now.
-                    journal.remove()?;
-                }
-                journal.ifindex() == ifindex
-            };
-            if same {
-                self.journal = Some(journal);
+            } else {
+                // Another interface has the name now, or this one was away.
+                let outcomes = journal.let_go(setup.access, self.moved)?;
+                self.left = Left::of(journal.device(), &outcomes);
+                self.journal = None;
             }
         }
+        (self.moved, self.missed) = (None, false);
         if self.journal.is_none() {
             let claimed = Journal::claim(setup.journal_dir, setup.access, ifindex);
             let (journal, _left) = claimed.map_err(|e| match e {
                 ClaimError::Guarded { .. } | ClaimError::Placing { .. } => usage(e),
                 ClaimError::Other(e) => failed(e),
             })?;
+            // With the settings that it has brought along.
+            self.left = self.left.filter(|left| !journal.is_of(Some(left.device)));
             self.journal = Some(Arc::new(Mutex::new(journal)));
         }
         // Before the first change; what the keeper has already it takes again.
@@ -448,20 +492,60 @@ impl Interface {
     ///
     /// # Errors
     /// If the journal cannot be removed.
-    pub fn restore(&mut self, access: &mut Access, mut hear: impl FnMut(&Outcome)) -> anyhow::Result<bool> {
+    pub fn restore(
+        &mut self,
+        access: &mut Access,
+        dir: &Path,
+        mut hear: impl FnMut(&Outcome),
+    ) -> anyhow::Result<bool> {
         self.close_rx();
-        let Some(journal) = self.journal.take() else { return Ok(true) };
+        let mut complete = true;
+        if let Some(left) = self.left.take() {
+            let outcomes = Journal::again(access, dir, left.device)?.unwrap_or_default();
+            outcomes.iter().for_each(&mut hear);
+            complete = outcomes.iter().all(Outcome::settled);
+        }
+        let Some(journal) = self.journal.take() else { return Ok(complete) };
         let journal = journal.lock().map_err(|_| anyhow::anyhow!("its journal is broken"))?;
         let outcomes = {
             let _gentle = sched::Gentle::begin();
             journal.restore(access)
         };
         outcomes.iter().for_each(&mut hear);
-        let complete = outcomes.iter().all(Outcome::settled);
-        if complete {
-            journal.remove()?;
+        if !outcomes.iter().all(Outcome::settled) {
+            return Ok(false);
         }
+        journal.remove()?;
         Ok(complete)
+    }
+
+    /// It is not here any more: puts back what it has taken along, where it is now. What cannot be is kept in its file, and
+    /// tried again from time to time.
+    ///
+    /// # Errors
+    /// If the file system refuses; then its journal is kept as it was.
+    pub fn let_go(&mut self, access: &mut Access) -> anyhow::Result<Vec<Outcome>> {
+        let Some(journal) = self.journal.clone() else { return Ok(Vec::new()) };
+        let journal = journal.lock().map_err(|_| anyhow::anyhow!("its journal is broken"))?;
+        let _gentle = sched::Gentle::begin();
+        let outcomes = journal.let_go(access, self.moved)?;
+        self.left = Left::of(journal.device(), &outcomes);
+        self.journal = None;
+        Ok(outcomes)
+    }
+
+    /// Looks again for what has left with settings of weir, if it is time; true if nothing of weir is left there now.
+    pub fn follow(&mut self, access: &mut Access, dir: &Path, now: Nanos) -> bool {
+        let Some(left) = self.left.as_mut().filter(|left| now >= left.next.0) else { return false };
+        left.next = (now + left.next.1, (2 * left.next.1).min(FOLLOW_MOST));
+        // What a file system refuses now it may allow later.
+        let Ok(outcomes) = Journal::again(access, dir, left.device) else { return false };
+        let open = outcomes.unwrap_or_default().iter().filter(|o| !o.settled()).count();
+        left.settings = open;
+        if open == 0 {
+            self.left = None;
+        }
+        open == 0
     }
 
     /// Queues, or NAPI ids as the kernel lists them, are others now than those that are watched.

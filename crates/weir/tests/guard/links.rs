@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::common::procs::{Guard, Sink, state};
+use crate::common::procs::{Guard, Manner, Sink, state};
 use crate::common::quiet::{settles, undisturbed};
 use crate::common::world::{FLOOD, PORT, World};
 use crate::common::{PATIENCE, alone, ms, possible, rounds, within};
@@ -163,6 +163,56 @@ fn interfaces_come_and_go_root() {
         assert!(!link.contains("xdp"), "{link}");
     }
     assert_eq!(world.journals(), Vec::<std::path::PathBuf>::new());
+}
+
+/// GRO of a veth is a setting of the device, which it takes along wherever it is moved to; its NAPIs are made anew.
+#[test]
+fn an_interface_that_is_moved_takes_no_value_of_weir_for_its_own_root() {
+    if !possible("an_interface_that_is_moved_takes_no_value_of_weir_for_its_own_root") {
+        return;
+    }
+    let _alone = alone();
+    let (world, away) = (World::new("moved", 1), testkit::NetNs::new("pod"));
+    world.sh("ethtool -K in0 gro off");
+    let off = |text: String| text.contains("generic-receive-offload: off");
+    let confined = format!(
+        "ip netns exec {} setpriv --inh-caps -sys_admin --bounding-set -sys_admin",
+        world.host.name()
+    );
+    // A guard that may enter other namespaces; one that may not, and an administrator who undoes it; nobody does.
+    for (prefix, undo) in [("", false), (confined.as_str(), true), (confined.as_str(), false)] {
+        let reaches = prefix.is_empty();
+        println!("{prefix:?}, undo {undo}");
+        let manner =
+            Manner { prefix: prefix.split_whitespace().map(String::from).collect(), ..Manner::default() };
+        let mut guard = Guard::start_as(&world, &["in0", "--cpu", "1"], &[0, 1], &manner).unwrap();
+        assert!(!off(world.sh("ethtool -k in0")), "weir has it on: {:#?}", guard.all());
+        let since = Instant::now();
+        world.sh(&format!("ip link set in0 netns {}", away.name()));
+        let told: &[&str] =
+            if reaches { &["restored", "in0"] } else { &["warning", "in0", "may still have"] };
+        within("the line", ms(1000), || guard.said_since(since, told).is_some());
+        println!("  {}", guard.said_since(since, told).unwrap());
+        assert_eq!(off(away.sh("ethtool", &["-k", "in0"])), reaches, "{:#?}", guard.all());
+        assert_eq!(world.journals().len(), usize::from(!reaches), "what cannot be reached is kept");
+        let missing =
+            |guard: &Guard| guard.ask(&world)["missing"].to_string().contains("may still have 1 setting");
+        assert_eq!(missing(&guard), !reaches, "{:#}", guard.ask(&world));
+        if undo {
+            let (code, out, _) = world.undo();
+            assert!(code == 0 && out.contains("1 setting restored, nothing left changed"), "{out}");
+            assert!(off(away.sh("ethtool", &["-k", "in0"])), "{out}");
+            within("the guard sees it", ms(10_000), || !missing(&guard));
+        }
+        away.sh("ip", &["link", "set", "in0", "netns", world.host.name()]);
+        assert_eq!(off(world.sh("ethtool -k in0")), reaches || undo);
+        world.sh("ip link set in0 up");
+        within("guarded again", RETURN, || state(&guard.ask(&world), "in0") == "guarded");
+        assert!(guard.alive() && !missing(&guard), "{:#?}", guard.all());
+        assert_eq!(guard.stop().0.code(), Some(0));
+        assert_eq!(world.journals(), Vec::<std::path::PathBuf>::new());
+        assert!(off(world.sh("ethtool -k in0")), "as before weir");
+    }
 }
 
 #[test]

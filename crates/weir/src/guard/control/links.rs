@@ -2,6 +2,9 @@
 
 use super::*;
 use crate::guard::plan;
+use kern::journal::Fate;
+
+const FOLLOWED: &str = "its settings are as before, in the namespace where it is now";
 
 impl Control {
     pub(super) fn set_up(&mut self, index: usize) -> anyhow::Result<()> {
@@ -81,6 +84,12 @@ impl Control {
         let name = kern::netns::name_of(interface.ifindex).ok().filter(|_| interface.state != State::Gone);
         let (was, wanted) = (interface.state, interface.wanted.clone());
         let Some(name) = name else {
+            // Whether it lives on elsewhere the kernel says a moment later, and one look later it has said so.
+            let untold = interface.moved.is_none() && !interface.missed;
+            if was != State::Gone && untold {
+                self.interfaces[index].missed = true;
+                return;
+            }
             if was != State::Gone {
                 self.lose(index, State::Gone, "gone; weir waits for the name");
             }
@@ -217,12 +226,36 @@ impl Control {
         }
         self.gauges.unlearn(self.interfaces[index].ifindex);
         self.interfaces[index].tear_down(&self.gauges, state);
-        if state == State::Gone
-            && let Some(journal) = self.interfaces[index].journal.take()
-        {
-            // Its settings went with it.
-            let _ = journal.lock().map(|journal| journal.remove());
-        }
         self.log.line("lost", &name, why);
+        if state == State::Gone {
+            self.let_go(index);
+        }
+    }
+    /// Its settings went with it: they are put back where it is now.
+    fn let_go(&mut self, index: usize) {
+        let interface = &mut self.interfaces[index];
+        let name = interface.name.clone();
+        match interface.let_go(&mut self.access) {
+            Err(e) => self.log.line("warning", &name, &format!("its journal stays: {e:#}")),
+            Ok(outcomes) => {
+                if outcomes.iter().any(|o| matches!(o.fate, Fate::Restored { .. })) {
+                    self.log.line("restored", &name, FOLLOWED);
+                }
+                if let Some(left) = &interface.left {
+                    self.log.line("warning", &name, &left.text());
+                }
+            }
+        }
+    }
+    /// Looks again for what has left with settings of weir.
+    pub(super) fn look_for_left(&mut self, index: usize, now: Nanos) {
+        let interface = &mut self.interfaces[index];
+        if interface.follow(&mut self.access, &self.opts.journal_dir, now) {
+            self.log.line(
+                "restored",
+                &interface.wanted,
+                "nothing of weir is left on the device that was here",
+            );
+        }
     }
 }

@@ -62,6 +62,7 @@ impl Control {
             };
             Some((i.name.clone(), text))
         });
+        let left = self.interfaces.iter().filter_map(|i| Some((i.wanted.clone(), i.left?.text())));
         let pollers = self.workers.iter().filter_map(|w| {
             let why = w.refused.as_ref()?;
             Some((format!("CPU {}", w.cpu), format!("no SCHED_FIFO ({why}): nice -20")))
@@ -75,7 +76,7 @@ impl Control {
             ("keeper".to_owned(), why.to_owned())
         });
         let gate = self.gate.missing().map(|why| ("gate".to_owned(), why.to_owned()));
-        refused.chain(netdev).chain(modes).chain(pollers).chain(keeper).chain(gate).collect()
+        refused.chain(netdev).chain(modes).chain(left).chain(pollers).chain(keeper).chain(gate).collect()
     }
     /// One line for the service manager.
     pub(super) fn headline(&self) -> String {

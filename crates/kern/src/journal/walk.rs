@@ -1,0 +1,201 @@
+//! How the settings of a journal are put back one by one: here, or where their interface is now.
+
+use super::{ABSENCES, Entry, Fate, Journal, Kind, Outcome, outcomes};
+use crate::{
+    error::{Error, Result},
+    kernel::{Elsewhere, Kernel},
+    settings::{Presence, Setting, Value},
+};
+use std::collections::BTreeSet;
+
+/// How often an interface is looked for in all namespaces until it counts as deleted.
+const LOOKS: u32 = 2;
+/// How often its settings are gone through at most if it moves meanwhile.
+const WALKS: u32 = 4;
+
+impl Journal {
+    /// What [`Journal::restore`] does, or [`Journal::dry_run`] unless it shall `write`, to the interface that has index `at`
+    /// in the namespace of `kernel`; in the order of restoring.
+    pub fn restore_at<K: Kernel>(&self, kernel: &mut K, at: u32, write: bool) -> Vec<Outcome> {
+        outcomes(self.walk_at(kernel, at, write, if write { ABSENCES } else { 0 }))
+    }
+
+    /// Where the interface is: its index here.
+    fn place<K: Kernel>(&self, kernel: &mut K) -> Option<u32> {
+        let Some(device) = self.doc.device else { return Some(self.doc.ifindex) };
+        match kernel.device(self.doc.ifindex) {
+            Ok(Some(found)) if found == device => Some(self.doc.ifindex),
+            // One whose identity cannot be told is taken for it.
+            Err(_) | Ok(None) if kernel.presence(self.doc.ifindex) != Presence::Absent => {
+                Some(self.doc.ifindex)
+            }
+            _ => kernel.index_of(device),
+        }
+    }
+
+    /// `unseen` is the fate of an interface that is in no namespace at all.
+    pub(super) fn walk<K: Kernel>(
+        &self,
+        kernel: &mut K,
+        write: bool,
+        patience: u32,
+        unseen: &Fate,
+    ) -> Vec<(&Entry, Outcome)> {
+        // On its way from one namespace to another it is in neither for a moment.
+        let (mut looks, mut walks) = (if patience > 0 { LOOKS } else { 1 }, WALKS);
+        let mut all: Vec<(&Entry, Outcome)> = Vec::new();
+        let mut last = None;
+        let fate = loop {
+            let place = self.place(kernel);
+            let walked = match place {
+                Some(at) => self.walk_at(kernel, at, write, if all.is_empty() { patience } else { 0 }),
+                None => match kernel.elsewhere(self, write) {
+                    Elsewhere::Found(outcomes) => self.in_order().into_iter().zip(outcomes).collect(),
+                    Elsewhere::Hidden => break &Fate::Moved,
+                    Elsewhere::Nowhere if looks <= 1 => break unseen,
+                    Elsewhere::Nowhere => {
+                        looks -= 1;
+                        kernel.wait();
+                        continue;
+                    }
+                },
+            };
+            let open = |o: &Outcome| !o.settled() || o.fate == Fate::Gone;
+            match all.is_empty() {
+                true => all = walked,
+                false => all.iter_mut().zip(walked).filter(|(a, _)| open(&a.1)).for_each(|(a, b)| *a = b),
+            }
+            // What is gone may have moved with its interface meanwhile, and be back: so it is asked for twice.
+            let gone = all.iter().any(|(_, o)| o.fate == Fate::Gone);
+            if self.doc.device.is_none() || !gone || last == Some(place) {
+                return all;
+            }
+            last = Some(place);
+            walks -= 1;
+            if walks == 0 {
+                break &Fate::Moved;
+            }
+        };
+        if all.is_empty() {
+            let told =
+                |entry: &Entry| Some(self.told(entry, entry.setting(self.doc.ifindex)?, None, fate.clone()));
+            return self.in_order().into_iter().filter_map(|entry| Some((entry, told(entry)?))).collect();
+        }
+        let open = all.iter_mut().filter(|(_, o)| !o.settled() || o.fate == Fate::Gone);
+        open.for_each(|(_, outcome)| outcome.fate = fate.clone());
+        all
+    }
+
+    pub(super) fn walk_at<K: Kernel>(
+        &self,
+        kernel: &mut K,
+        at: u32,
+        write: bool,
+        mut patience: u32,
+    ) -> Vec<(&Entry, Outcome)> {
+        // NAPIs that were seen disabled.
+        let mut disabled = BTreeSet::new();
+        let mut settle = |entry| loop {
+            let mut outcome = self.settle(kernel, entry, at, write)?;
+            match (&outcome.fate, outcome.napi_id) {
+                (Fate::Waiting, Some(id)) => _ = disabled.insert(id),
+                // It has left the list since: gone for as long as anybody waits it is not, and may come back.
+                (Fate::Gone, Some(id)) if disabled.contains(&id) => outcome.fate = Fate::Waiting,
+                _ => {}
+            }
+            let absent = matches!(outcome.fate, Fate::Gone | Fate::Waiting) && outcome.napi_id.is_some();
+            if !absent {
+                return Some((entry, outcome));
+            }
+            match kernel.presence(entry.ifindex.unwrap_or(at)) {
+                Presence::Up if patience > 0 => {}
+                // Set down between two calls, it looked like a NAPI that is gone.
+                Presence::Down => {
+                    outcome.fate = Fate::Waiting;
+                    return Some((entry, outcome));
+                }
+                _ => return Some((entry, outcome)),
+            }
+            patience -= 1;
+            kernel.wait();
+        };
+        self.in_order().into_iter().filter_map(&mut settle).collect()
+    }
+
+    /// Reverse order of recording, but interrupts are let in again before the timer that stands in for them is
+    /// taken away.
+    pub(super) fn in_order(&self) -> Vec<&Entry> {
+        let mut entries: Vec<&Entry> = self.doc.entries.iter().rev().collect();
+        entries.sort_by_key(|e| matches!(e.set, Kind::NapiFlush | Kind::DevFlush));
+        entries
+    }
+
+    /// Where an entry's setting is, with its value. From 6.13 on a NAPI that is disabled and enabled again keeps its
+    /// values, but its id only if its driver has the kernel keep that too (`napi_hash_add` in net/core/dev.c): then it is
+    /// known by its queue and by weir's value in it.
+    fn find<K: Kernel>(&self, kernel: &mut K, entry: &Entry, setting: Setting) -> Result<(Setting, Value)> {
+        let found = kernel.read(&setting).map(|value| (setting, value));
+        let (Err(e), Some(id), Some(queue)) = (&found, entry.id, entry.queue) else { return found };
+        if !e.is_gone() || setting.napi_id().is_none() {
+            return found;
+        }
+        let Some(now) = kernel.napi_of_queue(setting.ifindex(), queue).filter(|now| *now != id) else {
+            return found;
+        };
+        let there = setting.of_napi(now);
+        match kernel.read(&there) {
+            Ok(value) if entry.ours.contains(&value) => Ok((there, value)),
+            // It may have weir's value: not known to be gone.
+            Err(e) if !e.is_gone() => Err(e),
+            _ => found,
+        }
+    }
+
+    pub(super) fn settle<K: Kernel>(
+        &self,
+        kernel: &mut K,
+        entry: &Entry,
+        at: u32,
+        write: bool,
+    ) -> Option<Outcome> {
+        let setting = entry.setting(at)?;
+        let show = |v: &Value| setting.show(v);
+        let ifindex = setting.ifindex();
+        let failed = |kernel: &mut K, e: Error| match (e.is_gone(), setting.napi_id()) {
+            (true, Some(id)) if kernel.presence(ifindex) == Presence::Down || kernel.lists(ifindex, id) => {
+                Fate::Waiting
+            }
+            (true, _) => Fate::Gone,
+            (false, _) => Fate::Failed { why: e.to_string() },
+        };
+        let (setting, found) = match self.find(kernel, entry, setting) {
+            Ok((there, value)) => (there, Ok(value)),
+            Err(e) => (setting, Err(e)),
+        };
+        let fate = match found {
+            Err(e) => failed(kernel, e),
+            // From here on as [`Kernel::swap`], with the value that has just been read.
+            Ok(found) if found == entry.old => Fate::Verified { value: show(&found) },
+            Ok(found) if !entry.ours.contains(&found) => {
+                Fate::Left { found: show(&found), old: show(&entry.old) }
+            }
+            Ok(found) => match if write { kernel.write(&setting, &entry.old) } else { Ok(()) } {
+                Ok(()) => Fate::Restored { from: show(&found), to: show(&entry.old) },
+                Err(e) => failed(kernel, e),
+            },
+        };
+        Some(self.told(entry, setting, kernel.name(ifindex).ok(), fate))
+    }
+
+    fn told(&self, entry: &Entry, setting: Setting, name: Option<String>, fate: Fate) -> Outcome {
+        let name = name.unwrap_or_else(|| self.doc.name.clone());
+        let target = match (setting, entry.queue) {
+            (Setting::IrqCpus { irq }, _) => format!("irq {irq}"),
+            (Setting::TaskCpus { tid, .. }, _) => format!("task {tid}"),
+            (Setting::XpsCpus { queue, .. }, _) => format!("{name}/tx{queue}"),
+            (Setting::RpsCpus { queue, .. }, _) | (_, Some(queue)) => format!("{name}/{queue}"),
+            _ => name,
+        };
+        Outcome { target, setting: setting.label(), napi_id: setting.napi_id(), fate }
+    }
+}
