@@ -2,6 +2,7 @@
 //! made by a program in the kernel; this process finds listeners, attaches, renews its lease and follows what the server does.
 
 mod follow;
+mod pace;
 mod report;
 mod targets;
 

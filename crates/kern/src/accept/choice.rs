@@ -115,6 +115,8 @@ impl Choice {
             return Err(Error::Unsupported { what, since: "no kernel" });
         }
         self.state().count.store(0, Relaxed);
+        // What the last connection saw was another group.
+        self.state().sockets.store(0, Relaxed);
         let sockets = self.object.maps().find(|m| m.name() == "accept_sockets");
         let sockets = sockets.ok_or_else(|| Error::Gone { what: "accept_sockets".into() })?;
         // A socket is in one place of one array only.

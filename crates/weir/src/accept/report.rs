@@ -175,7 +175,7 @@ pub fn lines(following: &Following) -> String {
         let ours: u64 = chosen.iter().take(PLACED).sum();
         let kernel: u64 = chosen.iter().skip(PLACED).sum();
         let _ = write!(text, "{}: ", one.group.name());
-        if !one.there {
+        if !one.there() {
             let _ = write!(text, "not there; ");
         }
         let _ = write!(
@@ -237,7 +237,7 @@ pub fn told(following: &Following, end: bool) -> Value {
                 })
                 .collect();
             json!({"address": one.group.name(), "netns": one.group.netns, "server": server(&one.group),
-                "there": one.there, "program": one.choice.id(), "chosen": by, "looks": one.choice.looks(),
+                "there": one.there(), "program": one.choice.id(), "chosen": by, "looks": one.choice.looks(),
                 "own_percent": (ours > 0).then(|| 100.0 * own as f64 / ours as f64),
                 "max_over_mean": even.map(|e| e.0), "jain": even.map(|e| e.1), "workers": workers})
         })

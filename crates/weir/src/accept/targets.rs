@@ -1,7 +1,7 @@
 //! Which groups of listeners are meant, and why one cannot be attached to.
 
 use crate::error::usage;
-use kern::accept::{Choice, Group, Held, groups, name_owners};
+use kern::accept::{Choice, Group, Held, MEMBERS_MAX, groups, name_owners};
 use std::collections::BTreeSet;
 
 /// Most groups that are attached to.
@@ -110,6 +110,12 @@ fn parent(pid: u32) -> Option<u32> {
     stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()
 }
 
+/// Said of a group with more listeners than there are queues for.
+pub fn too_many(group: &Group) -> Option<String> {
+    let many = group.members.len() > MEMBERS_MAX;
+    many.then(|| format!("{}: more than {MEMBERS_MAX} listeners; it is left alone", group.name()))
+}
+
 /// Why `group` cannot be attached to, with what to do.
 pub fn obstacle(group: &Group) -> Option<String> {
     let (name, port) = (server(group), group.local.port());
@@ -126,6 +132,9 @@ pub fn obstacle(group: &Group) -> Option<String> {
             "{}: {name} has one listener for all its workers, so there is one queue only; configure {line}",
             group.name()
         ));
+    }
+    if let Some(why) = too_many(group) {
+        return Some(why);
     }
     match group.program {
         0 => None,
