@@ -194,6 +194,29 @@ pub fn name_owners(group: &mut Group, held: &[Held]) {
     group.members.sort_by_key(|m| (m.core().unwrap_or(usize::MAX), m.inode));
 }
 
+/// By core the first of its queues and how many follow, given the core of each queue. Only neighbours can be named: of queues that have
+/// moved away from each other it is those around one of them, another one each `turn`, so that all have the same share.
+#[cfg(not(no_bpf))]
+fn seats(cores: &[Option<usize>], turn: usize) -> BTreeMap<usize, (u32, u32)> {
+    let mut slots: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
+    for (slot, core) in cores.iter().enumerate() {
+        if let Some(core) = core {
+            slots.entry(*core).or_default().push(slot);
+        }
+    }
+    let seat = |(core, slots): (usize, Vec<usize>)| {
+        let mut runs = slots.chunk_by(|a, b| a + 1 == *b);
+        let mut at = turn % slots.len();
+        let run = runs.find(|run| {
+            let found = at < run.len();
+            at = at.saturating_sub(run.len());
+            found
+        })?;
+        Some((core, (*run.first()? as u32, run.len() as u32)))
+    };
+    slots.into_iter().filter_map(seat).collect()
+}
+
 #[cfg(not(no_bpf))]
 fn address(family: u16, bytes: &[u8; 16], port: u16) -> SocketAddr {
     use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -331,6 +354,20 @@ fn any(group: &Group) -> Result<OwnedFd> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[cfg(not(no_bpf))]
+    #[test]
+    fn queues_of_one_core_take_turns_unless_they_are_neighbours() {
+        let together = [Some(0), Some(0), Some(3), None];
+        for turn in 0..3 {
+            assert_eq!(seats(&together, turn), [(0, (0, 2)), (3, (2, 1))].into());
+        }
+        let apart = [Some(0), Some(1), Some(0), Some(0)];
+        let of = |turn| seats(&apart, turn)[&0];
+        assert_eq!([of(0), of(1), of(2), of(3)], [(0, 1), (2, 2), (2, 2), (0, 1)]);
+        assert_eq!(seats(&apart, 7)[&1], (1, 1));
+        assert!(seats(&[None], 5).is_empty());
+    }
 
     #[test]
     fn a_group_has_a_member_for_each_inode_and_one_too_many_at_most() {

@@ -6,7 +6,7 @@ use super::targets::{GROUPS_MAX, Targets, obstacle, server, too_many};
 use kern::accept::{Choice, Finder, Group, Where, detach, pidfd};
 use kern::error::Result;
 use policy::accept::queues::{Choice as Rules, DATAGRAMS_HIGH, DATAGRAMS_LOW};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::OwnedFd;
 use std::time::Instant;
 
@@ -88,6 +88,14 @@ fn shape(group: &Group) -> Vec<Place> {
         .collect();
     shape.sort_unstable();
     shape
+}
+
+/// The same members in the order of `filled`, which is that of their queues.
+fn in_order(mut group: Group, filled: &Group) -> Group {
+    let places: BTreeMap<u64, usize> =
+        filled.members.iter().enumerate().map(|(place, m)| (m.inode, place)).collect();
+    group.members.sort_by_key(|m| places.get(&m.inode).copied());
+    group
 }
 
 /// The kernel's group has `seen` members, which are not those that are known.
@@ -174,18 +182,18 @@ impl Following {
             let at = self.all.iter().position(|o| o.group.key() == group.key());
             let known = at.and_then(|at| self.all.get_mut(at));
             let own = known.as_ref().is_some_and(|one| one.choice.id() == group.program);
-            if let Some(one) = &known
+            if let Some(one) = known
                 && own
                 && one.there()
                 && shape(&one.group) == shape(&group)
             {
                 // A worker that has ended makes no more events.
-                if ended(&one.workers)
-                    && let Some(one) = known
-                {
+                if ended(&one.workers) {
                     one.workers = workers(&group);
-                    one.group = group;
                 }
+                // Workers that are not pinned have moved.
+                one.group = in_order(group, &one.group);
+                one.choice.seat(&one.group);
                 continue;
             }
             if let Some(why) = too_many(&group) {
@@ -263,4 +271,45 @@ fn ended(workers: &[OwnedFd]) -> bool {
     let mut list: Vec<PollFd<'_>> =
         workers.iter().map(|fd| PollFd::new(fd.as_fd(), PollFlags::POLLIN)).collect();
     poll(&mut list, PollTimeout::ZERO).is_ok_and(|ready| ready > 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kern::accept::{Member, Owner};
+    use std::net::SocketAddr;
+
+    #[test]
+    fn a_worker_that_moves_keeps_its_queue() {
+        let group = |members: &[(u64, usize)]| Group {
+            udp: false,
+            netns: 1,
+            local: SocketAddr::from(([127, 0, 0, 1], 80)),
+            reuseport: true,
+            program: 0,
+            members: members
+                .iter()
+                .map(|(inode, core)| Member {
+                    inode: *inode,
+                    holders: Vec::new(),
+                    owner: Some(Owner {
+                        pid: *inode as u32,
+                        tid: *inode as u32,
+                        name: "a".into(),
+                        core: Some(*core),
+                        known: Where::Ran,
+                    }),
+                    waiting: 0,
+                    limit: 0,
+                    connections: 0,
+                    affine: 0,
+                })
+                .collect(),
+        };
+        // Both have moved; they are found in the order of their cores.
+        let (filled, found) = (group(&[(7, 0), (5, 1)]), group(&[(5, 0), (7, 1)]));
+        assert_eq!(shape(&filled), shape(&found));
+        let now = in_order(found, &filled);
+        assert_eq!(now, group(&[(7, 1), (5, 0)]));
+    }
 }
