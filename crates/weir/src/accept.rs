@@ -2,6 +2,7 @@
 //! made by a program in the kernel; this process finds listeners, attaches, renews its lease and follows what the server does.
 
 mod follow;
+mod pace;
 mod report;
 mod targets;
 
@@ -44,7 +45,12 @@ pub fn run(args: &AcceptArgs) -> anyhow::Result<ExitCode> {
     }
     let groups = targets.groups(&held)?;
     if args.dry_run {
-        let text = if args.json { report::planned_json(&groups)? } else { report::planned(&groups) };
+        let skipped = targets.skipped(&held);
+        let text = if args.json {
+            report::planned_json(&groups, &skipped)?
+        } else {
+            report::planned(&groups, &skipped)
+        };
         out::data(&text)?;
         return Ok(ExitCode::SUCCESS);
     }

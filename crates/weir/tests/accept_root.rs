@@ -79,7 +79,7 @@ fn worker_process() {
     let pid = std::process::id() as i32;
     match cpu.parse() {
         Ok(cpu) => [pid, 0].into_iter().for_each(|task| pin(task, cpu)),
-        Err(_) => assert_eq!(cpu, "alone"),
+        Err(_) => assert!(["alone", "loose"].contains(&cpu), "{cpu}"),
     }
     if how == "udp" {
         datagrams();
@@ -399,6 +399,47 @@ fn datagrams_of_a_stateless_server_pass_by_a_stopped_member_if_that_is_asked_for
     let end = Instant::now() + PATIENCE;
     while (0..20).any(|_| ask_by_udp(&host, 0, PATIENCE) != Some(workers[0].pid())) {
         assert!(Instant::now() < end, "it does not come back");
+    }
+}
+
+/// Makes a worker that may run on both CPUs run on this one, without a connection, and wait there.
+fn move_to(worker: &Process, cpu: usize) {
+    let pid = worker.pid() as i32;
+    // One that goes on after a stop runs for a moment, on the only CPU that it has then.
+    worker.signal(Signal::SIGSTOP);
+    stopped(worker.pid());
+    pin(pid, cpu);
+    worker.signal(Signal::SIGCONT);
+    waits(worker.pid());
+    let mut both = CpuSet::new();
+    both.set(0).unwrap();
+    both.set(1).unwrap();
+    sched_setaffinity(Pid::from_raw(pid), &both).unwrap();
+}
+
+#[test]
+fn a_worker_that_is_not_pinned_is_followed_to_another_core_root() {
+    let Some(host) = host() else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let control = format!("--control-dir={}", dir.path().display());
+    let workers = [worker(&host, "0"), worker(&host, "loose")];
+    let loose = workers[1].pid();
+    plan(workers[0].pid(), 2);
+    let weir = Process(weir(&[&workers[0].pid().to_string(), &control]).spawn().unwrap());
+    for cpu in [0, 1, 0] {
+        answers_that(dir.path(), &weir, "it answers", |told| told["pid"] == weir.pid());
+        move_to(&workers[1], cpu);
+        // Nobody connects: only the search of each 5 s sees it.
+        let told = answers_that(dir.path(), &weir, "it is not followed", |told| {
+            let told = told_of(told, loose);
+            told["core"] == cpu && told["pinned"] == false
+        });
+        assert_eq!(told["groups"][0]["there"], true, "{told}");
+    }
+    // It shares the connections of its core with the other one.
+    let end = Instant::now() + PATIENCE;
+    while !answers(&host, 0, 40).contains_key(&loose) {
+        assert!(Instant::now() < end, "nothing goes to it");
     }
 }
 

@@ -25,6 +25,8 @@ pub struct Choice {
     state: Shared<State>,
     id: u32,
     filled: usize,
+    /// Of those whose queues of one core are not neighbours.
+    turn: usize,
 }
 
 /// What was seen of one queue.
@@ -80,7 +82,7 @@ impl Choice {
             return Err(BpfError::Bpf { what: NAME.into(), source: io::Error::from_raw_os_error(-done) });
         }
         let id = info.id;
-        let choice = Self { object, state, id, filled: 0 };
+        let choice = Self { object, state, id, filled: 0, turn: 0 };
         let state = choice.state();
         state.late.store(rules.late, Relaxed);
         state.stalled.store(rules.stalled, Relaxed);
@@ -115,6 +117,8 @@ impl Choice {
             return Err(Error::Unsupported { what, since: "no kernel" });
         }
         self.state().count.store(0, Relaxed);
+        // What the last connection saw was another group.
+        self.state().sockets.store(0, Relaxed);
         let sockets = self.object.maps().find(|m| m.name() == "accept_sockets");
         let sockets = sockets.ok_or_else(|| Error::Gone { what: "accept_sockets".into() })?;
         // A socket is in one place of one array only.
@@ -157,18 +161,20 @@ impl Choice {
             queue.worker.store(0, Relaxed);
             queue.place.store(slot as u32, Relaxed);
         }
-        for core in &self.state().own {
-            core.store(0, Relaxed);
-        }
-        for (slot, member) in group.members.iter().enumerate() {
-            if let Some(core) = member.core().filter(|core| *core < CORES) {
-                let own = &self.state().own[core];
-                let before = own.load(Relaxed);
-                own.store(if before == 0 { (slot as u32) << 16 | 1 } else { before + 1 }, Relaxed);
-            }
-        }
+        self.seat(group);
         self.state().count.store(group.members.len() as u32, Relaxed);
         Ok(())
+    }
+
+    /// Tells which cores the workers of `group` run on, whose members are in the order in which they were filled.
+    pub fn seat(&mut self, group: &Group) {
+        let cores: Vec<Option<usize>> =
+            group.members.iter().map(|m| m.core().filter(|core| *core < CORES)).collect();
+        let seats = super::seats(&cores, self.turn);
+        self.turn = self.turn.wrapping_add(1);
+        for (core, own) in self.state().own.iter().enumerate() {
+            own.store(seats.get(&core).map_or(0, |(first, many)| first << 16 | many), Relaxed);
+        }
     }
 
     /// Attaches the program to `group`, which must have none.

@@ -118,37 +118,50 @@ impl Group {
     }
 }
 
-/// Groups of all listeners in `held` whose address is `wanted`, without owners.
+/// Most members of a group that can be chosen for.
+pub const MEMBERS_MAX: usize = policy::accept::queues::QUEUES;
+
+/// Groups of all listeners in `held` whose address is `wanted`, without owners. Of one that is too large [`MEMBERS_MAX`] members and one
+/// more are named.
 pub fn groups(held: &[Held], wanted: impl Fn(&Held) -> bool) -> Vec<Group> {
     let key = |h: &Held| (h.udp, h.netns, h.local);
     let keys: std::collections::BTreeSet<Key> =
         held.iter().filter(|h| h.listens && wanted(h)).map(key).collect();
-    let mut all: BTreeMap<Key, Group> = BTreeMap::new();
+    // With the places of its members, by inode: each worker may have all listeners.
+    let mut all: BTreeMap<Key, (Group, BTreeMap<u64, usize>)> = BTreeMap::new();
     for one in held.iter().filter(|h| h.listens && keys.contains(&key(h))) {
-        let group = all.entry(key(one)).or_insert_with(|| Group {
-            udp: one.udp,
-            netns: one.netns,
-            local: one.local,
-            reuseport: one.reuseport,
-            program: 0,
-            members: Vec::new(),
+        let (group, places) = all.entry(key(one)).or_insert_with(|| {
+            let group = Group {
+                udp: one.udp,
+                netns: one.netns,
+                local: one.local,
+                reuseport: one.reuseport,
+                program: 0,
+                members: Vec::new(),
+            };
+            (group, BTreeMap::new())
         });
         group.program = group.program.max(one.program);
         group.reuseport &= one.reuseport;
-        match group.members.iter_mut().find(|m| m.inode == one.inode) {
+        let count = group.members.len();
+        match places.get(&one.inode).and_then(|place| group.members.get_mut(*place)) {
             Some(member) => member.holders.push((one.pid, one.fd)),
-            None => group.members.push(Member {
-                inode: one.inode,
-                holders: vec![(one.pid, one.fd)],
-                owner: None,
-                waiting: one.waiting,
-                limit: one.limit,
-                connections: 0,
-                affine: 0,
-            }),
+            None if count > MEMBERS_MAX => (),
+            None => {
+                places.insert(one.inode, count);
+                group.members.push(Member {
+                    inode: one.inode,
+                    holders: vec![(one.pid, one.fd)],
+                    owner: None,
+                    waiting: one.waiting,
+                    limit: one.limit,
+                    connections: 0,
+                    affine: 0,
+                });
+            }
         }
     }
-    let mut all: Vec<Group> = all.into_values().collect();
+    let mut all: Vec<Group> = all.into_values().map(|(group, _)| group).collect();
     for member in all.iter_mut().flat_map(|g| &mut g.members) {
         member.holders.sort_unstable();
     }
@@ -179,6 +192,29 @@ pub fn name_owners(group: &mut Group, held: &[Held]) {
     }
     // Neighbouring places for those of one core.
     group.members.sort_by_key(|m| (m.core().unwrap_or(usize::MAX), m.inode));
+}
+
+/// By core the first of its queues and how many follow, given the core of each queue. Only neighbours can be named: of queues that have
+/// moved away from each other it is those around one of them, another one each `turn`, so that all have the same share.
+#[cfg(not(no_bpf))]
+fn seats(cores: &[Option<usize>], turn: usize) -> BTreeMap<usize, (u32, u32)> {
+    let mut slots: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
+    for (slot, core) in cores.iter().enumerate() {
+        if let Some(core) = core {
+            slots.entry(*core).or_default().push(slot);
+        }
+    }
+    let seat = |(core, slots): (usize, Vec<usize>)| {
+        let mut runs = slots.chunk_by(|a, b| a + 1 == *b);
+        let mut at = turn % slots.len();
+        let run = runs.find(|run| {
+            let found = at < run.len();
+            at = at.saturating_sub(run.len());
+            found
+        })?;
+        Some((core, (*run.first()? as u32, run.len() as u32)))
+    };
+    slots.into_iter().filter_map(seat).collect()
 }
 
 #[cfg(not(no_bpf))]
@@ -313,4 +349,48 @@ fn any(group: &Group) -> Result<OwnedFd> {
         }
     }
     Err(last)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[cfg(not(no_bpf))]
+    #[test]
+    fn queues_of_one_core_take_turns_unless_they_are_neighbours() {
+        let together = [Some(0), Some(0), Some(3), None];
+        for turn in 0..3 {
+            assert_eq!(seats(&together, turn), [(0, (0, 2)), (3, (2, 1))].into());
+        }
+        let apart = [Some(0), Some(1), Some(0), Some(0)];
+        let of = |turn| seats(&apart, turn)[&0];
+        assert_eq!([of(0), of(1), of(2), of(3)], [(0, 1), (2, 2), (2, 2), (0, 1)]);
+        assert_eq!(seats(&apart, 7)[&1], (1, 1));
+        assert!(seats(&[None], 5).is_empty());
+    }
+
+    #[test]
+    fn a_group_has_a_member_for_each_inode_and_one_too_many_at_most() {
+        let held = |inode: u64, pid: u32| Held {
+            inode,
+            pid,
+            fd: 3,
+            netns: 1,
+            program: 0,
+            waiting: 0,
+            limit: 0,
+            core: 0,
+            sockets: 0,
+            listens: true,
+            udp: false,
+            reuseport: true,
+            local: SocketAddr::from(([127, 0, 0, 1], 80)),
+        };
+        let all = groups(&[held(7, 2), held(8, 2), held(7, 1)], |_| true);
+        assert_eq!(all.len(), 1);
+        let members: Vec<_> = all[0].members.iter().map(|m| (m.inode, m.holders.clone())).collect();
+        assert_eq!(members, [(7, vec![(1, 3), (2, 3)]), (8, vec![(2, 3)])]);
+        let many: Vec<Held> = (0..2000).map(|inode| held(inode, 1)).collect();
+        assert_eq!(groups(&many, |_| true)[0].members.len(), MEMBERS_MAX + 1);
+    }
 }

@@ -1,20 +1,17 @@
 //! Attached choices, and what becomes of them while servers reload, restart, crash and change their workers.
 
 use super::not_attached;
-use super::targets::{GROUPS_MAX, Targets, obstacle, server};
+use super::pace::{GONE, Lines, Pace, Watch, make_room};
+use super::targets::{GROUPS_MAX, Targets, obstacle, server, too_many};
 use kern::accept::{Choice, Finder, Group, Where, detach, pidfd};
 use kern::error::Result;
 use policy::accept::queues::{Choice as Rules, DATAGRAMS_HIGH, DATAGRAMS_LOW};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::OwnedFd;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 /// Beyond it the choice is the kernel's: a few steps.
 const LEASE: u64 = 500_000_000;
-/// Between two searches when nothing has happened, while something happens, and for how long that is.
-const CALM: Duration = Duration::from_secs(5);
-const SOON: Duration = Duration::from_millis(100);
-const LIVELY: Duration = Duration::from_secs(3);
 
 /// One group that is attached to.
 pub struct Attached {
@@ -22,10 +19,22 @@ pub struct Attached {
     pub group: Group,
     /// What was attached.
     pub choice: Choice,
-    /// Its server is there.
-    pub there: bool,
+    /// Since when its server is not there.
+    gone: Option<Instant>,
+    watch: Watch,
     /// Readable when a worker has ended; descriptors of processes, never of sockets.
     workers: Vec<OwnedFd>,
+}
+
+impl Attached {
+    fn new(group: Group, choice: Choice) -> Attached {
+        Attached { workers: workers(&group), group, choice, gone: None, watch: Watch::default() }
+    }
+
+    /// Its server is there.
+    pub fn there(&self) -> bool {
+        self.gone.is_none()
+    }
 }
 
 /// See the module.
@@ -33,10 +42,10 @@ pub struct Following {
     targets: Targets,
     finder: Finder,
     rules: Rules,
-    /// Groups, those whose server has gone too.
+    /// Groups, those whose server has just gone too.
     pub all: Vec<Attached>,
-    next: Instant,
-    lively: Instant,
+    pace: Pace,
+    lines: Lines,
 }
 
 fn lease() -> u64 {
@@ -81,6 +90,29 @@ fn shape(group: &Group) -> Vec<Place> {
     shape
 }
 
+/// The same members in the order of `filled`, which is that of their queues.
+fn in_order(mut group: Group, filled: &Group) -> Group {
+    let places: BTreeMap<u64, usize> =
+        filled.members.iter().enumerate().map(|(place, m)| (m.inode, place)).collect();
+    group.members.sort_by_key(|m| places.get(&m.inode).copied());
+    group
+}
+
+/// The kernel's group has `seen` members, which are not those that are known.
+fn unseen(group: &Group, seen: u32) -> String {
+    let (name, known) = (group.name(), group.members.len() as u32);
+    if seen > known {
+        return format!(
+            "weir: {name}: {} of {seen} members cannot be seen: the kernel chooses",
+            seen - known
+        );
+    }
+    format!(
+        "weir: {name}: {} of {known} members are in another group of the kernel (bound to another device): the kernel chooses",
+        known - seen
+    )
+}
+
 impl Following {
     /// Attaches to all of `groups`, or to none.
     ///
@@ -93,8 +125,8 @@ impl Following {
         groups: Vec<Group>,
     ) -> anyhow::Result<Following> {
         let now = Instant::now();
-        let mut following =
-            Following { targets, finder, rules, all: Vec::new(), next: now + SOON, lively: now };
+        let (pace, lines) = (Pace::new(now), Lines::new(now));
+        let mut following = Following { targets, finder, rules, all: Vec::new(), pace, lines };
         for group in groups {
             let mut choice = Choice::load(&rules_of(&following.rules, &group)).map_err(super::refused)?;
             if let Err(e) = attach(&mut choice, &group) {
@@ -102,7 +134,7 @@ impl Following {
                 following.end();
                 return Err(error);
             }
-            following.all.push(Attached { workers: workers(&group), group, choice, there: true });
+            following.all.push(Attached::new(group, choice));
         }
         Ok(following)
     }
@@ -110,102 +142,109 @@ impl Following {
     /// Renews the leases; looks whether something has changed and follows it. Lines for the operator.
     pub fn step(&mut self) -> Vec<String> {
         let now = Instant::now();
-        let mut eventful = false;
-        for one in self.all.iter().filter(|one| one.there) {
+        for one in self.all.iter_mut().filter(|one| one.there()) {
             one.choice.renew(lease());
             let (seen, known) = (one.choice.sockets(), one.group.members.len() as u32);
-            eventful |= seen != 0 && seen != known || ended(&one.workers);
-        }
-        if eventful {
-            self.lively = now + LIVELY;
-            self.next = self.next.min(now);
-        }
-        if now < self.next {
-            return Vec::new();
-        }
-        let away = self.all.iter().any(|one| !one.there);
-        self.next = now + if now < self.lively || away { SOON } else { CALM };
-        match self.finder.all() {
-            Ok(held) => {
-                let found = self.targets.find(&held);
-                self.follow(found)
+            if one.watch.look(seen, known, ended(&one.workers), now) {
+                self.pace.event(now);
             }
-            Err(e) => vec![format!("weir: cannot list sockets: {e}")],
+            if let Some(seen) = one.watch.stands(now) {
+                self.lines.once("unseen", one.group.key(), || unseen(&one.group, seen));
+            }
         }
+        if self.pace.due(now) {
+            match self.finder.all() {
+                Ok(held) => {
+                    let found = self.targets.find(&held);
+                    self.follow(found, now);
+                }
+                Err(e) => self.lines.say(now, || format!("weir: cannot list sockets: {e}")),
+            }
+        }
+        self.lines.take()
     }
 
-    fn follow(&mut self, found: Vec<Group>) -> Vec<String> {
-        let mut lines = Vec::new();
+    fn follow(&mut self, found: Vec<Group>, now: Instant) {
         let keys: BTreeSet<_> = found.iter().map(Group::key).collect();
         for one in &mut self.all {
-            if one.there && !keys.contains(&one.group.key()) {
-                one.there = false;
+            if one.there() && !keys.contains(&one.group.key()) {
+                one.gone = Some(now);
+                one.watch = Watch::default();
                 one.workers.clear();
-                lines.push(format!("weir: {}: its listeners are gone; waiting for them", one.group.name()));
+                self.pace.event(now);
+                self.lines.say(now, || {
+                    format!("weir: {}: its listeners are gone; waiting for them", one.group.name())
+                });
             }
         }
+        self.all.retain(|one| one.gone.is_none_or(|since| now.saturating_duration_since(since) < GONE));
         for group in found {
             let at = self.all.iter().position(|o| o.group.key() == group.key());
-            if at.is_none() && self.all.len() >= GROUPS_MAX {
-                lines
-                    .push(format!("weir: {}: left alone, {GROUPS_MAX} groups are attached to", group.name()));
-                continue;
-            }
             let known = at.and_then(|at| self.all.get_mut(at));
             let own = known.as_ref().is_some_and(|one| one.choice.id() == group.program);
-            if let Some(one) = &known
+            if let Some(one) = known
                 && own
-                && one.there
+                && one.there()
                 && shape(&one.group) == shape(&group)
             {
                 // A worker that has ended makes no more events.
-                if ended(&one.workers)
-                    && let Some(one) = known
-                {
+                if ended(&one.workers) {
                     one.workers = workers(&group);
-                    one.group = group;
                 }
+                // Workers that are not pinned have moved.
+                one.group = in_order(group, &one.group);
+                one.choice.seat(&one.group);
+                continue;
+            }
+            if let Some(why) = too_many(&group) {
+                self.lines.once("many", group.key(), || format!("weir: {why}"));
                 continue;
             }
             if !own && obstacle(&group).is_some() {
                 continue;
             }
-            let result = match known {
+            if at.is_none() && !make_room(&mut self.all, GROUPS_MAX, |one| one.gone) {
+                self.lines.once("full", group.key(), || {
+                    format!("weir: {}: left alone, {GROUPS_MAX} groups are attached to", group.name())
+                });
+                continue;
+            }
+            let result = match at.and_then(|at| self.all.get_mut(at)) {
                 Some(one) => attach(&mut one.choice, &group).map(|()| {
                     one.workers = workers(&group);
-                    one.there = true;
+                    one.gone = None;
+                    one.watch = Watch::default();
                     one.group = group.clone();
                 }),
                 None => match Choice::load(&rules_of(&self.rules, &group)) {
-                    Ok(mut choice) => attach(&mut choice, &group).map(|()| {
-                        let workers = workers(&group);
-                        self.all.push(Attached { group: group.clone(), choice, there: true, workers });
-                    }),
+                    Ok(mut choice) => attach(&mut choice, &group)
+                        .map(|()| self.all.push(Attached::new(group.clone(), choice))),
                     Err(e) => {
-                        lines.push(format!("weir: {}: {e}", group.name()));
+                        self.lines.say(now, || format!("weir: {}: {e}", group.name()));
                         continue;
                     }
                 },
             };
-            match result {
-                Ok(()) => lines.push(format!(
-                    "weir: {}: {} of {} attached",
-                    group.name(),
-                    crate::out::count(group.members.len(), "listener"),
-                    server(&group)
-                )),
-                // It is tried again: a server that starts or ends has listeners for a moment.
-                Err(_) => self.lively = Instant::now() + LIVELY,
+            // One that fails is tried again: a server that starts or ends has listeners for a moment.
+            self.pace.event(now);
+            if result.is_ok() {
+                self.lines.say(now, || {
+                    format!(
+                        "weir: {}: {} of {} attached",
+                        group.name(),
+                        crate::out::count(group.members.len(), "listener"),
+                        server(&group)
+                    )
+                });
             }
         }
-        lines
     }
 
     /// Takes the program off everything it is attached to.
     pub fn end(&mut self) -> Vec<String> {
         let mut lines = Vec::new();
         let mut fresh = None;
-        for one in self.all.iter().filter(|one| one.there) {
+        for one in self.all.iter().filter(|one| one.there()) {
             if one.choice.detach(&one.group).is_ok() {
                 continue;
             }
@@ -232,4 +271,45 @@ fn ended(workers: &[OwnedFd]) -> bool {
     let mut list: Vec<PollFd<'_>> =
         workers.iter().map(|fd| PollFd::new(fd.as_fd(), PollFlags::POLLIN)).collect();
     poll(&mut list, PollTimeout::ZERO).is_ok_and(|ready| ready > 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kern::accept::{Member, Owner};
+    use std::net::SocketAddr;
+
+    #[test]
+    fn a_worker_that_moves_keeps_its_queue() {
+        let group = |members: &[(u64, usize)]| Group {
+            udp: false,
+            netns: 1,
+            local: SocketAddr::from(([127, 0, 0, 1], 80)),
+            reuseport: true,
+            program: 0,
+            members: members
+                .iter()
+                .map(|(inode, core)| Member {
+                    inode: *inode,
+                    holders: Vec::new(),
+                    owner: Some(Owner {
+                        pid: *inode as u32,
+                        tid: *inode as u32,
+                        name: "a".into(),
+                        core: Some(*core),
+                        known: Where::Ran,
+                    }),
+                    waiting: 0,
+                    limit: 0,
+                    connections: 0,
+                    affine: 0,
+                })
+                .collect(),
+        };
+        // Both have moved; they are found in the order of their cores.
+        let (filled, found) = (group(&[(7, 0), (5, 1)]), group(&[(5, 0), (7, 1)]));
+        assert_eq!(shape(&filled), shape(&found));
+        let now = in_order(found, &filled);
+        assert_eq!(now, group(&[(7, 1), (5, 0)]));
+    }
 }

@@ -70,8 +70,13 @@ fn wrong(group: &Group) -> Vec<String> {
     list
 }
 
-/// The plan of `--dry-run`.
-pub fn planned(groups: &[Group]) -> String {
+/// Groups of the plan that are named as left alone.
+const SKIPPED_MAX: usize = 20;
+/// Why a group of UDP is, and what to do.
+const SESSIONS: &str = "its datagrams may belong to sessions of one worker (QUIC, DTLS, SIP, media); if each stands alone: --udp";
+
+/// The plan of `--dry-run`; `skipped` are groups of UDP that are left alone.
+pub fn planned(groups: &[Group], skipped: &[Group]) -> String {
     let mut text = String::new();
     for group in groups {
         let _ = writeln!(
@@ -114,11 +119,17 @@ pub fn planned(groups: &[Group]) -> String {
             let _ = writeln!(text, "  note: {line}");
         }
     }
+    for group in skipped.iter().take(SKIPPED_MAX) {
+        let _ = writeln!(text, "{}  {}: left alone, {SESSIONS}", group.name(), server(group));
+    }
+    if skipped.len() > SKIPPED_MAX {
+        let _ = writeln!(text, "and {} groups of UDP more", skipped.len() - SKIPPED_MAX);
+    }
     text
 }
 
 /// The same as JSON.
-pub fn planned_json(groups: &[Group]) -> anyhow::Result<String> {
+pub fn planned_json(groups: &[Group], skipped: &[Group]) -> anyhow::Result<String> {
     let groups: Vec<Value> = groups
         .iter()
         .map(|group| {
@@ -139,10 +150,15 @@ pub fn planned_json(groups: &[Group]) -> anyhow::Result<String> {
                 "max_over_mean": even.map(|e| e.0), "jain": even.map(|e| e.1), "notes": wrong(group)})
         })
         .collect();
-    Ok(format!(
-        "{}\n",
-        serde_json::to_string(&json!({"schema": "weir.accept/1", "plan": true, "groups": groups}))?
-    ))
+    let skipped: Vec<Value> = skipped
+        .iter()
+        .take(SKIPPED_MAX)
+        .map(|group| {
+            json!({"address": group.name(), "netns": group.netns, "server": server(group), "why": SESSIONS})
+        })
+        .collect();
+    let plan = json!({"schema": "weir.accept/1", "plan": true, "groups": groups, "skipped": skipped});
+    Ok(format!("{}\n", serde_json::to_string(&plan)?))
 }
 
 /// The line when the choice is in force.
@@ -175,7 +191,7 @@ pub fn lines(following: &Following) -> String {
         let ours: u64 = chosen.iter().take(PLACED).sum();
         let kernel: u64 = chosen.iter().skip(PLACED).sum();
         let _ = write!(text, "{}: ", one.group.name());
-        if !one.there {
+        if !one.there() {
             let _ = write!(text, "not there; ");
         }
         let _ = write!(
@@ -238,7 +254,7 @@ pub fn told(following: &Following, end: bool) -> Value {
                 })
                 .collect();
             json!({"address": one.group.name(), "netns": one.group.netns, "server": server(&one.group),
-                "there": one.there, "program": one.choice.id(), "chosen": by, "looks": one.choice.looks(),
+                "there": one.there(), "program": one.choice.id(), "chosen": by, "looks": one.choice.looks(),
                 "own_percent": (ours > 0).then(|| 100.0 * own as f64 / ours as f64),
                 "max_over_mean": even.map(|e| e.0), "jain": even.map(|e| e.1), "workers": workers})
         })

@@ -1,15 +1,16 @@
 //! Which groups of listeners are meant, and why one cannot be attached to.
 
 use crate::error::usage;
-use kern::accept::{Choice, Group, Held, groups, name_owners};
+use kern::accept::{Choice, Group, Held, MEMBERS_MAX, groups, name_owners};
 use std::collections::BTreeSet;
 
 /// Most groups that are attached to.
 pub const GROUPS_MAX: usize = 64;
 
-/// Servers for which each datagram stands alone: it may go to any of their workers. Of others it may belong to a session that one worker
-/// has (QUIC, DTLS, SIP).
-const STATELESS: [&str; 5] = ["knotd", "unbound", "nsd", "dnsdist", "rsyslogd"];
+/// Servers and the port on which each of their datagrams stands alone: it may go to any of their workers. On other ports, and of other
+/// servers, it may belong to a session that one worker has: the same servers speak QUIC and DTLS.
+const STATELESS: [(&str, u16); 5] =
+    [("knotd", 53), ("unbound", 53), ("nsd", 53), ("dnsdist", 53), ("rsyslogd", 514)];
 
 /// What the command line names.
 #[derive(Clone, Debug)]
@@ -33,8 +34,30 @@ impl Targets {
 
     /// It may be chosen for at all.
     fn may(&self, one: &Held) -> bool {
-        let stateless = || kern::proc::name(one.pid).is_some_and(|name| STATELESS.contains(&&*name));
+        let port = one.local.port();
+        // A name is read from procfs only where the port may do.
+        let stateless = || {
+            STATELESS.iter().any(|(_, of)| *of == port)
+                && kern::proc::name(one.pid).is_some_and(|name| stands_alone(&name, port))
+        };
         !one.udp || self.udp || stateless()
+    }
+
+    /// Groups of UDP that are meant and left alone for want of `--udp`.
+    pub fn skipped(&self, held: &[Held]) -> Vec<Group> {
+        let ports: BTreeSet<u16> = held.iter().filter(|h| h.listens).map(|h| h.local.port()).collect();
+        let taken: BTreeSet<_> = held
+            .iter()
+            .filter(|h| h.udp && h.listens && self.may(h))
+            .map(|h| (h.udp, h.netns, h.local))
+            .collect();
+        let mut all = groups(held, |one| one.udp && self.means(one, &ports));
+        all.retain(|group| group.members.len() > 1 && !taken.contains(&group.key()));
+        all
+    }
+
+    fn means(&self, one: &Held, ports: &BTreeSet<u16>) -> bool {
+        self.words.is_empty() || self.words.iter().any(|word| Targets::holds(word, one, ports))
     }
 
     fn holds(word: &str, one: &Held, ports: &BTreeSet<u16>) -> bool {
@@ -50,10 +73,7 @@ impl Targets {
     /// Groups that are meant, as they are now, with their workers; those that cannot be attached to are among them.
     pub fn find(&self, held: &[Held]) -> Vec<Group> {
         let ports: BTreeSet<u16> = held.iter().filter(|h| h.listens).map(|h| h.local.port()).collect();
-        let mut all = groups(held, |one| {
-            self.may(one)
-                && (self.words.is_empty() || self.words.iter().any(|word| Targets::holds(word, one, &ports)))
-        });
+        let mut all = groups(held, |one| self.may(one) && self.means(one, &ports));
         // A socket of UDP is alone more often than not, beside listeners too.
         all.retain(|group| group.members.len() > 1 || !(group.udp || self.words.is_empty()));
         for group in &mut all {
@@ -105,9 +125,20 @@ impl Targets {
     }
 }
 
+/// Each datagram for this port of a process with this name stands alone.
+fn stands_alone(name: &str, port: u16) -> bool {
+    STATELESS.contains(&(name, port))
+}
+
 fn parent(pid: u32) -> Option<u32> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()
+}
+
+/// Said of a group with more listeners than there are queues for.
+pub fn too_many(group: &Group) -> Option<String> {
+    let many = group.members.len() > MEMBERS_MAX;
+    many.then(|| format!("{}: more than {MEMBERS_MAX} listeners; it is left alone", group.name()))
 }
 
 /// Why `group` cannot be attached to, with what to do.
@@ -127,6 +158,9 @@ pub fn obstacle(group: &Group) -> Option<String> {
             group.name()
         ));
     }
+    if let Some(why) = too_many(group) {
+        return Some(why);
+    }
     match group.program {
         0 => None,
         u32::MAX => Some(format!(
@@ -142,5 +176,55 @@ pub fn obstacle(group: &Group) -> Option<String> {
             "{}: a program chooses for {name} already (BPF program {id}, as bpftool prog show id {id} tells); it is left alone",
             group.name()
         )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::SocketAddr;
+
+    #[test]
+    fn only_plain_ports_of_known_servers_stand_alone() {
+        for name in ["knotd", "unbound", "nsd", "dnsdist"] {
+            assert!(stands_alone(name, 53), "{name}");
+            // QUIC, DTLS, multicast, and whatever else.
+            for port in [443, 514, 784, 853, 5300, 5353, 6514, 8853] {
+                assert!(!stands_alone(name, port), "{name} {port}");
+            }
+        }
+        assert!(stands_alone("rsyslogd", 514) && !stands_alone("rsyslogd", 53));
+        assert!(!stands_alone("rsyslogd", 6514) && !stands_alone("nginx", 53));
+    }
+
+    fn held(inode: u64, udp: bool, port: u16) -> Held {
+        Held {
+            inode,
+            pid: std::process::id(),
+            fd: 3,
+            netns: 1,
+            program: 0,
+            waiting: 0,
+            limit: 0,
+            core: 0,
+            sockets: 0,
+            listens: true,
+            udp,
+            reuseport: true,
+            local: SocketAddr::from(([127, 0, 0, 1], port)),
+        }
+    }
+
+    #[test]
+    fn groups_of_udp_are_skipped_unless_they_are_asked_for() {
+        let all = [held(1, true, 853), held(2, true, 853), held(3, true, 53), held(4, false, 853)];
+        let ports = |targets: &Targets| -> Vec<(u16, usize)> {
+            targets.skipped(&all).iter().map(|g| (g.local.port(), g.members.len())).collect()
+        };
+        // One that is alone is no group.
+        assert_eq!(ports(&Targets::parse(&[], false)), [(853, 2)]);
+        assert_eq!(ports(&Targets::parse(&["853".into()], false)), [(853, 2)]);
+        assert_eq!(ports(&Targets::parse(&["53".into()], false)), []);
+        assert_eq!(ports(&Targets::parse(&[], true)), []);
     }
 }

@@ -47,10 +47,10 @@ pub struct AcceptArgs {
 
     /// Groups of UDP sockets too: each datagram may go to any worker
     ///
-    /// For servers that keep nothing between two datagrams. knot, unbound, nsd, dnsdist and rsyslog are known to be so and need no
-    /// option. Never for QUIC, DTLS, SIP or media.
+    /// For servers that keep nothing between two datagrams. knot, unbound, nsd and dnsdist on port 53 and rsyslog on port 514 are known to
+    /// be so and need no option; on other ports they do. Never for QUIC, DTLS, SIP or media.
     ///
-    /// weir accept 5353 --udp
+    /// weir accept 5300 --udp
     #[arg(long)]
     pub udp: bool,
 
