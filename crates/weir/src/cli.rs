@@ -436,6 +436,15 @@ pub struct UndoArgs {
     #[arg(long)]
     pub dry_run: bool,
 
+    /// Only what dead guards have left, never what weir place has changed
+    ///
+    /// For what runs before a guard starts: what cannot be put back now is named, and the exit code is 0, because the guard
+    /// carries it over.
+    ///
+    /// weir undo --guards
+    #[arg(long)]
+    pub guards: bool,
+
     /// One JSON document, schema weir.undo/1
     ///
     /// weir undo --json

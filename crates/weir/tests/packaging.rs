@@ -193,6 +193,9 @@ fn the_manifest_is_what_the_api_knows_and_what_the_guard_needs() {
     let added: BTreeSet<String> = line.trim_end_matches(']').split(", ").map(str::to_owned).collect();
     assert_eq!(added, quoted, "the unit and the manifest name different capabilities");
 
+    // A pod's restart is no reason to take a placement back.
+    assert!(text.contains("\n          args: [\"undo\", \"--guards\"]\n"), "what runs before the guard");
+
     let name = "the_manifest_is_what_the_api_knows_and_what_the_guard_needs";
     let Some(objects) = objects(name, MANIFEST) else { return };
     let mut known = BTreeSet::new();
@@ -223,7 +226,7 @@ fn the_manifest_is_what_the_api_knows_and_what_the_guard_needs() {
             assert!(volumes.contains(mount["name"].as_str().expect("name")), "{mount}");
         }
     }
-    assert_eq!(containers[0]["args"], serde_json::json!(["undo"]));
+    assert_eq!(containers[0]["args"], serde_json::json!(["undo", "--guards"]));
     let guard = &containers[1]["securityContext"]["capabilities"]["add"];
     let added: BTreeSet<&str> =
         guard.as_array().expect("capabilities").iter().filter_map(Value::as_str).collect();
