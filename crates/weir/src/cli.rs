@@ -114,7 +114,8 @@ pub enum Command {
     /// Ask the running guards: mode, reasons, drops, budget, levels
     #[command(
         long_about = "Ask the running guards what they do and why: mode of each source, drops by place, share of \
-                      the CPU, levels of the consumers. Without a guard it says so and exits 0."
+                      the CPU, levels of the consumers. Without a guard it says so and exits 0; asked for interfaces it \
+                      exits 1."
     )]
     Status(StatusArgs),
     /// Put back every setting a dead weir left changed
@@ -409,8 +410,20 @@ pub struct GuardArgs {
 
 /// `weir status`.
 #[derive(Debug, Args)]
-#[command(override_usage = "weir status [OPTIONS]")]
+#[command(override_usage = "weir status [IF...] [OPTIONS]")]
 pub struct StatusArgs {
+    /// Only the guards of these; exit 1 unless each has one that answers [all guards]
+    #[arg(value_name = "IF")]
+    pub interfaces: Vec<String>,
+
+    /// As if the interfaces of this configuration file were named
+    ///
+    /// For a probe of the guard that was started with it.
+    ///
+    /// weir status --config /etc/weir/weir.toml
+    #[arg(long, value_name = "FILE", conflicts_with = "interfaces")]
+    pub config: Option<PathBuf>,
+
     /// One JSON line per guard, schema weir.status/1
     ///
     /// weir status --json

@@ -57,7 +57,10 @@ fn open(report: &Report, args: &UndoArgs) -> bool {
 
 /// The names as given, and those of the interfaces that receive for them: journals are kept by the latter. A name that
 /// is gone may still have a journal.
-fn lower(names: &[String]) -> anyhow::Result<Vec<String>> {
+///
+/// # Errors
+/// If the kernel cannot be asked.
+pub fn lower(names: &[String]) -> anyhow::Result<Vec<String>> {
     let mut all = names.to_vec();
     if names.is_empty() {
         return Ok(all);

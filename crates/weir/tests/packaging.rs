@@ -195,6 +195,16 @@ fn the_manifest_is_what_the_api_knows_and_what_the_guard_needs() {
 
     // A pod's restart is no reason to take a placement back.
     assert!(text.contains("\n          args: [\"undo\", \"--guards\"]\n"), "what runs before the guard");
+    // The guard of another interface that stands still is no reason to end this one; and the file that names the interfaces is the
+    // one that the guard has read.
+    let file = "/etc/weir/weir.toml";
+    for line in [
+        format!("\n          args: [\"guard\", \"--config\", \"{file}\"]\n"),
+        format!("\n              command: [\"/weir\", \"status\", \"--config\", \"{file}\"]\n"),
+        format!("\n              mountPath: {file}\n              subPath: weir.toml\n"),
+    ] {
+        assert!(text.contains(&line), "the manifest has no {line}");
+    }
 
     let name = "the_manifest_is_what_the_api_knows_and_what_the_guard_needs";
     let Some(objects) = objects(name, MANIFEST) else { return };
