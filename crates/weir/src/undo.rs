@@ -119,7 +119,10 @@ fn text(report: &Report, args: &UndoArgs, paint: Paint) -> String {
             }
             Undone::Unreadable { file, why } => {
                 open += 1;
-                text += &format!("{file}: {}; look at it and remove it\n", paint.red(why));
+                text += &format!(
+                    "{file}: {}; run weir undo of the version that wrote it, or else look at it and remove it\n",
+                    paint.red(why)
+                );
             }
         }
     }
@@ -228,6 +231,9 @@ mod tests {
         }
         let unreadable = unreadable();
         let report = Report { journals: vec![unreadable], settles_in_ms: 0 };
-        assert!(shown(&report, false).contains("1 left"));
+        let text = shown(&report, false);
+        assert!(text.contains("1 left"), "{text}");
+        let (version, remove) = (text.find("of the version that wrote it"), text.find("remove it"));
+        assert!(version.is_some() && version < remove, "{text}");
     }
 }

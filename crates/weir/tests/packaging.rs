@@ -260,6 +260,27 @@ fn the_manifest_is_what_the_api_knows_and_what_the_guard_needs() {
     assert!(stderr.contains("weir-nosuch: no such interface"), "{stderr}");
 }
 
+#[test]
+fn an_upgrade_undoes_what_dead_guards_have_left_and_no_placement() {
+    let dir = tempfile::tempdir().expect("directory");
+    let (asked, program) = (dir.path().join("asked"), dir.path().join("weir"));
+    // It fails, which must not stop dpkg.
+    let script = format!("#!/bin/sh\necho \"$*\" >> {}\nexit 1\n", asked.display());
+    std::fs::write(&program, script).expect("file");
+    std::fs::set_permissions(&program, std::os::unix::fs::PermissionsExt::from_mode(0o755)).expect("mode");
+    let prerm = concat!(env!("CARGO_MANIFEST_DIR"), "/../../packaging/deb/prerm");
+    for (words, expected) in [
+        (["upgrade", "0.2.0"], "undo --guards\n"),
+        (["failed-upgrade", "0.1.0"], "undo --guards\n"),
+        (["deconfigure", "in-favour"], ""),
+    ] {
+        let _ = std::fs::remove_file(&asked);
+        let output = Command::new("/bin/sh").arg(prerm).args(words).env("PATH", dir.path()).output();
+        assert!(output.expect("sh starts").status.success(), "{words:?}");
+        assert_eq!(std::fs::read_to_string(&asked).unwrap_or_default(), expected, "{words:?}");
+    }
+}
+
 /// `a.b` of a file of values with one level of nesting; each value is a line.
 fn values(text: &str) -> BTreeMap<String, String> {
     let (mut found, mut outer) = (BTreeMap::new(), String::new());
