@@ -253,8 +253,8 @@ pub struct WatchArgs {
 
     /// Live page for a browser, if asked for [127.0.0.1:9494]
     ///
-    /// ADDR:PORT ([ADDR]:PORT for IPv6), an address, or a port of this host. Nothing is drawn in the terminal then, and nothing can be
-    /// changed by the page. Of a recording one interval is shown per --interval.
+    /// ADDR:PORT ([ADDR]:PORT for IPv6), an address, or a port of this host. Nothing is drawn in the terminal then, and nothing
+    /// can be changed by the page. Of a recording one interval is shown per --interval.
     ///
     /// weir watch eth0 --web 127.0.0.1:8080
     #[arg(long, value_name = "ADDR", value_parser = parse::web, num_args = 0..=1)]

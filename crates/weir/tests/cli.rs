@@ -89,7 +89,7 @@ fn bad_options_are_one_line_with_the_fix() {
         ("screen --batch 0", ["--batch 0: out of range", "give 1 to 256"]),
         ("screen --fail-closed --full accept", ["must not", "give one of them"]),
         ("screen --rules /nonexistent/x", ["/nonexistent/x: cannot be read", "give a file of rules"]),
-        ("status v0", ["v0: one too many", "see weir status -h"]),
+        ("completions bash v0", ["v0: one too many", "see weir completions -h"]),
         ("place weir-nosuch", ["weir-nosuch: no such interface", "; "]),
         ("place --strategy afine", ["--strategy afine: no such choice", "did you mean affine?"]),
         ("place --strategy affine", ["--strategy affine brings programs", "--program"]),
