@@ -52,7 +52,7 @@ pub fn run(args: &UndoArgs, paint: Paint) -> anyhow::Result<ExitCode> {
 /// Something is left that nobody takes care of. With `--guards` a guard is about to start: it carries over what is in a journal,
 /// and one that does not start is worse than a setting that waits.
 fn open(report: &Report, args: &UndoArgs) -> bool {
-    !args.dry_run && !report.complete() && !(args.guards && report.carried_over())
+    !(args.dry_run || report.complete() || (args.guards && report.carried_over()))
 }
 
 /// The names as given, and those of the interfaces that receive for them: journals are kept by the latter. A name that
