@@ -77,8 +77,12 @@ impl Report {
     /// True if nothing of a dead weir is left in this namespace; what an interface has taken along to another one is not in
     /// this.
     pub fn complete(&self) -> bool {
-        self.outcomes().all(|o| o.settled() || o.fate == Fate::Moved)
-            && !self.journals.iter().any(|j| matches!(j, Undone::Unreadable { .. }))
+        self.outcomes().all(|o| o.settled() || o.fate == Fate::Moved) && self.carried_over()
+    }
+
+    /// True if a guard that starts would carry over whatever is left, as [`Journal::claim`] does: every journal could be read.
+    pub fn carried_over(&self) -> bool {
+        !self.journals.iter().any(|j| matches!(j, Undone::Unreadable { .. }))
     }
 
     fn outcomes(&self) -> impl Iterator<Item = &Outcome> {
@@ -92,12 +96,17 @@ impl Report {
 /// Restores every journal in `dir` that belongs to the caller's network namespace and whose guard is dead; if `only`
 /// names interfaces, no others are looked at. An error means that nothing could be looked at.
 pub fn undo(dir: &Path, only: &[String]) -> Result<Report> {
-    run(dir, only, true)
+    run(dir, only, Of::All, true)
 }
 
 /// What [`undo`] would do; changes nothing.
 pub fn dry_run(dir: &Path, only: &[String]) -> Result<Report> {
-    run(dir, only, false)
+    run(dir, only, Of::All, false)
+}
+
+/// As [`undo`], or [`dry_run`] unless it shall `write`, of what guards have left: a placement stays as it is.
+pub fn of_guards(dir: &Path, only: &[String], write: bool) -> Result<Report> {
+    run(dir, only, Of::Guards, write)
 }
 
 /// Journals in `dir` of this network namespace whose guard is dead: what [`undo`] would put back. What `weir place` has changed
@@ -116,20 +125,36 @@ pub fn left(dir: &Path) -> Result<usize> {
     Ok(journals.filter(|journal| journal.netns().same(&here) && left(journal)).count())
 }
 
-fn run(dir: &Path, only: &[String], write: bool) -> Result<Report> {
+/// Whose journals are looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Of {
+    /// Those of guards, and the host's.
+    All,
+    /// Those of guards alone. The host's is not even read.
+    Guards,
+}
+
+fn run(dir: &Path, only: &[String], of: Of, write: bool) -> Result<Report> {
     if paths(dir)?.is_empty() {
         return Ok(Report::default());
     }
-    undo_with(&mut Access::for_current_netns()?, dir, only, write)
+    undo_with(&mut Access::for_current_netns()?, dir, only, of, write)
 }
 
 /// As [`undo`], or [`dry_run`] unless it shall `write`, over any kernel.
-pub fn undo_with<K: Kernel>(kernel: &mut K, dir: &Path, only: &[String], write: bool) -> Result<Report> {
+pub fn undo_with<K: Kernel>(
+    kernel: &mut K,
+    dir: &Path,
+    only: &[String],
+    whose: Of,
+    write: bool,
+) -> Result<Report> {
     let mut report = Report::default();
     // A keeper may be at it: then it is done when the lock is free.
     let _lock = if write { kernel.lock(dir)? } else { None };
     let here = kernel.here()?;
     let mut journals = kernel.journals(dir)?;
+    journals.retain(|path| whose == Of::All || !is_host(path));
     // A guard begins after the host was placed, so what it has changed lies over that.
     journals.sort_by_key(|path| is_host(path));
     for path in journals {

@@ -13,7 +13,7 @@ use kern::{
     netns::NetnsId,
     rundir::Lock,
     settings::{Presence, Setting, Value},
-    undo::{self, Undone},
+    undo::{self, Of, Undone},
 };
 use std::{
     collections::{BTreeMap, HashMap},
@@ -120,7 +120,7 @@ impl Sim {
 
     /// `weir undo`; `None` if it died or could not look.
     fn undo(&mut self) -> Option<undo::Report> {
-        let run = AssertUnwindSafe(|| undo::undo_with(self, Path::new(DIR), &[], true));
+        let run = AssertUnwindSafe(|| undo::undo_with(self, Path::new(DIR), &[], Of::All, true));
         catch_unwind(run).ok()?.ok()
     }
 
@@ -274,6 +274,30 @@ fn an_administrator_at_any_call_keeps_what_he_wrote() {
         }
     }
     assert!(left > cells().len(), "{left}");
+}
+
+#[test]
+fn what_guards_have_left_goes_and_the_placement_stays() {
+    let mut sim = Sim::new(usize::MAX, Event::Nothing);
+    assert!(sim.place(100));
+    let (placed, host) = (sim.values.clone(), sim.files.clone());
+    // A guard beside it takes RPS away, and dies.
+    let setting = cells()[1].0;
+    sim.me = Owner { pid: 200, start: 1 };
+    let (mut journal, _) = Journal::claim(Path::new(DIR), &mut sim, setting.ifindex()).unwrap();
+    let change = Change { setting, queue: None, new: cpus(""), first: None };
+    change::make(&mut sim, &mut journal, &[change]).unwrap();
+    assert!(sim.values != placed && sim.files.len() == 2);
+    let guards = |sim: &mut Sim, write| undo::undo_with(sim, Path::new(DIR), &[], Of::Guards, write).unwrap();
+    assert_eq!(guards(&mut sim, false).restored(), 1);
+    let report = guards(&mut sim, true);
+    assert!(report.complete() && report.journals.len() == 1, "{report:?}");
+    assert_eq!((&sim.values, &sim.files), (&placed, &host));
+    // Nor is a host's journal that cannot be read an obstacle for guards.
+    sim.files.values_mut().for_each(Vec::clear);
+    let broken = sim.files.clone();
+    assert_eq!(guards(&mut sim, true), undo::Report::default());
+    assert_eq!((&sim.values, &sim.files), (&placed, &broken));
 }
 
 #[test]

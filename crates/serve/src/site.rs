@@ -6,7 +6,7 @@ use crate::metrics::MEDIA_TYPE;
 use serde::Serialize;
 use std::borrow::Cow;
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, TcpListener};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,15 +18,28 @@ pub const METRICS_PORT: u16 = 9495;
 /// Time that the last words of streams have when weir ends.
 const GOODBYE: Duration = Duration::from_millis(300);
 
-/// `ADDR:PORT`, an address, or a port of the loopback.
+/// `ADDR:PORT`, an address, or a port of the loopback. Brackets may stand around any address, so that who fills in one of
+/// either family need not know which it is.
 ///
 /// # Errors
 /// What is wrong and what to give instead.
 pub fn parse_address(text: &str, port: u16) -> Result<SocketAddr, String> {
     let loopback = IpAddr::V4(Ipv4Addr::LOCALHOST);
     let bare = text.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(text);
-    if let Ok(address) = text.parse() {
+    let bracketed = text.strip_prefix('[').and_then(|rest| rest.split_once("]:"));
+    // With no brackets the last group of an IPv6 address and a port look the same.
+    let split = text
+        .rsplit_once(':')
+        .and_then(|(address, port)| Some((address.parse::<Ipv6Addr>().ok()?, port.parse::<u16>().ok()?)));
+    if let Some((address, port)) = split {
+        let whole = text.parse::<Ipv6Addr>().map(|all| format!(" or [{all}]")).unwrap_or_default();
+        Err(format!("an IPv6 address with a port needs brackets; give [{address}]:{port}{whole}"))
+    } else if let Ok(address) = text.parse() {
         Ok(address)
+    } else if let Some(Ok(address)) =
+        bracketed.map(|(ip, port)| format!("{ip}:{port}").parse::<SocketAddrV4>())
+    {
+        Ok(address.into())
     } else if let Ok(address) = bare.parse() {
         Ok(SocketAddr::new(address, port))
     } else if let Ok(port) = text.parse() {
@@ -179,12 +192,55 @@ mod tests {
             ("::1", "[::1]:9494"),
             ("[::1]", "[::1]:9494"),
             ("[::]:1", "[::]:1"),
+            ("[10.0.0.7]", "10.0.0.7:9494"),
+            ("[10.0.0.7]:80", "10.0.0.7:80"),
+            ("fd00::a", "[fd00::a]:9494"),
+            ("fd00::9495", "[fd00::9495]:9494"),
+            ("fd00:0:0:0:0:0:0:1", "[fd00::1]:9494"),
         ] {
             assert_eq!(parse_address(text, WEB_PORT).map(|a| a.to_string()), Ok(expected.to_owned()));
         }
-        for text in ["", "eth0", ":80", "1.2.3", "70000", "127.0.0.1:", "localhost:80"] {
+        for text in [
+            "",
+            "eth0",
+            ":80",
+            "1.2.3",
+            "70000",
+            "127.0.0.1:",
+            "localhost:80",
+            "[10.0.0.7:80]",
+            "[10.0.0.7]80",
+        ] {
             let refused = parse_address(text, WEB_PORT).unwrap_err();
             assert_eq!(refused, "not an address; give ADDR:PORT, as 127.0.0.1:9494", "{text}");
+        }
+    }
+
+    #[test]
+    fn an_ipv6_address_whose_port_is_a_guess_is_refused() {
+        for (text, give) in [
+            ("fd00::1:9495", "[fd00::1]:9495 or [fd00::1:9495]"),
+            ("fd00:0:0:0:0:0:0:1:9495", "[fd00::1]:9495"),
+        ] {
+            let refused = parse_address(text, METRICS_PORT).unwrap_err();
+            assert_eq!(refused, format!("an IPv6 address with a port needs brackets; give {give}"));
+        }
+    }
+
+    #[test]
+    fn the_manifest_names_an_address_of_either_family() {
+        let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../../packaging");
+        for (file, port) in [
+            ("kubernetes/weir.yaml", "9495"),
+            ("helm/weir/templates/daemonset.yaml", "{{ .Values.metrics.port }}"),
+        ] {
+            let text = std::fs::read_to_string(format!("{root}/{file}")).unwrap();
+            let (_, rest) = text.split_once("\"--metrics\", \"").unwrap();
+            let given = rest.split('"').next().unwrap().replace(port, "9495");
+            for (host, expected) in [("10.0.0.7", "10.0.0.7:9495"), ("fd00::1", "[fd00::1]:9495")] {
+                let address = parse_address(&given.replace("$(NODE_ADDRESS)", host), 1);
+                assert_eq!(address.map(|a| a.to_string()), Ok(expected.to_owned()), "{file}: {given}");
+            }
         }
     }
 

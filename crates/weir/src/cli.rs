@@ -114,7 +114,8 @@ pub enum Command {
     /// Ask the running guards: mode, reasons, drops, budget, levels
     #[command(
         long_about = "Ask the running guards what they do and why: mode of each source, drops by place, share of \
-                      the CPU, levels of the consumers. Without a guard it says so and exits 0."
+                      the CPU, levels of the consumers. Without a guard it says so and exits 0; asked for interfaces it \
+                      exits 1."
     )]
     Status(StatusArgs),
     /// Put back every setting a dead weir left changed
@@ -252,8 +253,8 @@ pub struct WatchArgs {
 
     /// Live page for a browser, if asked for [127.0.0.1:9494]
     ///
-    /// ADDR:PORT, an address, or a port of this host. Nothing is drawn in the terminal then, and nothing can be
-    /// changed by the page. Of a recording one interval is shown per --interval.
+    /// ADDR:PORT ([ADDR]:PORT for IPv6), an address, or a port of this host. Nothing is drawn in the terminal then, and nothing
+    /// can be changed by the page. Of a recording one interval is shown per --interval.
     ///
     /// weir watch eth0 --web 127.0.0.1:8080
     #[arg(long, value_name = "ADDR", value_parser = parse::web, num_args = 0..=1)]
@@ -409,8 +410,20 @@ pub struct GuardArgs {
 
 /// `weir status`.
 #[derive(Debug, Args)]
-#[command(override_usage = "weir status [OPTIONS]")]
+#[command(override_usage = "weir status [IF...] [OPTIONS]")]
 pub struct StatusArgs {
+    /// Only the guards of these; exit 1 unless each has one that answers [all guards]
+    #[arg(value_name = "IF")]
+    pub interfaces: Vec<String>,
+
+    /// As if the interfaces of this configuration file were named
+    ///
+    /// For a probe of the guard that was started with it.
+    ///
+    /// weir status --config /etc/weir/weir.toml
+    #[arg(long, value_name = "FILE", conflicts_with = "interfaces")]
+    pub config: Option<PathBuf>,
+
     /// One JSON line per guard, schema weir.status/1
     ///
     /// weir status --json
@@ -435,6 +448,15 @@ pub struct UndoArgs {
     /// weir undo --dry-run
     #[arg(long)]
     pub dry_run: bool,
+
+    /// Only what dead guards have left, never what weir place has changed
+    ///
+    /// For what runs before a guard starts: what cannot be put back now is named, and the exit code is 0, because the guard
+    /// carries it over.
+    ///
+    /// weir undo --guards
+    #[arg(long)]
+    pub guards: bool,
 
     /// One JSON document, schema weir.undo/1
     ///

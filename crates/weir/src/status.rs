@@ -5,7 +5,8 @@
 //! does not measure is absent and shown as n/a; fields that this program does not know are left in `--json`.
 
 use crate::cli::StatusArgs;
-use crate::error::{failed, missing};
+use crate::config::File;
+use crate::error::{failed, missing, usage};
 use crate::out::{self, Paint, shown};
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, connect, socket};
 use serde::{Deserialize, Serialize};
@@ -301,11 +302,111 @@ pub struct Cpu {
     pub reserve: f64,
 }
 
-/// Runs `weir status`. No guard is no error: exit code 0 and a line that says so.
+/// Runs `weir status`. No guard is no error, unless interfaces are named: exit code 0 and a line that says so.
 ///
 /// # Errors
 /// 3 if a guard may not be asked, 1 if one does not answer.
 pub fn run(args: &StatusArgs, paint: Paint) -> anyhow::Result<ExitCode> {
+    let names = match &args.config {
+        Some(path) => {
+            let names: Vec<String> =
+                File::read(path)?.given.interfaces.iter().map(|at| at.value.clone()).collect();
+            if names.is_empty() {
+                let path = shown(&path.to_string_lossy());
+                return Err(usage(format!("{path}: no interface; name one: interfaces = [\"eth0\"]")));
+            }
+            names
+        }
+        None => args.interfaces.clone(),
+    };
+    match names.is_empty() {
+        true => of_all(args, paint),
+        false => of(&names, args, paint),
+    }
+}
+
+/// Asks the guards of these interfaces of this namespace. Which one a guard has, only its answer tells: all are asked at once, and
+/// nobody is waited for when each interface is answered for. So a guard of another one that stands still is no obstacle.
+fn of(names: &[String], args: &StatusArgs, paint: Paint) -> anyhow::Result<ExitCode> {
+    let here = kern::netns::current_inode()?;
+    let sockets = sockets(&args.control_dir, GUARD)?;
+    let (sender, answers) = std::sync::mpsc::channel();
+    for (pid, path) in sockets {
+        let sender = sender.clone();
+        let asked = move || {
+            // Nobody listens once each interface is answered for.
+            let _ = sender.send((pid, ask(&path, PATIENCE)));
+        };
+        std::thread::Builder::new().spawn(asked)?;
+    }
+    drop(sender);
+    // Guards have interfaces that receive: of a bond, those below it.
+    let mut open: Vec<(&String, Vec<String>)> = names
+        .iter()
+        .map(|name| {
+            (name, crate::undo::lower(std::slice::from_ref(name)).unwrap_or_else(|_| vec![name.clone()]))
+        })
+        .collect();
+    let mut silent = Vec::new();
+    for (pid, answer) in answers {
+        let text = match answer {
+            Ok(text) => text,
+            Err(err) if matches!(err.kind(), ErrorKind::ConnectionRefused | ErrorKind::NotFound) => continue,
+            Err(err) if err.kind() == ErrorKind::PermissionDenied => return Err(root_only(pid)),
+            Err(_) => {
+                silent.push(pid);
+                continue;
+            }
+        };
+        let Ok(value) = serde_json::from_str::<serde_json::Value>(&text) else {
+            silent.push(pid);
+            continue;
+        };
+        let status = read(pid, &value)?;
+        let before = open.len();
+        let has = |name: &String| status.interfaces.iter().any(|interface| interface.name == *name);
+        open.retain(|(_, below)| status.netns != here || !below.iter().any(has));
+        if open.len() < before {
+            show(&value, &status, args, paint)?;
+        }
+        if open.is_empty() {
+            return Ok(ExitCode::SUCCESS);
+        }
+    }
+    silent.sort_unstable();
+    let open: Vec<String> = open.iter().map(|(name, _)| shown(name)).collect();
+    let open = open.join(", ");
+    Err(failed(match silent.is_empty() {
+        true => format!("{open}: no guard is running; to start one: sudo weir guard {open}"),
+        false => {
+            let pids: Vec<String> = silent.iter().map(u32::to_string).collect();
+            let (pids, list) = (pids.join(", "), pids.join(","));
+            format!(
+                "{open}: no guard answers; guard pid {pids} does not within 2 s; see whether it is stopped: ps -p {list}"
+            )
+        }
+    }))
+}
+
+fn root_only(pid: u32) -> anyhow::Error {
+    missing(format!("status: guard pid {pid} answers root only; run it with sudo"))
+}
+
+fn read(pid: u32, value: &serde_json::Value) -> anyhow::Result<Status> {
+    Status::deserialize(value).map_err(|err| {
+        failed(format!("guard pid {pid}: no {SCHEMA} ({err}); use the weir it was started with"))
+    })
+}
+
+/// One guard's answer; as JSON with what this program does not know.
+fn show(value: &serde_json::Value, status: &Status, args: &StatusArgs, paint: Paint) -> anyhow::Result<()> {
+    match args.json {
+        true => out::data(&format!("{value}\n")),
+        false => out::data(&table::text(status, paint)),
+    }
+}
+
+fn of_all(args: &StatusArgs, paint: Paint) -> anyhow::Result<ExitCode> {
     let sockets = sockets(&args.control_dir, GUARD)?;
     let mut running = 0;
     let mut silent = Vec::new();
@@ -319,7 +420,7 @@ pub fn run(args: &StatusArgs, paint: Paint) -> anyhow::Result<ExitCode> {
                 continue;
             }
             Err(err) if err.kind() == ErrorKind::PermissionDenied => {
-                return Err(missing(format!("status: guard pid {pid} answers root only; run it with sudo")));
+                return Err(root_only(*pid));
             }
             Err(_) => {
                 silent.push(pid.to_string());
@@ -334,10 +435,7 @@ pub fn run(args: &StatusArgs, paint: Paint) -> anyhow::Result<ExitCode> {
         if args.json {
             out::data(&format!("{value}\n"))?;
         } else {
-            let status = Status::deserialize(&value).map_err(|err| {
-                failed(format!("guard pid {pid}: no {SCHEMA} ({err}); use the weir it was started with"))
-            })?;
-            out::data(&table::text(&status, paint))?;
+            out::data(&table::text(&read(*pid, &value)?, paint))?;
         }
     }
     if !silent.is_empty() {

@@ -25,10 +25,10 @@ struct Document<'a> {
 /// 3 without the privilege to look or to write.
 pub fn run(args: &UndoArgs, paint: Paint) -> anyhow::Result<ExitCode> {
     let only = lower(&args.interfaces)?;
-    let report = if args.dry_run {
-        kern::undo::dry_run(&args.journal_dir, &only)
-    } else {
-        kern::undo::undo(&args.journal_dir, &only)
+    let report = match (args.guards, args.dry_run) {
+        (true, dry_run) => kern::undo::of_guards(&args.journal_dir, &only, !dry_run),
+        (false, true) => kern::undo::dry_run(&args.journal_dir, &only),
+        (false, false) => kern::undo::undo(&args.journal_dir, &only),
     };
     let report = report.map_err(|err| match err.errno() {
         Some(libc::EACCES | libc::EPERM) => {
@@ -44,14 +44,23 @@ pub fn run(args: &UndoArgs, paint: Paint) -> anyhow::Result<ExitCode> {
         let document = Document { schema: "weir.undo/1", dry_run: args.dry_run, report: &report };
         out::data(&format!("{}\n", serde_json::to_string(&document)?))?;
     } else {
-        out::data(&text(&report, args.dry_run, paint))?;
+        out::data(&text(&report, args, paint))?;
     }
-    Ok(ExitCode::from(u8::from(!args.dry_run && !report.complete())))
+    Ok(ExitCode::from(u8::from(open(&report, args))))
+}
+
+/// Something is left that nobody takes care of. With `--guards` a guard is about to start: it carries over what is in a journal,
+/// and one that does not start is worse than a setting that waits.
+fn open(report: &Report, args: &UndoArgs) -> bool {
+    !(args.dry_run || report.complete() || (args.guards && report.carried_over()))
 }
 
 /// The names as given, and those of the interfaces that receive for them: journals are kept by the latter. A name that
 /// is gone may still have a journal.
-fn lower(names: &[String]) -> anyhow::Result<Vec<String>> {
+///
+/// # Errors
+/// If the kernel cannot be asked.
+pub fn lower(names: &[String]) -> anyhow::Result<Vec<String>> {
     let mut all = names.to_vec();
     if names.is_empty() {
         return Ok(all);
@@ -63,7 +72,8 @@ fn lower(names: &[String]) -> anyhow::Result<Vec<String>> {
     Ok(all)
 }
 
-fn text(report: &Report, dry_run: bool, paint: Paint) -> String {
+fn text(report: &Report, args: &UndoArgs, paint: Paint) -> String {
+    let dry_run = args.dry_run;
     if report.journals.is_empty() {
         return "nothing to undo\n".into();
     }
@@ -110,7 +120,10 @@ fn text(report: &Report, dry_run: bool, paint: Paint) -> String {
             }
             Undone::Unreadable { file, why } => {
                 open += 1;
-                text += &format!("{file}: {}; look at it and remove it\n", paint.red(why));
+                text += &format!(
+                    "{file}: {}; run weir undo of the version that wrote it, or else look at it and remove it\n",
+                    paint.red(why)
+                );
             }
         }
     }
@@ -122,10 +135,11 @@ fn text(report: &Report, dry_run: bool, paint: Paint) -> String {
         (false, 0) => format!("{} restored, nothing left changed\n", count(restored, "setting")),
         (false, _) => {
             let left = paint.red(&format!("{open} left"));
-            format!(
-                "{} restored, {left}; run weir undo again when the cause is gone\n",
-                count(restored, "setting")
-            )
+            let next = match args.guards && report.carried_over() {
+                true => "the next guard there, or weir undo, puts that back",
+                false => "run weir undo again when the cause is gone",
+            };
+            format!("{} restored, {left}; {next}\n", count(restored, "setting"))
         }
     };
     if away > 0 {
@@ -182,8 +196,12 @@ mod tests {
         }
     }
 
+    fn args(dry_run: bool, guards: bool) -> UndoArgs {
+        UndoArgs { interfaces: Vec::new(), dry_run, guards, json: false, journal_dir: "/nowhere".into() }
+    }
+
     fn shown(report: &Report, dry_run: bool) -> String {
-        text(report, dry_run, Paint::stdout(ColorWhen::Never))
+        text(report, &args(dry_run, false), Paint::stdout(ColorWhen::Never))
     }
 
     #[test]
@@ -201,6 +219,22 @@ mod tests {
         );
         assert!(shown(&report, true).ends_with("1 setting would be restored; nothing was changed\n"));
         assert_eq!(shown(&Report::default(), false), "nothing to undo\n");
+    }
+
+    fn unreadable() -> Undone {
+        Undone::Unreadable { file: "x".into(), why: "no JSON".into() }
+    }
+
+    #[test]
+    fn before_a_guard_starts_only_what_it_cannot_carry_over_is_an_error() {
+        for fate in [Fate::Waiting, Fate::Failed { why: "no".into() }] {
+            let mut report = report(vec![fate]);
+            assert!(open(&report, &args(false, false)) && !open(&report, &args(false, true)));
+            let text = text(&report, &args(false, true), Paint::stdout(ColorWhen::Never));
+            assert!(text.contains("eth0/1") && text.contains("1 left; the next guard there"), "{text}");
+            report.journals.push(unreadable());
+            assert!(open(&report, &args(false, true)));
+        }
     }
 
     #[test]
@@ -223,8 +257,11 @@ mod tests {
             let text = shown(&report, false);
             assert!(text.contains("0 settings restored, 1 left") && !text.contains("nothing left"), "{text}");
         }
-        let unreadable = Undone::Unreadable { file: "x".into(), why: "no JSON".into() };
+        let unreadable = unreadable();
         let report = Report { journals: vec![unreadable], settles_in_ms: 0 };
-        assert!(shown(&report, false).contains("1 left"));
+        let text = shown(&report, false);
+        assert!(text.contains("1 left"), "{text}");
+        let (version, remove) = (text.find("of the version that wrote it"), text.find("remove it"));
+        assert!(version.is_some() && version < remove, "{text}");
     }
 }

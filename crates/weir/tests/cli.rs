@@ -89,7 +89,7 @@ fn bad_options_are_one_line_with_the_fix() {
         ("screen --batch 0", ["--batch 0: out of range", "give 1 to 256"]),
         ("screen --fail-closed --full accept", ["must not", "give one of them"]),
         ("screen --rules /nonexistent/x", ["/nonexistent/x: cannot be read", "give a file of rules"]),
-        ("status v0", ["v0: one too many", "see weir status -h"]),
+        ("completions bash v0", ["v0: one too many", "see weir completions -h"]),
         ("place weir-nosuch", ["weir-nosuch: no such interface", "; "]),
         ("place --strategy afine", ["--strategy afine: no such choice", "did you mean affine?"]),
         ("place --strategy affine", ["--strategy affine brings programs", "--program"]),
@@ -374,6 +374,41 @@ fn status_names_a_dead_and_a_silent_guard() {
     let (code, _, stderr) = status(dir.path(), &[]);
     assert_eq!(code, 1);
     assert!(stderr.contains("guard pid 8 does not answer"), "{stderr}");
+}
+
+#[test]
+fn status_of_an_interface_asks_for_its_guard_alone() {
+    use std::os::unix::fs::MetadataExt;
+    let dir = tempfile::tempdir().expect("directory");
+    // It accepts connections, as one that is stopped does, and never answers.
+    let silent = UnixListener::bind(dir.path().join("guard-8.sock")).expect("socket");
+    let netns = std::fs::metadata("/proc/self/ns/net").expect("namespace").ino();
+    let mine = STATUS.replace("\"pid\":7", &format!("\"pid\":7,\"netns\":{netns}"));
+    let guard = fake_guard(dir.path(), 7, mine.leak(), 4);
+    assert_eq!(status(dir.path(), &[]).0, 1, "all are asked, and one is silent");
+    let (code, table, stderr) = status(dir.path(), &["v0"]);
+    assert_eq!((code, stderr.as_str()), (0, ""));
+    assert_eq!(table.matches("1000.0 offered").count(), 1, "{table}");
+    // The file's interfaces, as a probe gives them.
+    let file = dir.path().join("weir.toml");
+    std::fs::write(&file, "interfaces = [\"v0\"]\n").expect("file");
+    let config = ["--json", "--config", file.to_str().expect("UTF-8")];
+    assert_eq!(status(dir.path(), &config).0, 0);
+    // The one that is asked for may be the silent one.
+    let (code, _, stderr) = status(dir.path(), &["v0", "v1"]);
+    assert_eq!(code, 1);
+    assert!(stderr.contains("v1: no guard answers; guard pid 8"), "{stderr}");
+    guard.join().expect("served");
+    drop(silent);
+    // No guard, and one of the same name in another namespace.
+    let (code, _, stderr) = status(dir.path(), &config);
+    assert_eq!(code, 1);
+    assert!(stderr.contains("v0: no guard is running; to start one: sudo weir guard v0"), "{stderr}");
+    let elsewhere = fake_guard(dir.path(), 9, STATUS, 1);
+    assert_eq!(status(dir.path(), &["v0"]).0, 1);
+    elsewhere.join().expect("served");
+    std::fs::write(&file, "").expect("file");
+    assert_eq!(status(dir.path(), &config).0, 2);
 }
 
 #[test]

@@ -26,7 +26,7 @@ use serde_json::Value;
 /// The pod as the DaemonSet has it, and its configuration, with what is of a node: the interface, the CPU and the directory.
 ///
 /// Podman knows no DaemonSet, so its template stands as a pod; it takes seccomp profiles from annotations only, does not know
-/// the node's address, starts even the first container again and again if the others are to be started again, refuses ports of a pod that has the network of the node anyway, and has no probes without systemd.
+/// the node's address nor a single file of a configuration, starts even the first container again and again if the others are to be started again, refuses ports of a pod that has the network of the node anyway, and has no probes without systemd.
 fn pod(world: &World, image: &str) -> PathBuf {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging/kubernetes/weir.yaml");
     let text = std::fs::read_to_string(path).unwrap();
@@ -45,6 +45,7 @@ fn pod(world: &World, image: &str) -> PathBuf {
         ("localhost/weir:0.1.0", image),
         ("path: /run/weir\n", run.as_str()),
         ("$(NODE_ADDRESS)", "127.0.0.1"),
+        ("mountPath: /etc/weir/weir.toml\n          subPath: weir.toml\n", "mountPath: /etc/weir\n"),
         ("fieldPath: status.hostIP", "fieldPath: metadata.name"),
         (
             "      ports:\n        - name: metrics\n          containerPort: 9495\n          hostPort: 9495\n          protocol: TCP\n",
@@ -150,7 +151,8 @@ fn the_pod_of_the_daemonset_guards_root() {
     println!("{:.0} k/s read", read / 1e3);
     assert!(read > 1e4, "{read}");
     // What the probes ask.
-    let status = pod.podman(&["exec", "weir-guard", "/weir", "status", "--json"]);
+    let probe = ["exec", "weir-guard", "/weir", "status", "--config", "/etc/weir/weir.toml", "--json"];
+    let status = pod.podman(&probe);
     assert!(status.status.success(), "{}", String::from_utf8_lossy(&status.stderr));
     let status: Value = serde_json::from_slice(&status.stdout).unwrap();
     assert_eq!(status["interfaces"][0]["sources"][0]["mode"], "poll", "{status:#}");

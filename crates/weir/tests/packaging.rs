@@ -193,6 +193,19 @@ fn the_manifest_is_what_the_api_knows_and_what_the_guard_needs() {
     let added: BTreeSet<String> = line.trim_end_matches(']').split(", ").map(str::to_owned).collect();
     assert_eq!(added, quoted, "the unit and the manifest name different capabilities");
 
+    // A pod's restart is no reason to take a placement back.
+    assert!(text.contains("\n          args: [\"undo\", \"--guards\"]\n"), "what runs before the guard");
+    // The guard of another interface that stands still is no reason to end this one; and the file that names the interfaces is the
+    // one that the guard has read.
+    let file = "/etc/weir/weir.toml";
+    for line in [
+        format!("\n          args: [\"guard\", \"--config\", \"{file}\"]\n"),
+        format!("\n              command: [\"/weir\", \"status\", \"--config\", \"{file}\"]\n"),
+        format!("\n              mountPath: {file}\n              subPath: weir.toml\n"),
+    ] {
+        assert!(text.contains(&line), "the manifest has no {line}");
+    }
+
     let name = "the_manifest_is_what_the_api_knows_and_what_the_guard_needs";
     let Some(objects) = objects(name, MANIFEST) else { return };
     let mut known = BTreeSet::new();
@@ -223,7 +236,7 @@ fn the_manifest_is_what_the_api_knows_and_what_the_guard_needs() {
             assert!(volumes.contains(mount["name"].as_str().expect("name")), "{mount}");
         }
     }
-    assert_eq!(containers[0]["args"], serde_json::json!(["undo"]));
+    assert_eq!(containers[0]["args"], serde_json::json!(["undo", "--guards"]));
     let guard = &containers[1]["securityContext"]["capabilities"]["add"];
     let added: BTreeSet<&str> =
         guard.as_array().expect("capabilities").iter().filter_map(Value::as_str).collect();
@@ -245,6 +258,27 @@ fn the_manifest_is_what_the_api_knows_and_what_the_guard_needs() {
     let output = Command::new(env!("CARGO_BIN_EXE_weir")).arg("guard").arg("--config").arg(&file).output();
     let stderr = String::from_utf8(output.expect("weir starts").stderr).expect("UTF-8");
     assert!(stderr.contains("weir-nosuch: no such interface"), "{stderr}");
+}
+
+#[test]
+fn an_upgrade_undoes_what_dead_guards_have_left_and_no_placement() {
+    let dir = tempfile::tempdir().expect("directory");
+    let (asked, program) = (dir.path().join("asked"), dir.path().join("weir"));
+    // It fails, which must not stop dpkg.
+    let script = format!("#!/bin/sh\necho \"$*\" >> {}\nexit 1\n", asked.display());
+    std::fs::write(&program, script).expect("file");
+    std::fs::set_permissions(&program, std::os::unix::fs::PermissionsExt::from_mode(0o755)).expect("mode");
+    let prerm = concat!(env!("CARGO_MANIFEST_DIR"), "/../../packaging/deb/prerm");
+    for (words, expected) in [
+        (["upgrade", "0.2.0"], "undo --guards\n"),
+        (["failed-upgrade", "0.1.0"], "undo --guards\n"),
+        (["deconfigure", "in-favour"], ""),
+    ] {
+        let _ = std::fs::remove_file(&asked);
+        let output = Command::new("/bin/sh").arg(prerm).args(words).env("PATH", dir.path()).output();
+        assert!(output.expect("sh starts").status.success(), "{words:?}");
+        assert_eq!(std::fs::read_to_string(&asked).unwrap_or_default(), expected, "{words:?}");
+    }
 }
 
 /// `a.b` of a file of values with one level of nesting; each value is a line.

@@ -444,7 +444,9 @@ pub fn undo(sim: &Sim) -> bool {
         world.undos += 1;
         10_000 + world.undos
     };
-    let report = alive(sim, Role::Undo, pid, |kernel| undo::undo_with(kernel, Path::new(DIR), &[], true));
+    let report = alive(sim, Role::Undo, pid, |kernel| {
+        undo::undo_with(kernel, Path::new(DIR), &[], undo::Of::All, true)
+    });
     let Some(Ok(report)) = report else { return false };
     let mut world = sim.world();
     for journal in &report.journals {
