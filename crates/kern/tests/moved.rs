@@ -117,7 +117,7 @@ fn an_interface_that_comes_back_under_another_index_gets_its_old_values_root() {
         let outcomes = journal.let_go(&mut access, Some(true)).unwrap();
         assert_eq!(fates(&outcomes), ["moved", "moved"], "{outcomes:?}");
         assert!(!journal.path().exists(), "the index may be another interface's");
-        let report = undo::undo_with(&mut access, &run, &[], true).unwrap();
+        let report = undo::undo_with(&mut access, &run, &[], undo::Of::All, true).unwrap();
         assert!(report.complete() && report.restored() == 0, "{report:?}");
         assert_eq!(undo::left(&run).unwrap(), 1);
         let device = journal.device().unwrap();
