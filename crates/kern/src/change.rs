@@ -52,13 +52,21 @@ pub fn make<K: Kernel>(kernel: &mut K, journal: &mut Journal, changes: &[Change]
     }
     journal.record(kernel, &planned)?;
     for (n, (change, old)) in changes.iter().zip(found).enumerate() {
-        let error = match kernel.swap(&change.setting, &[old], change.begins_with()) {
+        let error = match kernel.swap(&change.setting, std::slice::from_ref(&old), change.begins_with()) {
             Ok(Swapped::Written { .. } | Swapped::Same) => continue,
             Ok(Swapped::Left { found }) => Error::Invalid {
                 what: change.setting.label().into(),
                 why: format!("somebody else has just set it to {}", change.setting.show(&found)),
             },
-            Err(e) => e,
+            Err(e) => {
+                // What the kernel has made of the value (a mask within a cpuset) is in no journal: nobody would know it again.
+                if matches!(e, Error::ReadBack { .. })
+                    && let Ok(made) = kernel.read(&change.setting)
+                {
+                    _ = kernel.swap(&change.setting, &[made], &old);
+                }
+                e
+            }
         };
         put_back(kernel, journal, &changes[..=n]);
         return Err(error);

@@ -32,6 +32,8 @@ enum Event {
     Nothing,
     Crash,
     Refuse,
+    /// Of the mask that is written the kernel takes all but the lowest CPU, as within a cpuset.
+    Narrow,
     Admin(usize),
 }
 
@@ -46,6 +48,8 @@ struct Sim {
     event: Event,
     /// What the administrator has written.
     written: Option<Setting>,
+    /// The value that is written next is narrowed.
+    narrow: bool,
 }
 
 fn cpus(list: &str) -> Value {
@@ -83,6 +87,7 @@ impl Sim {
             at,
             event,
             written: None,
+            narrow: false,
         }
     }
 
@@ -96,6 +101,10 @@ impl Sim {
             Event::Crash => resume_unwind(Box::new(Crash)),
             Event::Refuse if refusable => Err(Error::Invalid { what: "call".into(), why: "refused".into() }),
             Event::Refuse => Ok(()),
+            Event::Narrow => {
+                self.narrow = true;
+                Ok(())
+            }
             Event::Admin(n) => {
                 let setting = cells()[n].0;
                 self.values.insert(setting, admins());
@@ -149,11 +158,21 @@ impl Kernel for Sim {
         let text: String =
             self.files.values().map(|bytes| String::from_utf8_lossy(bytes).into_owned()).collect();
         assert!(text.contains(&serde_json::to_string(value).unwrap()), "{setting:?} {value}: {text}");
+        let mut value = value.clone();
+        let narrowed = match &mut value {
+            Value::Cpus(cpus) if self.narrow && cpus.iter().count() > 1 => {
+                *cpus = cpus.iter().skip(1).collect();
+                true
+            }
+            _ => false,
+        };
+        self.narrow = false;
         match self.values.get_mut(setting) {
-            Some(cell) => *cell = value.clone(),
+            Some(cell) => *cell = value,
             None => return Err(Error::Gone { what: setting.label().into() }),
         }
-        Ok(())
+        let text = String::new;
+        if narrowed { Err(Error::ReadBack { what: text(), wrote: text(), found: text() }) } else { Ok(()) }
     }
 
     fn napi_of_queue(&mut self, _: u32, _: u32) -> Option<u32> {
@@ -247,6 +266,24 @@ fn a_crash_or_a_refusal_at_any_call() {
         }
     }
     assert!(died > 2 * cells().len());
+}
+
+#[test]
+fn a_mask_that_the_kernel_narrows_is_taken_back() {
+    let placed = {
+        let mut sim = Sim::new(usize::MAX, Event::Nothing);
+        assert!(sim.place(100));
+        sim.calls
+    };
+    let mut narrowed = 0;
+    for at in 0..placed {
+        let mut sim = Sim::new(at, Event::Narrow);
+        assert!(sim.place(100));
+        narrowed += usize::from(cells().iter().any(|(setting, _, new)| sim.values[setting] != *new));
+        assert!(sim.undo().is_some_and(|report| report.complete()), "{at}");
+        sim.assert_as_before(&format!("call {at}"));
+    }
+    assert!(narrowed > 2, "{narrowed}: the test shows nothing");
 }
 
 #[test]
