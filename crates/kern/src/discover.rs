@@ -158,7 +158,7 @@ pub struct Interface {
     pub sources: Vec<Source>,
 }
 
-/// How the table of connections of the caller's network namespace is filled: one of [`table`].
+/// How the table of connections of the caller's network namespace is filled: one of [`mod@table`].
 pub fn table() -> u32 {
     let read = |name: &str| -> Option<u64> {
         let text = std::fs::read_to_string(format!("/proc/sys/net/netfilter/nf_conntrack_{name}")).ok()?;
