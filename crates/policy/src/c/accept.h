@@ -273,8 +273,8 @@ weir_accept_choose(struct weir_accept_queue *queues, const struct weir_accept_ru
 	best = good == WEIR_ACCEPT_NONE ? WEIR_ACCEPT_NONE : (weir_u32)found & 0xffff;
 	if (own >= count) /* If all stand, it is drawn. */
 		return best < count ? best : first;
-	if (best < count && (*why == WEIR_ACCEPT_STALLED || (*why == WEIR_ACCEPT_SHARE && good < WEIR_ACCEPT_GONE) || !good || (late && good < 2) || (worth && good / 2 <= worth) ||
-			     good / 2 < length / 2))
+	if (best < count && (*why == WEIR_ACCEPT_STALLED || (*why == WEIR_ACCEPT_SHARE && good < WEIR_ACCEPT_GONE) || !good ||
+			     (late && good < 2) || (worth && good / 2 <= worth) || good / 2 < length / 2))
 		return best;
 	*why = WEIR_ACCEPT_OWN;
 	return own;
