@@ -51,8 +51,8 @@ pub fn make<K: Kernel>(kernel: &mut K, journal: &mut Journal, changes: &[Change]
         found.push(old);
     }
     journal.record(kernel, &planned)?;
-    for (n, (change, old)) in changes.iter().zip(found).enumerate() {
-        let error = match kernel.swap(&change.setting, std::slice::from_ref(&old), change.begins_with()) {
+    for (n, (change, old)) in changes.iter().zip(&found).enumerate() {
+        let error = match kernel.swap(&change.setting, std::slice::from_ref(old), change.begins_with()) {
             Ok(Swapped::Written { .. } | Swapped::Same) => continue,
             Ok(Swapped::Left { found }) => Error::Invalid {
                 what: change.setting.label().into(),
@@ -63,15 +63,33 @@ pub fn make<K: Kernel>(kernel: &mut K, journal: &mut Journal, changes: &[Change]
                 if matches!(e, Error::ReadBack { .. })
                     && let Ok(made) = kernel.read(&change.setting)
                 {
-                    _ = kernel.swap(&change.setting, &[made], &old);
+                    _ = kernel.swap(&change.setting, &[made], old);
                 }
                 e
             }
         };
-        put_back(kernel, journal, &changes[..=n]);
+        as_found(kernel, journal, &changes[..=n], &found);
         return Err(error);
     }
     Ok(())
+}
+
+/// Takes the first of a row of changes back. What the journal has from before weir may be older than what was found: then an
+/// earlier placement stays in force, and that is put back.
+fn as_found<K: Kernel>(kernel: &mut K, journal: &Journal, changes: &[Change], found: &[Value]) {
+    let (mut before, mut earlier) = (Vec::new(), Vec::new());
+    for (change, found) in changes.iter().zip(found) {
+        match journal.known(&change.setting, change.queue) {
+            Some((old, _)) if old != found => earlier.push((change, found)),
+            _ => before.push(change.clone()),
+        }
+    }
+    for (change, found) in earlier.into_iter().rev() {
+        let ours = [change.begins_with().clone(), change.new.clone()];
+        // One that is gone has nothing to be put back, and one that is refused is in the journal.
+        _ = kernel.swap(&change.setting, &ours, found);
+    }
+    put_back(kernel, journal, &before);
 }
 
 /// Gives each setting that began with another value its own one, unless somebody else has changed it.

@@ -51,6 +51,11 @@ impl CpuSet {
         self.words.is_empty()
     }
 
+    /// The CPUs that are in both sets.
+    pub fn and(&self, other: &CpuSet) -> CpuSet {
+        self.iter().filter(|&cpu| other.contains(cpu)).collect()
+    }
+
     /// Parses the kernel's mask notation: hexadecimal words of 32 bits, commas between, highest first.
     pub fn from_mask(text: &str) -> Result<Self> {
         let bad =

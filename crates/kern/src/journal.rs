@@ -12,6 +12,7 @@
 //! none. The process that made it has usually ended; its settings stay until `weir undo`.
 
 use crate::{
+    cpus::CpuSet,
     error::{Error, Result},
     kernel::Kernel,
     netns::{self, NetnsId},
@@ -113,11 +114,27 @@ pub enum Fate {
     /// Its interface is not here and may live in another network namespace, where it cannot be reached; it may come back
     /// with weir's value.
     Moved,
+    /// A live guard has changed it further, and will put weir's value back when it ends.
+    Guarded {
+        /// That guard.
+        pid: u32,
+    },
     /// It could not be read or written.
     Failed {
         /// Why.
         why: String,
     },
+}
+
+/// Whose value a setting has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Whose {
+    /// The one from before weir.
+    Before,
+    /// One of weir's.
+    Ours,
+    /// Somebody else's.
+    Others,
 }
 
 /// One setting and what became of it.
@@ -136,7 +153,7 @@ pub struct Outcome {
 impl Outcome {
     /// True if nothing of weir is left in this setting.
     pub fn settled(&self) -> bool {
-        !matches!(self.fate, Fate::Waiting | Fate::Moved | Fate::Failed { .. })
+        !matches!(self.fate, Fate::Waiting | Fate::Moved | Fate::Guarded { .. } | Fate::Failed { .. })
     }
 }
 
@@ -271,6 +288,24 @@ impl Entry {
     fn concerns(&self, setting: &Setting, queue: Option<u32>) -> bool {
         let of_queue = setting.napi_id().is_some() && queue.is_some() && self.queue == queue;
         self.is(setting) || (of_queue && self.like(setting))
+    }
+
+    /// Whose value `found` is. Of a mask the kernel leaves out what is offline, or outside of the thread's cpuset.
+    fn whose<K: Kernel>(&self, kernel: &mut K, setting: &Setting, found: &Value) -> Whose {
+        if *found == self.old {
+            return Whose::Before;
+        }
+        if self.ours.contains(found) {
+            return Whose::Ours;
+        }
+        let usable = if matches!(found, Value::Cpus(_)) { kernel.usable(setting) } else { None };
+        let Some(usable) = usable else { return Whose::Others };
+        let is = |value: &Value| narrowed(setting, value, found, &usable);
+        match () {
+            () if self.ours.iter().any(is) => Whose::Ours,
+            () if is(&self.old) => Whose::Before,
+            () => Whose::Others,
+        }
     }
 
     /// It is this setting but for its id.
@@ -497,6 +532,18 @@ impl Journal {
         Some((&entry.old, &entry.ours))
     }
 
+    /// Whose value `found` is that a setting has; `None` if the journal does not know the setting.
+    pub fn whose<K: Kernel>(&self, kernel: &mut K, setting: &Setting, found: &Value) -> Option<Whose> {
+        let entry = self.doc.entries.iter().find(|e| e.is(setting))?;
+        Some(entry.whose(kernel, setting, found))
+    }
+
+    /// A setting of this interface has this value of weir's by this journal.
+    fn holds(&self, setting: &Setting, value: &Value) -> bool {
+        self.doc.ifindex == setting.ifindex()
+            && self.doc.entries.iter().any(|e| e.is(setting) && e.ours.contains(value))
+    }
+
     /// The value from before weir of a setting that has the value `found` now. One of weir's values that is found in
     /// force is not it, also not on a NAPI that serves the `queue` under a new id and came with the values of the old.
     pub fn before(&self, setting: &Setting, queue: Option<u32>, found: &Value) -> Value {
@@ -508,6 +555,7 @@ impl Journal {
     /// succeeds.
     pub fn record<K: Kernel>(&mut self, kernel: &mut K, planned: &[Planned]) -> Result<()> {
         let mut entries = self.doc.entries.clone();
+        let mut heirs = None;
         for p in planned {
             let refused = |why: &str| {
                 let what = format!("{}: {}", self.doc.name, p.setting.label());
@@ -519,7 +567,21 @@ impl Journal {
             if !p.setting.accepts(&p.old) || !p.setting.accepts(&p.new) {
                 return refused("cannot have this value");
             }
-            let old = before(&entries, &p.setting, p.queue, &p.old);
+            let mut old = before(&entries, &p.setting, p.queue, &p.old);
+            if let Some(e) = entries.iter().find(|e| e.is(&p.setting)) {
+                let ours = e.whose(kernel, &p.setting, &p.old) == Whose::Ours;
+                old = if ours { e.old.clone() } else { old };
+            } else if let Setting::TaskCpus { tid, start } = p.setting
+                && entries.iter().any(|e| e.set == Kind::TaskCpus && e.ours.contains(&p.old))
+            {
+                let heirs = heirs.get_or_insert_with(|| kernel.heirs(&tasks(&entries)));
+                let of = heirs.iter().find(|h| (h.tid, h.start) == (tid, start)).map(|h| h.of);
+                let gave = |e: &&Entry| {
+                    e.set == Kind::TaskCpus && of.is_some() && e.id == of && e.ours.contains(&p.old)
+                };
+                // Not its own from before weir: it began with weir's.
+                old = entries.iter().find(gave).map_or(old, |e| e.old.clone());
+            }
             let (set, id) = Entry::kind(&p.setting);
             let concerned = |e: &Entry| e.concerns(&p.setting, p.queue);
             let known = entries.iter().position(|e| e.is(&p.setting));
@@ -595,8 +657,26 @@ impl Journal {
     /// As [`Journal::restore_present`], for the settings that `which` names.
     pub fn restore_those<K: Kernel>(&self, kernel: &mut K, which: impl Fn(&Setting) -> bool) -> Vec<Outcome> {
         let chosen = |e: &&Entry| e.setting(self.doc.ifindex).is_some_and(|s| which(&s));
-        let entries = self.in_order().into_iter().filter(chosen);
-        entries.filter_map(|entry| self.settle(kernel, entry, self.doc.ifindex, true)).collect()
+        let entries: Vec<&Entry> = self.in_order().into_iter().filter(chosen).collect();
+        let settle = |entry: &&Entry| self.settle(kernel, entry, self.doc.ifindex, true);
+        let mut settled: Vec<Outcome> = entries.iter().filter_map(settle).collect();
+        settled.extend(outcomes(self.heirs(kernel, &entries, true)));
+        settled
+    }
+
+    /// As [`Journal::restore`], or [`Journal::dry_run`] unless it shall `write`, beside `guards` that live: what one of them has
+    /// changed over this waits for it.
+    pub fn restore_beside<K: Kernel>(&self, kernel: &mut K, guards: &[Journal], write: bool) -> Vec<Outcome> {
+        let mut walked = self.walk(kernel, write, if write { ABSENCES } else { 0 }, &Fate::Gone);
+        for (entry, outcome) in &mut walked {
+            let left = matches!(outcome.fate, Fate::Left { .. });
+            let Some(setting) = entry.setting(self.doc.ifindex).filter(|_| left) else { continue };
+            let Ok(found) = kernel.read(&setting) else { continue };
+            if let Some(guard) = guards.iter().find(|guard| guard.holds(&setting, &found)) {
+                outcome.fate = Fate::Guarded { pid: guard.owner().pid };
+            }
+        }
+        outcomes(walked)
     }
 
     /// What [`Journal::restore`] would do; changes nothing. `Restored` then means "would be".
@@ -699,6 +779,22 @@ impl Journal {
             });
         }
         kernel.save(&self.path, &bytes)
+    }
+}
+
+/// Threads that the entries are about: id and start time.
+fn tasks(entries: &[Entry]) -> Vec<(u32, u64)> {
+    entries.iter().filter_map(|e| e.id.zip(e.start)).collect()
+}
+
+/// `found` is what the kernel makes of the mask `value` where it may have `usable` CPUs alone.
+fn narrowed(setting: &Setting, value: &Value, found: &Value, usable: &CpuSet) -> bool {
+    let (Value::Cpus(mask), Value::Cpus(found)) = (value, found) else { return false };
+    let within = mask.and(usable);
+    match within.is_empty() {
+        false => within != *mask && *found == within,
+        // An interrupt or a thread is never without a CPU: it gets all.
+        true => setting.of_host() && !mask.is_empty() && found == usable,
     }
 }
 

@@ -2,9 +2,11 @@
 //! kernel can stand in for it, in which any of them crashes, stops or is refused at any call.
 
 use crate::{
+    cpus::{self, CpuSet},
     elsewhere,
     error::Result,
     journal::{Journal, Outcome, Owner},
+    layout,
     netns::{self, NetnsId},
     rundir::{self, Lock},
     settings::{Access, Presence, Setting, Value, presence},
@@ -43,6 +45,17 @@ pub enum Elsewhere {
     Nowhere,
     /// It is in none that can be looked into, and there are others.
     Hidden,
+}
+
+/// A thread that may have inherited the CPUs of another one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Heir {
+    /// Its id.
+    pub tid: u32,
+    /// Its start time, clock ticks since boot.
+    pub start: u64,
+    /// The thread whose process it belongs to, or descends from.
+    pub of: u32,
 }
 
 /// The kernel and the files of weir, as one process sees them.
@@ -84,6 +97,15 @@ pub trait Kernel {
     /// it shall `write`.
     fn elsewhere(&mut self, _journal: &Journal, _write: bool) -> Elsewhere {
         Elsewhere::Hidden
+    }
+    /// CPUs that a mask can have at present: those online, and for a thread those of its cpuset. What a mask names beside them the
+    /// kernel leaves out. `None` if that is not known.
+    fn usable(&mut self, _setting: &Setting) -> Option<CpuSet> {
+        None
+    }
+    /// Threads of the processes that these threads (id, start time) belong to, and of their descendants.
+    fn heirs(&mut self, _of: &[(u32, u64)]) -> Vec<Heir> {
+        Vec::new()
     }
     /// Lets [`ABSENCE`] pass.
     fn wait(&mut self);
@@ -185,6 +207,20 @@ impl Kernel for Access {
 
     fn elsewhere(&mut self, journal: &Journal, write: bool) -> Elsewhere {
         elsewhere::restore(journal, write)
+    }
+
+    fn usable(&mut self, setting: &Setting) -> Option<CpuSet> {
+        match *setting {
+            Setting::TaskCpus { tid, .. } => layout::cpuset_of(tid),
+            Setting::IrqCpus { .. } | Setting::RpsCpus { .. } | Setting::XpsCpus { .. } => {
+                cpus::online().ok()
+            }
+            _ => None,
+        }
+    }
+
+    fn heirs(&mut self, of: &[(u32, u64)]) -> Vec<Heir> {
+        layout::heirs(of)
     }
 
     fn wait(&mut self) {

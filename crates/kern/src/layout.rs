@@ -3,13 +3,20 @@
 use crate::{
     cpus::{self, CpuSet},
     error::Result,
+    kernel::Heir,
     proc,
 };
 use serde::Serialize;
-use std::{collections::BTreeMap, fs};
+use std::{
+    collections::{BTreeMap, VecDeque},
+    fs,
+    path::Path,
+};
 
 /// Most threads of one program that are looked at.
 pub const MAX_THREADS: usize = 512;
+/// Most heirs that are looked at in one go.
+pub const MAX_HEIRS: usize = 65_536;
 /// Programs that write the settings of a placement themselves, by command name.
 const RIVALS: [&str; 5] = ["irqbalance", "tuned", "tuna", "numad", "irqd"];
 
@@ -24,7 +31,7 @@ pub struct Cpu {
     pub cache: usize,
     /// NUMA node, if the kernel tells.
     pub node: Option<u32>,
-    /// Isolated at boot or by a cpuset.
+    /// Isolated at boot or by a cpuset, or without a tick (`nohz_full`): RPS cannot use such a CPU.
     pub isolated: bool,
     /// Among the CPUs of the caller's cpuset.
     pub allowed: bool,
@@ -56,17 +63,18 @@ pub struct Rival {
 /// If neither sysfs nor the affinity of this process can be read.
 pub fn cpus() -> Result<Vec<Cpu>> {
     let online = cpus::online()?;
-    let isolated: CpuSet = fs::read_to_string("/sys/devices/system/cpu/isolated")
-        .ok()
-        .and_then(|text| text.parse().ok())
-        .unwrap_or_default();
-    let allowed = cpuset().unwrap_or_else(|| online.clone());
+    let kept_free = |file: &str| -> CpuSet {
+        let text = fs::read_to_string(format!("/sys/devices/system/cpu/{file}"));
+        text.ok().and_then(|text| text.parse().ok()).unwrap_or_default()
+    };
+    let (isolated, tickless) = (kept_free("isolated"), kept_free("nohz_full"));
+    let allowed = cpuset("self").unwrap_or_else(|| online.clone());
     let one = |id| Cpu {
         id,
         core: first(id, "topology/thread_siblings_list").unwrap_or(id),
         cache: last_cache(id).unwrap_or(id),
         node: cpus::numa_node(id),
-        isolated: isolated.contains(id),
+        isolated: isolated.contains(id) || tickless.contains(id),
         allowed: allowed.contains(id),
     };
     Ok(online.iter().map(one).collect())
@@ -82,9 +90,14 @@ fn last_cache(cpu: usize) -> Option<usize> {
     (0..8).rev().find_map(|index| first(cpu, &format!("cache/index{index}/shared_cpu_list")))
 }
 
-/// CPUs of the cpuset of this process, by v1 or v2 of control groups, whichever has one; its own affinity is not looked at.
-fn cpuset() -> Option<CpuSet> {
-    let groups = fs::read_to_string("/proc/self/cgroup").ok()?;
+/// CPUs that the kernel lets thread `tid` have: those of its cpuset, or without one those online.
+pub fn cpuset_of(tid: u32) -> Option<CpuSet> {
+    cpuset(&tid.to_string()).or_else(|| cpus::online().ok())
+}
+
+/// CPUs of the cpuset of process `of`, by v1 or v2 of control groups, whichever has one; its own affinity is not looked at.
+fn cpuset(of: &str) -> Option<CpuSet> {
+    let groups = fs::read_to_string(format!("/proc/{of}/cgroup")).ok()?;
     let mounts = fs::read_to_string("/proc/self/mountinfo").ok()?;
     let group = |line: &str| -> Option<(bool, String)> {
         let mut parts = line.splitn(3, ':').skip(1);
@@ -128,6 +141,38 @@ pub fn thread(tid: u32) -> Option<Thread> {
     Some(Thread { tid, start, cpus: cpus::affinity(tid.cast_signed()).ok()? })
 }
 
+/// Threads of the processes that these threads (id, start time) belong to, and of the descendants of those, at most
+/// [`MAX_HEIRS`]; none of a process whose own parent was among them and has ended.
+pub fn heirs(of: &[(u32, u64)]) -> Vec<Heir> {
+    let mut origin = BTreeMap::new();
+    for &(tid, start) in of {
+        if let Some(leader) = proc::leader(tid).filter(|_| proc::start_time(tid) == Some(start)) {
+            origin.entry(leader).or_insert(tid);
+        }
+    }
+    let mut children = BTreeMap::<u32, Vec<u32>>::new();
+    if !origin.is_empty() {
+        for pid in proc::pids_in(Path::new(proc::PROC)) {
+            if let Some(parent) = proc::parent(pid) {
+                children.entry(parent).or_default().push(pid);
+            }
+        }
+    }
+    let (mut heirs, mut queue) = (Vec::new(), origin.keys().copied().collect::<VecDeque<u32>>());
+    while let Some(pid) = queue.pop_front().filter(|_| heirs.len() < MAX_HEIRS) {
+        let Some(&tid) = origin.get(&pid) else { continue };
+        heirs.extend(threads(pid).iter().map(|t| Heir { tid: t.tid, start: t.start, of: tid }));
+        for &child in children.get(&pid).into_iter().flatten() {
+            if let std::collections::btree_map::Entry::Vacant(new) = origin.entry(child) {
+                new.insert(tid);
+                queue.push_back(child);
+            }
+        }
+    }
+    heirs.truncate(MAX_HEIRS);
+    heirs
+}
+
 /// Processes by command name, ascending.
 pub fn named(name: &str) -> Vec<u32> {
     let mut pids: Vec<u32> = running().into_iter().filter(|(_, n)| n == name).map(|(pid, _)| pid).collect();
@@ -164,5 +209,21 @@ mod tests {
         assert!(mine.iter().any(|t| t.tid == me && !t.cpus.is_empty() && t.start > 0), "{mine:?}");
         assert!(threads(u32::MAX).is_empty() && thread(u32::MAX).is_none());
         assert!(named("no such name").is_empty());
+        assert!(cpuset_of(me).is_some_and(|cpus| !cpus.is_empty()));
+    }
+
+    #[test]
+    fn threads_and_children_are_heirs() {
+        let me = std::process::id();
+        let start = proc::start_time(me).unwrap();
+        // It reads until its input ends, with the test.
+        let mut child =
+            std::process::Command::new("cat").stdin(std::process::Stdio::piped()).spawn().unwrap();
+        let heirs = heirs(&[(me, start), (me, start + 1), (u32::MAX, 1)]);
+        let found = |tid: u32| heirs.iter().filter(|h| h.tid == tid && h.of == me && h.start > 0).count();
+        assert_eq!((found(me), found(child.id())), (1, 1), "{heirs:?}");
+        drop(child.stdin.take());
+        child.wait().unwrap();
+        assert!(super::heirs(&[(me, start + 1)]).is_empty());
     }
 }

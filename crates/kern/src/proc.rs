@@ -43,6 +43,18 @@ pub(crate) fn parse_start(stat: &str) -> Option<u64> {
     fields.nth(18)?.parse().ok()
 }
 
+/// Id of the process that thread `tid` belongs to.
+pub(crate) fn leader(tid: u32) -> Option<u32> {
+    let status = read_limited(format!("{PROC}/{tid}/status"), 4096)?;
+    status.lines().find_map(|line| line.strip_prefix("Tgid:")?.trim().parse().ok())
+}
+
+/// Parent of process `pid`.
+pub(crate) fn parent(pid: u32) -> Option<u32> {
+    let stat = read_limited(format!("{PROC}/{pid}/stat"), 4096)?;
+    stat.rsplit_once(')')?.1.split_ascii_whitespace().nth(1)?.parse().ok()
+}
+
 /// Command name of process `pid`, printable characters only, at most 15; `None` if there is none.
 pub fn name(pid: u32) -> Option<String> {
     name_in(Path::new(PROC), pid)

@@ -157,6 +157,7 @@ pub fn undo_with<K: Kernel>(
     journals.retain(|path| whose == Of::All || !is_host(path));
     // A guard begins after the host was placed, so what it has changed lies over that.
     journals.sort_by_key(|path| is_host(path));
+    let mut guards = Vec::new();
     for path in journals {
         let journal = match Journal::load_from(kernel, &path) {
             Ok(j) => j,
@@ -168,6 +169,14 @@ pub fn undo_with<K: Kernel>(
             }
         };
         let (interface, pid) = (journal.name().to_string(), journal.owner().pid);
+        let guarded = !journal.of_host() && !journal.is_away() && journal.netns().same(&here);
+        if guarded && kernel.alive(journal.owner()) {
+            guards.push(journal);
+            if only.is_empty() || only.contains(&interface) {
+                report.journals.push(Undone::Guarded { interface, pid });
+            }
+            continue;
+        }
         if !only.is_empty() && !only.contains(&interface) {
             continue;
         }
@@ -177,7 +186,7 @@ pub fn undo_with<K: Kernel>(
         // The interface has come here from its namespace, as those of hardware do when that ends.
         let come = !alive && !of.same(&here) && journal.is_seen(kernel);
         let state = if journal.is_away() || come {
-            restored(kernel, &journal, write, &mut report)?
+            restored(kernel, &journal, &[], write, &mut report)?
         } else if lost && journal.of_host() && !alive {
             // Its interfaces are gone with their namespace; interrupts and threads are the machine's.
             let mut outcomes = Vec::new();
@@ -200,7 +209,7 @@ pub fn undo_with<K: Kernel>(
         } else if alive {
             Undone::Guarded { interface, pid }
         } else {
-            restored(kernel, &journal, write, &mut report)?
+            restored(kernel, &journal, &guards, write, &mut report)?
         };
         report.journals.push(state);
     }
@@ -210,10 +219,11 @@ pub fn undo_with<K: Kernel>(
 fn restored<K: Kernel>(
     kernel: &mut K,
     journal: &Journal,
+    guards: &[Journal],
     write: bool,
     report: &mut Report,
 ) -> Result<Undone> {
-    let outcomes = if write { journal.restore(kernel) } else { journal.dry_run(kernel) };
+    let outcomes = journal.restore_beside(kernel, guards, write);
     if outcomes.iter().any(|o| matches!(o.fate, Fate::Restored { .. })) {
         let flush = journal.longest_flush().min(Duration::from_secs(3600));
         report.settles_in_ms = report.settles_in_ms.max(flush.as_nanos().div_ceil(1_000_000) as u64);

@@ -1,4 +1,4 @@
-//! The rig of `accept` and `accept-skew`. Both CPUs are the host's. The server has a worker on each; the clients, in a namespace of their
+//! The rig of `accept`, `accept-skew`, `udp-group` and `proxy`. Both CPUs are the host's. The server has a worker on each; the clients, in a namespace of their
 //! own, a thread on each, so that a connection is received on the CPU of the client that opens it.
 //!
 //! In a closed loop the clients are in a control group with a quarter of the workers' weight: what the workers want they get. In an open
@@ -22,6 +22,7 @@ use serde_json::Value;
 
 use crate::no_harm::words;
 use crate::program::{Leashed, Program, locate};
+use crate::proxy_rig::Pair;
 use crate::rig::{Rig, Wiring};
 use crate::sinks::now_ns;
 use crate::trial::Bench;
@@ -36,7 +37,7 @@ const PATIENCE_MS: u64 = 1000;
 /// Weight of the clients in percent of the workers'.
 const CLIENTS_WEIGHT: u32 = 25;
 /// Connections at once of each client in a closed loop.
-const AT_ONCE: usize = 50;
+pub(crate) const AT_ONCE: usize = 50;
 /// A weir that does not say in this time that it runs does not.
 const ATTACHED: Duration = Duration::from_secs(5);
 
@@ -111,18 +112,40 @@ impl Spent {
     }
 }
 
+/// What is served.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Server {
+    /// web-workers, one on each CPU.
+    Pages {
+        /// As it calls them.
+        listeners: &'static str,
+    },
+    /// web-workers, two on each CPU, by UDP.
+    Datagrams,
+    /// nginx as reverse proxy.
+    Proxy {
+        /// A listener for each worker.
+        reuseport: bool,
+    },
+}
+
 /// What a stage is made of.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Setup<'a> {
-    /// As the server calls it.
-    pub(crate) listeners: &'a str,
+    pub(crate) server: Server,
     /// Options of `weir accept`, `None` without it.
     pub(crate) options: Option<&'a [String]>,
     pub(crate) stall: Option<Stall>,
-    /// The clients have a share of the CPUs.
+    /// The clients, and what is behind a proxy, have a share of the CPUs.
     pub(crate) closed: bool,
-    /// Questions by UDP, and two workers on each CPU instead of one.
-    pub(crate) datagrams: bool,
+    /// Connections at once of each client in a closed loop.
+    pub(crate) at_once: usize,
+}
+
+/// The program that serves.
+enum Serves {
+    Workers { _program: Program },
+    Proxy(Pair),
 }
 
 /// A server, its clients, and what chooses between its listeners; all end when it is dropped.
@@ -133,7 +156,8 @@ pub(crate) struct Stage<'a> {
     cpus: [usize; 2],
     stopper: Option<Stopper>,
     weir: Option<Leashed>,
-    _server: Program,
+    at_once: usize,
+    serves: Serves,
     _share: Option<Share>,
     _rig: Rig<'a>,
 }
@@ -144,35 +168,27 @@ impl<'a> Stage<'a> {
     /// # Errors
     /// If a part does not start.
     pub(crate) fn new(bench: &'a Bench, setup: &Setup<'_>) -> Result<Stage<'a>> {
-        let Setup { listeners, options, stall, closed, datagrams } = *setup;
+        let Setup { server, options, stall, closed, at_once } = *setup;
         bench.interrupt.check()?;
         let rig = Rig::new(&bench.wire, bench.cpus, Wiring::Plain, 1)?;
         rig.reach(false)?;
         let (directory, address) = (bench.hog.parent(), rig.inputs[0].address);
         let cpus = [bench.cpus.wire, bench.cpus.host];
         let list = format!("{},{}", cpus[0], cpus[1]);
-        let (members, sort) =
-            if datagrams { (format!("{list},{list}"), " --datagrams") } else { (list.clone(), "") };
+        let datagrams = matches!(server, Server::Datagrams);
+        let sort = if datagrams { " --datagrams" } else { "" };
         let times = stall.map(|s| (s.length.as_micros(), s.period.as_micros()));
-        let mut args = format!(
-            "--bind {address} --port {PORT} --cpus {members} --listeners {listeners} --bytes {BYTES} \
-             --work-ns {}{sort}",
-            WORK_US * 1000
-        );
-        let by_itself = match stall.map(|s| s.how) {
-            Some(How::Sleeps) => Some("sleep"),
-            Some(How::Computes) => Some("compute"),
-            _ => None,
+        let (serves, workers) = match server {
+            Server::Proxy { reuseport } => {
+                let pair = Pair::start(&rig, PORT, &cpus, reuseport, !closed)?;
+                let workers = pair.workers().to_vec();
+                (Serves::Proxy(pair), workers)
+            }
+            Server::Pages { listeners } => {
+                pages(directory, &rig, &format!("{list} --listeners {listeners}"), stall)?
+            }
+            Server::Datagrams => pages(directory, &rig, &format!("{list},{list} --datagrams"), stall)?,
         };
-        if let (Some(how), Some((length, period))) = (by_itself, times) {
-            args.push_str(&format!(" --stall {how} --stall-us {length} --period-us {period}"));
-        }
-        let mut server = Program::start(&locate("web-workers", directory)?, &rig.host, &words(&args))?;
-        let answer = server.ask("workers")?;
-        let workers: Vec<u32> = answer["workers"]
-            .as_array()
-            .map(|list| list.iter().filter_map(|pid| Some(pid.as_u64()? as u32)).collect())
-            .unwrap_or_default();
         let weir = match (options, &bench.weir) {
             (Some(options), Some(weir)) => {
                 let mut options = options.to_vec();
@@ -189,6 +205,9 @@ impl<'a> Stage<'a> {
         let share = if closed {
             let share = Share::create("clients", CLIENTS_WEIGHT)?;
             share.add(clients.id())?;
+            if let Serves::Proxy(pair) = &serves {
+                pair.behind().iter().try_for_each(|pid| share.add(*pid))?;
+            }
             Some(share)
         } else {
             None
@@ -196,7 +215,15 @@ impl<'a> Stage<'a> {
         let stopped = stall.filter(|s| s.how == How::Stopped);
         let first = workers.first().copied();
         let stopper = stopped.zip(first).map(|(stall, pid)| Stopper::start(pid, stall, cpus[1]));
-        Ok(Stage { bench, clients, workers, cpus, stopper, weir, _server: server, _share: share, _rig: rig })
+        Ok(Stage { bench, clients, workers, cpus, stopper, weir, at_once, serves, _share: share, _rig: rig })
+    }
+
+    /// Connections of a proxy to its back ends that are received on the CPU of their worker, in percent.
+    pub(crate) fn affine_behind(&self) -> Option<f64> {
+        match &self.serves {
+            Serves::Proxy(pair) => pair.affine(),
+            Serves::Workers { .. } => None,
+        }
     }
 
     /// One run: `rate` per second, or without it as many as there can be.
@@ -204,7 +231,7 @@ impl<'a> Stage<'a> {
     /// # Errors
     /// If a program has ended.
     pub(crate) fn run(&mut self, rate: Option<f64>, warm_up: Duration, window: Duration) -> Result<Run> {
-        let (ms, load) = (Duration::as_millis, rate.unwrap_or(AT_ONCE as f64));
+        let (ms, load) = (Duration::as_millis, rate.unwrap_or(self.at_once as f64));
         let name = if rate.is_some() { "open" } else { "closed" };
         self.clients.ask(&format!("{name} {load} {} {}", ms(&warm_up), ms(&window)))?;
         self.bench.interrupt.sleep(warm_up)?;
@@ -228,7 +255,12 @@ impl<'a> Stage<'a> {
     fn spent(&self) -> Result<Spent> {
         let mut own = self.workers_ns()?;
         // Threads of clients end with the window: what they used must count after that too.
-        for pid in self.weir.iter().map(|w| w.child.id()).chain([self.clients.id()]) {
+        let behind = match &self.serves {
+            Serves::Proxy(pair) => pair.behind(),
+            Serves::Workers { .. } => &[],
+        };
+        let beside = self.weir.iter().map(|w| w.child.id()).chain([self.clients.id()]);
+        for pid in beside.chain(behind.iter().copied()) {
             own += tasks::process_ever_ns(pid as i32).unwrap_or(0);
         }
         let mut spent = Spent { own, ..Spent::default() };
@@ -257,6 +289,36 @@ impl<'a> Stage<'a> {
         }
         (all > 0).then(|| 100.0 * own as f64 / all as f64)
     }
+}
+
+/// web-workers with these CPUs and options.
+fn pages(
+    directory: Option<&Path>,
+    rig: &Rig<'_>,
+    members: &str,
+    stall: Option<Stall>,
+) -> Result<(Serves, Vec<u32>)> {
+    let address = rig.inputs[0].address;
+    let mut args = format!(
+        "--bind {address} --port {PORT} --bytes {BYTES} --work-ns {} --cpus {members}",
+        WORK_US * 1000
+    );
+    let by_itself = match stall.map(|s| s.how) {
+        Some(How::Sleeps) => Some("sleep"),
+        Some(How::Computes) => Some("compute"),
+        _ => None,
+    };
+    if let (Some(how), Some(stall)) = (by_itself, stall) {
+        let (length, period) = (stall.length.as_micros(), stall.period.as_micros());
+        args.push_str(&format!(" --stall {how} --stall-us {length} --period-us {period}"));
+    }
+    let mut program = Program::start(&locate("web-workers", directory)?, &rig.host, &words(&args))?;
+    let answer = program.ask("workers")?;
+    let workers: Vec<u32> = answer["workers"]
+        .as_array()
+        .map(|list| list.iter().filter_map(|pid| Some(pid.as_u64()? as u32)).collect())
+        .unwrap_or_default();
+    Ok((Serves::Workers { _program: program }, workers))
 }
 
 /// `weir accept` beside the server, on any CPU.

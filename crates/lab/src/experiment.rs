@@ -24,6 +24,7 @@ mod many_consumers;
 pub(crate) mod mlfrr;
 pub(crate) mod no_harm;
 mod onset;
+mod proxy;
 mod quota;
 mod real_programs;
 mod router;
@@ -107,6 +108,7 @@ pub(crate) const ALL: &[Experiment] = &[
     accept::EXPERIMENT,
     accept_skew::EXPERIMENT,
     udp_group::EXPERIMENT,
+    proxy::EXPERIMENT,
     mlfrr::EXPERIMENT,
     shed_cost::EXPERIMENT,
     burst_latency::EXPERIMENT,

@@ -19,6 +19,7 @@ mod options;
 mod plan;
 mod probe;
 mod program;
+mod proxy_rig;
 mod rig;
 mod search;
 mod signal;

@@ -12,10 +12,11 @@
 //! - After a change every polled source is on a CPU of the set, and none has moved twice.
 //! - A load that does not change is followed by at most as many changes as there are CPUs.
 //! - After a CPU was taken away none is added by pressure for [`CALM`]: gusts do not move sources to and fro.
+//! - In a set that cannot grow pressure moves a source to the lightest poller, one per [`CALM`], if that evens the load.
 
 use crate::host::TICK;
 use crate::netset::{NetSet, Rules};
-use crate::poller::{FITS_LEAST, SOURCES_MAX};
+use crate::poller::{HEARTBEAT_PACKETS, SOURCES_MAX};
 use crate::{MILLISECOND, Nanos, Permille};
 
 /// Most net CPUs.
@@ -48,9 +49,10 @@ pub struct Pressure {
 
 impl Pressure {
     /// A turn of `frames` that ended at `now` took `spent`: true if packets have taken more than `high` of the poller's time for
-    /// long enough. A peek is no work: a poller has time for it that has nothing else to do.
+    /// long enough. A peek is no work: a poller has time for it that has nothing else to do. A small turn is: where sockets are
+    /// nearly full there is no other.
     pub fn turned(&mut self, now: Nanos, frames: u32, spent: Nanos, high: Permille) -> bool {
-        self.spent += if frames > FITS_LEAST { spent } else { 0 };
+        self.spent += if frames > HEARTBEAT_PACKETS { spent } else { 0 };
         let span = now.saturating_sub(self.from);
         if span < PRESSED.0 {
             return false;
@@ -85,6 +87,8 @@ pub struct Resizer {
     /// When it grew last by pressure, and when it shrank last.
     pressed: Option<Nanos>,
     shrunk: Option<Nanos>,
+    /// When pressure moved a source within a set that could not grow.
+    evened: Option<Nanos>,
 }
 
 impl Resizer {
@@ -94,7 +98,15 @@ impl Resizer {
         let most = u32::try_from(cpus.min(CPUS_MAX)).unwrap_or(1).max(1);
         // An empty set is not met here, so `first` says nothing.
         let rules = Rules { most, first: high, high, low: low.min(high.saturating_sub(1)), hold: HOLD };
-        Self { set: NetSet::new(rules, 1), high, low: rules.low, last: None, pressed: None, shrunk: None }
+        Self {
+            set: NetSet::new(rules, 1),
+            high,
+            low: rules.low,
+            last: None,
+            pressed: None,
+            shrunk: None,
+            evened: None,
+        }
     }
 
     /// Net CPUs now.
@@ -149,24 +161,35 @@ impl Resizer {
         (new != size).then_some(new)
     }
 
-    /// A poller has said at `now` that it has no time left: as [`Self::look`], for what would wait for two of them.
+    /// The poller `from` has said at `now` that it has no time left: as [`Self::look`], for what would wait for two of them. Packets
+    /// differ in cost, so it gives first, and not the one that has most of them.
     pub fn pressed(
         &mut self,
         now: Nanos,
+        from: usize,
         polled: &[Polled],
-        give: impl FnMut(usize, usize),
+        mut give: impl FnMut(usize, usize),
     ) -> Option<usize> {
         let lately = |at: Option<Nanos>, span| at.is_some_and(|at| now.saturating_sub(at) < span);
         let (size, mut seated) = (self.size(), Seated::new(polled));
         if lately(self.pressed, PRESSED_EVERY) || lately(self.shrunk, CALM) {
             return None;
         }
-        seated.best(size, size + 1)?;
-        let new = self.set.grow() as usize;
-        if new == size {
+        if self.set.is_full() {
+            let to = seated.lightest(size);
+            if let Some(n) = seated.best_of(from, to).filter(|_| !lately(self.evened, CALM)) {
+                self.evened = Some(now);
+                give(seated.of[n].slot, to);
+            }
             return None;
         }
+        seated.best_of(from, size)?;
         self.pressed = Some(now);
+        let new = self.set.grow() as usize;
+        while let Some(n) = seated.best_of(from, size) {
+            give(seated.of[n].slot, size);
+            seated.moves(n, size);
+        }
         seated.spread(size, give);
         Some(new)
     }
@@ -206,9 +229,13 @@ impl Seated {
     fn best(&self, size: usize, new: usize) -> Option<usize> {
         let to = new - 1;
         let from = (0..size).filter(|p| *p != to && *p < CPUS_MAX).max_by_key(|p| self.load[*p])?;
-        let there = self.load.get(to)?;
-        let fits =
-            |p: &&Polled| p.packets > 0 && there + p.packets <= self.load[from].saturating_sub(p.packets);
+        self.best_of(from, to)
+    }
+
+    /// The same, of the poller `from`.
+    fn best_of(&self, from: usize, to: usize) -> Option<usize> {
+        let (there, here) = (self.load.get(to)?, self.load.get(from)?);
+        let fits = |p: &&Polled| p.packets > 0 && there + p.packets <= here.saturating_sub(p.packets);
         let of = self.still().filter(|(_, p)| p.poller == from && fits(p));
         of.max_by_key(|(_, p)| p.packets).map(|(n, _)| n)
     }
@@ -305,7 +332,7 @@ mod tests {
         let mut moved = Vec::new();
         let mut pressed = |net: &mut Net, now| {
             moved.clear();
-            let size = net.resizer.pressed(now, &net.sources, |slot, to| moved.push((slot, to)));
+            let size = net.resizer.pressed(now, 0, &net.sources, |slot, to| moved.push((slot, to)));
             moved.iter().for_each(|&(slot, to)| net.sources[slot].poller = to);
             size
         };
@@ -321,6 +348,43 @@ mod tests {
         assert_eq!(pressed(&mut net, now), None, "a gust");
         assert_eq!(pressed(&mut net, now + CALM), Some(2));
         assert_eq!(pressed(&mut Net::new(2, &[100_000]), ms), None, "nothing would move");
+    }
+
+    #[test]
+    fn the_poller_that_is_pressed_gives_and_not_the_one_with_most_packets() {
+        // Poller 0 sheds a flood at little cost; poller 1 has no time left.
+        let seat = |(slot, (poller, packets)): (usize, (usize, u64))| Polled { slot, poller, packets };
+        let sources: Vec<Polled> =
+            [(0, 900_000), (0, 800_000), (1, 6_000), (1, 5_000)].into_iter().enumerate().map(seat).collect();
+        let mut resizer = Resizer::new(3, HIGH, LOW);
+        let mut first = None;
+        assert_eq!(resizer.pressed(MILLISECOND, 0, &sources, |slot, _| first = Some(slot)), Some(2));
+        let mut moved = Vec::new();
+        let size = resizer.pressed(500 * MILLISECOND, 1, &sources, |slot, to| moved.push((slot, to)));
+        assert_eq!((size, moved.first()), (Some(3), Some(&(3, 2))));
+    }
+
+    #[test]
+    fn a_set_that_cannot_grow_is_evened_source_by_source() {
+        let seat = |(slot, packets): (usize, u64)| Polled { slot, poller: 0, packets };
+        let mut sources: Vec<Polled> = [40_000, 30_000, 20_000].into_iter().enumerate().map(seat).collect();
+        let mut resizer = Resizer::new(2, HIGH, LOW);
+        assert_eq!(resizer.pressed(MILLISECOND, 0, &sources, |_, _| ()), Some(2));
+        // All are hot on the first again, as after a rest.
+        let mut now = MILLISECOND + CALM;
+        let mut moves = 0;
+        for _ in 0..50 {
+            let mut moved = None;
+            let poller = usize::from(sources.iter().filter(|s| s.poller == 1).count() > 1);
+            let size = resizer.pressed(now, poller, &sources, |slot, to| moved = Some((slot, to)));
+            assert_eq!(size, None);
+            if let Some((slot, to)) = moved {
+                sources[slot].poller = to;
+                moves += 1;
+            }
+            now += PRESSED_EVERY;
+        }
+        assert_eq!((moves, sources[0].poller), (1, 1), "{sources:?}");
     }
 
     #[test]
@@ -345,7 +409,10 @@ mod tests {
     proptest! {
         /// A poller whose turns take all of its time says so in time, and one that sleeps a third of it never does.
         #[test]
-        fn pressure_is_told_in_time(turns in prop::collection::vec(1_000u64..400_000, 200)) {
+        fn pressure_is_told_in_time(
+            turns in prop::collection::vec(1_000u64..400_000, 200),
+            frames in HEARTBEAT_PACKETS + 1..100,
+        ) {
             let (mut busy, mut rests) = (Pressure::default(), Pressure::default());
             let (mut now, mut told) = (7_000_000_000, None);
             busy.turned(now, 0, 0, HIGH);
@@ -354,11 +421,12 @@ mod tests {
             let begun = now;
             for turn in turns {
                 now += turn;
-                if busy.turned(now, 64, turn, HIGH) {
+                if busy.turned(now, frames, turn, HIGH) {
                     told = told.or(Some(now));
                 }
                 prop_assert!(told.is_some() || now - begun < PRESSED_MOST);
-                prop_assert!(!rests.turned(now, 64, turn * 2 / 3, HIGH) && !peeks.turned(now, FITS_LEAST, turn, HIGH));
+                prop_assert!(!rests.turned(now, 64, turn * 2 / 3, HIGH));
+                prop_assert!(!peeks.turned(now, HEARTBEAT_PACKETS, turn, HIGH));
             }
         }
 

@@ -59,6 +59,11 @@ impl NetSet {
         self.changes
     }
 
+    /// There may be no more CPUs.
+    pub fn is_full(&self) -> bool {
+        self.size >= self.rules.most
+    }
+
     /// One CPU more, if there may be: what asks for it is more urgent than periods tell. The size from now on.
     pub fn grow(&mut self) -> u32 {
         if self.size < self.rules.most {

@@ -236,7 +236,12 @@ fn place(plan: &mut Plan, source: &Source, seat: usize, fan: &Cpus) {
         }
         (None, Some(irq)) if irq.settable => plan.set(What::Irq { irq: irq.irq }, &irq.cpus, seated),
         (None, Some(irq)) => plan.kept.push(Kept { what: format!("interrupt {}", irq.irq), managed: true }),
-        (None, None) => {}
+        (None, None) if source.as_sender || fan.len() > 1 => {}
+        // Where it begins is not known: RPS to one CPU could only send it away from there.
+        (None, None) => {
+            plan.kept.push(Kept { what: format!("interrupt of {}", source.name), managed: false });
+            return;
+        }
     }
     // With a thread or an interrupt the rest of the work is done where it begins, unless it is spread.
     let in_place = (source.thread.is_some() || source.irq.is_some()) && *fan == Cpus::from([seat]);

@@ -2,13 +2,15 @@
 //! take an answer. One thread and one request per connection, so a client that is slow delays only itself.
 //!
 //! Requests are parsed by `httparse`. A server that listens on the loopback answers only to names of the loopback: a page of
-//! somebody else whose name was made to point here (DNS rebinding) reads nothing.
+//! somebody else whose name was made to point here (DNS rebinding) reads nothing. One with a [`Token`] answers only to who
+//! knows it.
 
+use crate::token::Token;
 use std::borrow::Cow;
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Longest head of a request, bytes.
@@ -27,6 +29,8 @@ const DRAIN: Duration = Duration::from_millis(500);
 pub struct Limits {
     /// Connections at one time; one more is answered 503 and closed.
     pub connections: usize,
+    /// Of these, connections of one address that is not of this host, so that it cannot keep out all others.
+    pub per_peer: usize,
     /// Of these, streams; the others stay free for pages and scrapes.
     pub streams: usize,
     /// Time from the start of a connection to the end of its request.
@@ -41,6 +45,7 @@ impl Default for Limits {
     fn default() -> Limits {
         Limits {
             connections: 32,
+            per_peer: 8,
             streams: 16,
             ask: Duration::from_secs(5),
             take: Duration::from_secs(10),
@@ -99,20 +104,27 @@ impl Server {
     ///
     /// # Errors
     /// If the address cannot be asked for or no thread can be started.
-    pub fn start(listener: TcpListener, site: Arc<dyn Site>, limits: Limits) -> io::Result<Server> {
+    pub fn start(
+        listener: TcpListener,
+        site: Arc<dyn Site>,
+        token: Option<Arc<Token>>,
+        limits: Limits,
+    ) -> io::Result<Server> {
         let address = listener.local_addr()?;
         let open = Arc::new(AtomicUsize::new(0));
         let shared = Arc::new(Shared {
             site,
             limits,
+            token,
             streams: AtomicUsize::new(0),
+            peers: Mutex::default(),
             loopback: address.ip().is_loopback(),
         });
         let count = Arc::clone(&open);
         std::thread::Builder::new().name("weir-http".into()).stack_size(STACK).spawn(move || {
             loop {
                 match listener.accept() {
-                    Ok((stream, _)) => admit(stream, &shared, &count),
+                    Ok((stream, peer)) => admit(stream, peer.ip().to_canonical(), &shared, &count),
                     // Out of descriptors or memory: the same call would fail at once again.
                     Err(_) => std::thread::sleep(Duration::from_millis(100)),
                 }
@@ -139,8 +151,37 @@ impl Server {
 struct Shared {
     site: Arc<dyn Site>,
     limits: Limits,
+    token: Option<Arc<Token>>,
     streams: AtomicUsize,
+    /// Of each connection that is not from this host.
+    peers: Mutex<Vec<IpAddr>>,
     loopback: bool,
+}
+
+/// A connection of one address; given back when dropped.
+struct Peer<'a>(&'a Shared, IpAddr);
+
+impl Shared {
+    fn admit(&self, peer: IpAddr) -> Option<Peer<'_>> {
+        // Before a proxy all clients are this host.
+        if !peer.is_loopback() {
+            let mut peers = self.peers.lock().unwrap_or_else(PoisonError::into_inner);
+            if peers.iter().filter(|known| **known == peer).count() >= self.limits.per_peer {
+                return None;
+            }
+            peers.push(peer);
+        }
+        Some(Peer(self, peer))
+    }
+}
+
+impl Drop for Peer<'_> {
+    fn drop(&mut self) {
+        let mut peers = self.0.peers.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(at) = peers.iter().position(|known| *known == self.1) {
+            peers.swap_remove(at);
+        }
+    }
 }
 
 /// One of a bounded number; given back when dropped.
@@ -159,23 +200,26 @@ impl Drop for Slot<'_> {
     }
 }
 
-fn admit(mut stream: TcpStream, shared: &Arc<Shared>, count: &Arc<AtomicUsize>) {
-    let Some(slot) = Slot::take(count, shared.limits.connections) else {
+fn admit(mut stream: TcpStream, peer: IpAddr, shared: &Arc<Shared>, count: &Arc<AtomicUsize>) {
+    let slot = Slot::take(count, shared.limits.connections);
+    let (Some(slot), Some(admitted)) = (slot, shared.admit(peer)) else {
         // It fits into any socket buffer; if not, this client gets less. The accepting thread never waits.
         let _ = stream.set_nonblocking(true);
         let _ = stream.write(&refusal(503, "too many connections; try again later\n"));
         return;
     };
-    std::mem::forget(slot);
-    let (shared, count_there) = (Arc::clone(shared), Arc::clone(count));
+    std::mem::forget((slot, admitted));
+    let (shared_there, count_there) = (Arc::clone(shared), Arc::clone(count));
     let spawned =
         std::thread::Builder::new().name("weir-http-client".into()).stack_size(STACK).spawn(move || {
             let _slot = Slot(&count_there);
-            let _ = converse(&mut stream, &shared);
+            let _peer = Peer(&shared_there, peer);
+            let _ = converse(&mut stream, &shared_there);
             close(&mut stream);
         });
     if spawned.is_err() {
         drop(Slot(count));
+        drop(Peer(shared, peer));
     }
 }
 
@@ -189,7 +233,7 @@ fn converse(stream: &mut TcpStream, shared: &Shared) -> io::Result<()> {
     let limits = &shared.limits;
     // An event is small and must not wait for the one before it to be acknowledged.
     stream.set_nodelay(true)?;
-    let asked = match ask(stream, Instant::now() + limits.ask, shared.loopback)? {
+    let asked = match ask(stream, Instant::now() + limits.ask, shared)? {
         Ok(asked) => asked,
         Err(refusal) => return send(stream, &refusal, Instant::now() + limits.take),
     };
@@ -226,7 +270,7 @@ fn events(stream: &mut TcpStream, mut feed: Box<dyn Feed>, limits: &Limits) -> i
 }
 
 /// Reads one request. The outer error: the connection is of no use any more.
-fn ask(stream: &mut TcpStream, end: Instant, loopback: bool) -> io::Result<Result<Asked, Vec<u8>>> {
+fn ask(stream: &mut TcpStream, end: Instant, shared: &Shared) -> io::Result<Result<Asked, Vec<u8>>> {
     let mut bytes = Vec::with_capacity(1024);
     let mut chunk = [0u8; 2048];
     loop {
@@ -248,7 +292,7 @@ fn ask(stream: &mut TcpStream, end: Instant, loopback: bool) -> io::Result<Resul
             }
             Err(e) => return Err(e),
         }
-        if let Some(answer) = understand(&bytes, loopback) {
+        if let Some(answer) = understand(&bytes, shared.loopback, shared.token.as_deref()) {
             return Ok(answer);
         }
         if bytes.len() > HEAD_MAX {
@@ -258,7 +302,7 @@ fn ask(stream: &mut TcpStream, end: Instant, loopback: bool) -> io::Result<Resul
 }
 
 /// None: the head of the request is not complete yet.
-fn understand(bytes: &[u8], loopback: bool) -> Option<Result<Asked, Vec<u8>>> {
+fn understand(bytes: &[u8], loopback: bool, token: Option<&Token>) -> Option<Result<Asked, Vec<u8>>> {
     let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
     let mut request = httparse::Request::new(&mut headers);
     match request.parse(bytes) {
@@ -270,18 +314,23 @@ fn understand(bytes: &[u8], loopback: bool) -> Option<Result<Asked, Vec<u8>>> {
         Err(httparse::Error::TooManyHeaders) => return Some(Err(refusal(431, "too many headers\n"))),
         Err(_) => return Some(Err(refusal(400, "not an HTTP request\n"))),
     }
-    let host = || {
-        let mut hosts = request.headers.iter().filter(|h| h.name.eq_ignore_ascii_case("host"));
-        match (hosts.next(), hosts.next()) {
-            (Some(host), None) => std::str::from_utf8(host.value).ok(),
+    let only = |name: &str| {
+        let mut all = request.headers.iter().filter(|h| h.name.eq_ignore_ascii_case(name));
+        match (all.next(), all.next()) {
+            (Some(header), None) => std::str::from_utf8(header.value).ok(),
             _ => None,
         }
     };
+    let host = || only("host");
     let old = request.version == Some(0);
     Some(match (request.method, request.path) {
         _ if host().is_none() && !old => Err(refusal(400, "one Host header is needed\n")),
         _ if loopback && !host().is_none_or(of_loopback) => {
             Err(refusal(421, "this name is not served on the loopback; use localhost or 127.0.0.1\n"))
+        }
+        _ if token.is_some_and(|token| !only("authorization").is_some_and(|given| token.is(given))) => {
+            let asks = "WWW-Authenticate: Basic realm=\"weir\", charset=\"UTF-8\"\r\n";
+            Err(answer(401, TEXT, b"the token is needed, as password of any user or as Bearer\n", asks))
         }
         (Some("GET" | "HEAD"), Some(target)) => {
             let path = target.split(['?', '#']).next().unwrap_or_default();
@@ -307,8 +356,9 @@ fn of_loopback(host: &str) -> bool {
 /// That is the finding.
 #[cfg(fuzzing)]
 pub fn fuzz(bytes: &[u8]) {
-    for loopback in [false, true] {
-        match understand(bytes, loopback) {
+    let token = Token::of("sixteen-or-more-characters").ok();
+    for (loopback, token) in [(false, None), (true, None), (false, token.as_ref())] {
+        match understand(bytes, loopback, token) {
             Some(Ok(asked)) => assert!(asked.path.len() <= HEAD_MAX && !asked.path.contains(['?', '#'])),
             Some(Err(refusal)) => assert!(head_length(&refusal) < refusal.len()),
             None => {}
@@ -332,6 +382,7 @@ fn answer(status: u16, kind: &str, body: &[u8], more: &str) -> Vec<u8> {
     let reason = match status {
         200 => "OK",
         400 => "Bad Request",
+        401 => "Unauthorized",
         404 => "Not Found",
         405 => "Method Not Allowed",
         408 => "Request Timeout",
@@ -393,10 +444,29 @@ mod tests {
     use super::*;
 
     fn status(request: &[u8]) -> u16 {
-        match understand(request, true) {
+        told(understand(request, true, None))
+    }
+
+    fn told(answer: Option<Result<Asked, Vec<u8>>>) -> u16 {
+        match answer {
             None => 0,
             Some(Ok(_)) => 200,
             Some(Err(bytes)) => String::from_utf8_lossy(&bytes[9..12]).parse().unwrap(),
+        }
+    }
+
+    #[test]
+    fn without_the_token_nothing_is_shown() {
+        let token = Token::of("0123456789abcdef").unwrap();
+        for (header, expected) in [
+            ("", 401),
+            ("Authorization: Bearer 0123456789abcdef\r\n", 200),
+            ("Authorization: Bearer 0123456789abcdef\r\nAuthorization: Bearer x\r\n", 401),
+            ("Authorization: Bearer 0123456789abcdeg\r\n", 401),
+            ("Authorization: Basic YW55OjAxMjM0NTY3ODlhYmNkZWY=\r\n", 200),
+        ] {
+            let request = format!("GET /metrics HTTP/1.1\r\nHost: edge1\r\n{header}\r\n");
+            assert_eq!(told(understand(request.as_bytes(), false, Some(&token))), expected, "{header}");
         }
     }
 
@@ -427,12 +497,13 @@ mod tests {
     #[test]
     fn the_query_is_no_part_of_the_path() {
         let request = b"HEAD /a/b?c=d HTTP/1.1\r\nHost: 10.0.0.1\r\n\r\n";
-        let asked = understand(request, true).unwrap().ok().unwrap();
+        let asked = understand(request, true, None).unwrap().ok().unwrap();
         assert_eq!((asked.path.as_str(), asked.head), ("/a/b", true));
     }
 
     #[test]
     fn other_names_are_served_where_others_may_ask() {
-        assert!(matches!(understand(b"GET / HTTP/1.1\r\nHost: edge1\r\n\r\n", false), Some(Ok(_))));
+        let request = b"GET / HTTP/1.1\r\nHost: edge1\r\n\r\n";
+        assert!(matches!(understand(request, false, None), Some(Ok(_))));
     }
 }

@@ -8,6 +8,7 @@ pub mod http;
 pub mod hub;
 pub mod metrics;
 mod site;
+pub mod token;
 
 pub use hub::Hub;
 pub use site::{METRICS_PORT, Show, WEB_PORT, parse_address};

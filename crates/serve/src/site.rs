@@ -3,6 +3,7 @@
 use crate::http::{Answer, Limits, Server, Site};
 use crate::hub::{Follow, Hub};
 use crate::metrics::MEDIA_TYPE;
+use crate::token::Token;
 use serde::Serialize;
 use std::borrow::Cow;
 use std::io;
@@ -52,11 +53,12 @@ pub fn parse_address(text: &str, port: u16) -> Result<SocketAddr, String> {
 /// What is shown and where.
 pub struct Show {
     hub: Arc<Hub>,
+    token: Option<Arc<Token>>,
     servers: Vec<Server>,
 }
 
 impl Show {
-    /// Listens at both addresses; one server if they are the same. The others: as for [`Hub::new`].
+    /// Listens at both addresses; one server if they are the same. With a token both answer only to who knows it. The others: as for [`Hub::new`].
     ///
     /// # Errors
     /// The address that cannot be listened at, and why.
@@ -65,10 +67,11 @@ impl Show {
         metrics: Option<SocketAddr>,
         run: String,
         recorded: bool,
+        token: Option<Token>,
         limits: Limits,
     ) -> Result<Show, (SocketAddr, io::Error)> {
         let hub = Hub::new(run, recorded);
-        let mut show = Show { hub, servers: Vec::new() };
+        let mut show = Show { hub, token: token.map(Arc::new), servers: Vec::new() };
         // Port 0 is another one each time.
         let same = metrics == web && metrics.is_some_and(|address| address.port() != 0);
         if let Some(address) = web {
@@ -90,7 +93,7 @@ impl Show {
         let fail = |e| (address, e);
         let listener = TcpListener::bind(address).map_err(fail)?;
         let site = Arc::new(Pages { hub: Arc::clone(&self.hub), page, metrics });
-        self.servers.push(Server::start(listener, site, limits).map_err(fail)?);
+        self.servers.push(Server::start(listener, site, self.token.clone(), limits).map_err(fail)?);
         Ok(())
     }
 

@@ -244,7 +244,7 @@ pub struct WatchArgs {
 
     /// Waiting times, drops by reason, rates per socket (root)
     ///
-    /// Attaches BPF programs to tracepoints while it runs; what they cost stands in docs/watch.md. Without root or BTF
+    /// Attaches BPF programs to tracepoints while it runs; what they cost stands in docs/watch-probes.md. Without root or BTF
     /// it says so, and the rest goes on.
     ///
     /// weir watch eth0 --probes --once
@@ -269,6 +269,23 @@ pub struct WatchArgs {
     #[arg(long, value_name = "ADDR", value_parser = parse::metrics, num_args = 0..=1)]
     #[arg(default_missing_value = "127.0.0.1:9495", conflicts_with = "once", allow_hyphen_values = false)]
     pub metrics: Option<SocketAddr>,
+
+    /// Answer only who knows the token in FILE
+    ///
+    /// Its first line, 16 to 256 printable characters: monitors give it as Bearer, browsers as the password of any user. It
+    /// crosses the network as it is; where others can listen, put a proxy with TLS before it.
+    ///
+    /// weir watch eth0 --metrics 10.0.0.7:9495 --token /etc/weir/token
+    #[arg(long, value_name = "FILE")]
+    pub token: Option<PathBuf>,
+
+    /// Answer whoever reaches ADDR, also beyond this host
+    ///
+    /// Without it an ADDR beyond the loopback needs --token.
+    ///
+    /// weir watch eth0 --metrics 10.0.0.7:9495 --anyone
+    #[arg(long, conflicts_with = "token")]
+    pub anyone: bool,
 
     /// Also write each interval to FILE, as --json does
     ///
@@ -730,24 +747,36 @@ pub struct LabRunArgs {
     #[arg(long, value_name = "FILE", help_heading = "Output")]
     pub html: Option<PathBuf>,
 
-    /// 1 x in packets/s, instead of measuring it.
-    #[arg(long, hide = true)]
+    /// 1 x in packets/s, instead of measuring it
+    ///
+    /// weir lab run livelock-udp --base-pps 350000
+    #[arg(long, value_name = "PPS", help_heading = "Size")]
     pub base_pps: Option<f64>,
 
-    /// Kinds of flood of innocents.
-    #[arg(long, hide = true, value_delimiter = ',')]
+    /// Kinds, of experiments that have several [all]
+    ///
+    /// A kind that does not exist is answered with those that do.
+    ///
+    /// weir lab run innocents --kind reader,closed-port
+    #[arg(long, value_delimiter = ',', value_name = "LIST", help_heading = "What runs")]
     pub kind: Option<Vec<String>>,
 
-    /// Rates of innocents and syn-flood, packets/s.
-    #[arg(long, hide = true, value_delimiter = ',')]
+    /// Packets per second of the flood, of experiments with fixed rates
+    ///
+    /// weir lab run innocents --rates 1000000,3000000
+    #[arg(long, value_delimiter = ',', value_name = "LIST", help_heading = "Size")]
     pub rates: Option<Vec<f64>>,
 
-    /// Wire and host CPU.
-    #[arg(long, hide = true, value_parser = parse::cpu_pair)]
+    /// CPU of the wire and CPU of the host [0,1]
+    ///
+    /// weir lab run livelock-udp --cpus 2,3
+    #[arg(long, value_parser = parse::cpu_pair, value_name = "W,H", help_heading = "What runs")]
     pub cpus: Option<(usize, usize)>,
 
-    /// Work of the sink per datagram.
-    #[arg(long, hide = true, value_parser = parse::work)]
+    /// Work of udp-sink per datagram [1us]
+    ///
+    /// weir lab run livelock-udp --work 4us
+    #[arg(long, value_parser = parse::work, value_name = "DUR", help_heading = "What runs")]
     pub work: Option<Duration>,
 }
 

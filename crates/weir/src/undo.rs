@@ -174,6 +174,12 @@ pub fn line(outcome: &Outcome, dry_run: bool, paint: Paint) -> String {
             "its interface is not here: deleted, or in another network namespace with weir's value"
                 .to_owned(),
         ),
+        Fate::Guarded { pid } => (
+            paint.red("waiting "),
+            format!(
+                "the guard of its interface, pid {pid}, has changed it; stop that and run weir undo again"
+            ),
+        ),
         Fate::Failed { why } => (paint.red("failed  "), why.clone()),
     };
     format!("{verb:<8}  {:<8}  {:<18}  {what}\n", outcome.target, outcome.setting)

@@ -27,6 +27,8 @@ use serde_json::Value;
 /// Hosts. The first is flooded, the second loses guard and keeper, the third its metrics; the last stays well.
 const HOSTS: u8 = 4;
 const METRICS: u16 = 9495;
+/// Without it no metrics are given.
+const TOKEN: &str = "only-this-monitor-knows";
 /// The shipped rules take so many times as long.
 const FASTER: u32 = 6;
 
@@ -64,6 +66,9 @@ fn start(ns: &Namespace, mut command: Command) -> Running {
 fn metrics(world: &World, n: u8) -> Running {
     let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
     command.args(["watch", "--interval", "1s", "--metrics", &instance(n)]).arg(&world.dirs()[1]);
+    let token = world.dir.path().join("token");
+    std::fs::write(&token, TOKEN).unwrap();
+    command.arg("--token").arg(token);
     command.stderr(Stdio::null());
     start(&world.host, command)
 }
@@ -112,7 +117,8 @@ impl Monitor {
         let config = format!(
             "global: {{scrape_interval: 2s, scrape_timeout: 2s, evaluation_interval: 2s}}\n\
              rule_files: [rules.yml]\n\
-             scrape_configs: [{{job_name: weir, static_configs: [{{targets: [{}]}}]}}]\n",
+             scrape_configs: [{{job_name: weir, authorization: {{credentials: {TOKEN}}}, \
+             static_configs: [{{targets: [{}]}}]}}]\n",
             targets.join(", ")
         );
         std::fs::write(dir.join("prometheus.yml"), config).unwrap();

@@ -245,10 +245,9 @@ fn the_manifest_is_what_the_api_knows_and_what_the_guard_needs() {
         containers[2]["securityContext"]["capabilities"]["add"].is_null(),
         "who serves metrics needs none"
     );
-    for probe in ["readinessProbe", "livenessProbe"] {
-        let get = &containers[2][probe]["httpGet"];
-        assert_eq!((&get["path"], &get["port"]), (&"/metrics".into(), &"metrics".into()));
-    }
+    let get = &containers[2]["readinessProbe"]["httpGet"];
+    assert_eq!((&get["path"], &get["port"]), (&"/metrics".into(), &"metrics".into()));
+    assert_eq!(containers[2]["livenessProbe"]["tcpSocket"]["port"], "metrics");
 
     // Its configuration is one that the guard takes: only the interface is not one of this machine.
     let toml = objects.iter().find_map(|o| o["data"]["weir.toml"].as_str()).expect("a configuration");
@@ -305,7 +304,11 @@ fn rendered(template: &str, values: &BTreeMap<String, String>) -> String {
             let name = word.split(".Values.").nth(1).and_then(|w| w.split(' ').next()).expect("a value");
             assert_eq!(values[name], "{}", "only what is empty can be left out here");
             inside = true;
-        } else if word == "{{- end }}" {
+        } else if word.starts_with("{{- if ") {
+            let name = word.split(".Values.").nth(1).and_then(|w| w.split(' ').next()).expect("a value");
+            assert_eq!(values[name], "\"\"", "only what is empty can be left out here");
+            inside = true;
+        } else if word == "{{- end }}" || word == "{{- else }}" {
             inside = false;
         } else if !inside {
             let mut line = line.to_owned();

@@ -290,7 +290,8 @@ int BPF_PROG(weir_napi_poll, struct napi_struct *napi, int work, int budget)
 	if (ctl->mode == WEIR_MODE_POLL && the_thread() == ctl->poller_tid && !in_net_rx()) {
 		stat->own_polls++;
 		stat->own_packets += work;
-		if (work >= budget)
+		/* Polled on another CPU than its interrupt's, some drivers say one less than they took. */
+		if (work >= budget || (budget > 1 && work == budget - 1))
 			stat->full_polls++;
 		if (work)
 			sample_all();

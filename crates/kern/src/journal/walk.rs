@@ -1,6 +1,6 @@
 //! How the settings of a journal are put back one by one: here, or where their interface is now.
 
-use super::{ABSENCES, Entry, Fate, Journal, Kind, Outcome, outcomes};
+use super::{ABSENCES, Entry, Fate, Journal, Kind, Outcome, Whose, narrowed, outcomes, tasks};
 use crate::{
     error::{Error, Result},
     kernel::{Elsewhere, Kernel},
@@ -119,7 +119,36 @@ impl Journal {
             patience -= 1;
             kernel.wait();
         };
-        self.in_order().into_iter().filter_map(&mut settle).collect()
+        let entries = self.in_order();
+        let mut settled: Vec<_> = entries.iter().filter_map(|entry| settle(*entry)).collect();
+        settled.extend(self.heirs(kernel, &entries, write));
+        settled
+    }
+
+    /// Threads and children that have begun since with the CPUs of a thread among `entries`: they have inherited weir's value and
+    /// get the one from before it. Nothing is said of the others.
+    pub(super) fn heirs<'a, K: Kernel>(
+        &'a self,
+        kernel: &mut K,
+        entries: &[&'a Entry],
+        write: bool,
+    ) -> Vec<(&'a Entry, Outcome)> {
+        let known = tasks(&self.doc.entries);
+        let chosen: Vec<(u32, u64)> = entries.iter().filter_map(|e| e.id.zip(e.start)).collect();
+        if chosen.is_empty() {
+            return Vec::new();
+        }
+        let mut settled = Vec::new();
+        for heir in kernel.heirs(&chosen) {
+            let gave = entries.iter().find(|e| e.set == Kind::TaskCpus && e.id == Some(heir.of));
+            let (Some(&gave), false) = (gave, known.contains(&(heir.tid, heir.start))) else { continue };
+            let own = Entry { id: Some(heir.tid), start: Some(heir.start), ..gave.clone() };
+            let outcome = self.settle(kernel, &own, self.doc.ifindex, write);
+            let told =
+                |o: &Outcome| !matches!(o.fate, Fate::Verified { .. } | Fate::Left { .. } | Fate::Gone);
+            settled.extend(outcome.filter(told).map(|outcome| (gave, outcome)));
+        }
+        settled
     }
 
     /// Reverse order of recording, but interrupts are let in again before the timer that stands in for them is
@@ -175,13 +204,16 @@ impl Journal {
         let fate = match found {
             Err(e) => failed(kernel, e),
             // From here on as [`Kernel::swap`], with the value that has just been read.
-            Ok(found) if found == entry.old => Fate::Verified { value: show(&found) },
-            Ok(found) if !entry.ours.contains(&found) => {
-                Fate::Left { found: show(&found), old: show(&entry.old) }
-            }
-            Ok(found) => match if write { kernel.write(&setting, &entry.old) } else { Ok(()) } {
-                Ok(()) => Fate::Restored { from: show(&found), to: show(&entry.old) },
-                Err(e) => failed(kernel, e),
+            Ok(found) => match entry.whose(kernel, &setting, &found) {
+                Whose::Before => Fate::Verified { value: show(&found) },
+                Whose::Others => Fate::Left { found: show(&found), old: show(&entry.old) },
+                Whose::Ours => match if write { kernel.write(&setting, &entry.old) } else { Ok(()) } {
+                    Ok(()) => Fate::Restored { from: show(&found), to: show(&entry.old) },
+                    Err(e) => match made_of(kernel, &setting, &entry.old, &e) {
+                        Some(made) => Fate::Restored { from: show(&found), to: show(&made) },
+                        None => failed(kernel, e),
+                    },
+                },
             },
         };
         Some(self.told(entry, setting, kernel.name(ifindex).ok(), fate))
@@ -198,4 +230,11 @@ impl Journal {
         };
         Outcome { target, setting: setting.label(), napi_id: setting.napi_id(), fate }
     }
+}
+
+/// What the kernel has made of the mask `old` that was written, if it has left out no more than the CPUs that are offline or outside of
+/// the thread's cpuset: there is no better value now.
+fn made_of<K: Kernel>(kernel: &mut K, setting: &Setting, old: &Value, error: &Error) -> Option<Value> {
+    let (Error::ReadBack { .. }, Some(usable)) = (error, kernel.usable(setting)) else { return None };
+    kernel.read(setting).ok().filter(|made| narrowed(setting, old, made, &usable))
 }

@@ -514,7 +514,7 @@ impl World {
                 Fate::Verified { .. } => self.counts.verified += 1,
                 Fate::Left { .. } => self.counts.left += 1,
                 Fate::Gone => self.counts.gone += 1,
-                Fate::Waiting => self.counts.waiting += 1,
+                Fate::Waiting | Fate::Guarded { .. } => self.counts.waiting += 1,
                 Fate::Moved => self.counts.kept += 1,
                 Fate::Failed { .. } => self.counts.failed += 1,
             }

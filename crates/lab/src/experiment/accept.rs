@@ -5,7 +5,7 @@ use std::time::Duration;
 use results::{Document, Role, Verdict};
 use serde_json::json;
 
-use crate::accept_rig::{BYTES, How, Run, Setup, Stage, Stall};
+use crate::accept_rig::{AT_ONCE, BYTES, How, Run, Server, Setup, Stage, Stall};
 use crate::arm::{Arm, Host};
 use crate::experiment::{Experiment, Simulated, names};
 use crate::grid::{self, Figure, Grid, Sample};
@@ -101,12 +101,11 @@ fn stage<'a>(bench: &'a Bench, arm: &Arm, stall: Option<Stall>, closed: bool) ->
         Role::Ablation => Some(vec!["--no-stall".into()]),
         _ => None,
     };
-    let setup =
-        Setup { listeners: listeners(arm), options: options.as_deref(), stall, closed, datagrams: false };
-    Stage::new(bench, &setup)
+    let server = Server::Pages { listeners: listeners(arm) };
+    Stage::new(bench, &Setup { server, options: options.as_deref(), stall, closed, at_once: AT_ONCE })
 }
 
-fn needs(runner: &Runner<'_>, arms: &[Arm]) -> Result<()> {
+pub(crate) fn needs(runner: &Runner<'_>, arms: &[Arm]) -> Result<()> {
     if runner.bench.weir.is_none() && arms.iter().any(|a| matches!(a.role, Role::Weir | Role::Ablation)) {
         return Err(Error::Missing("arm weir needs the program weir beside this one; build it".into()));
     }
@@ -172,13 +171,13 @@ fn evenly(bench: &Bench, arm: &Arm, per_s: f64, options: &Options) -> Result<Sam
 /// Why a closed loop shows something else than the server. In it the clients ask when they have been answered: none can be late, and how
 /// long one waits for a CPU is part of what is measured, since workers and clients share both CPUs and the workers go first. What would
 /// be missing in requests/s is CPU time that went to nobody of the trial: workers, clients, weir and the kernel's threads for packets.
-fn shared(run: &Run) -> Option<String> {
+pub(crate) fn shared(run: &Run) -> Option<String> {
     (run.others > OTHERS_MAX)
         .then(|| format!("others took {:.1} % of the CPUs in the closed loop", run.others * 100.0))
 }
 
 /// Why an open loop shows something else than the server.
-fn void(run: &Run) -> Option<String> {
+pub(crate) fn void(run: &Run) -> Option<String> {
     let late = run.wait("late_us", "p99").unwrap_or(0.0);
     if late > LATE_MS {
         return Some(format!("the clients were {late:.1} ms late (p99)"));
@@ -187,14 +186,14 @@ fn void(run: &Run) -> Option<String> {
 }
 
 /// Medians of a figure of the arm `name` and of weir.
-fn against(grid: &Grid, name: &str, at: (usize, usize, usize)) -> Option<(f64, f64)> {
+pub(crate) fn against(grid: &Grid, name: &str, at: (usize, usize, usize)) -> Option<(f64, f64)> {
     let (k, x, figure) = at;
     let other = grid.arms.iter().position(|arm| arm.name == name)?;
     Some((grid.median(grid.ours()?, k, x, figure)?, grid.median(other, k, x, figure)?))
 }
 
 /// How far the hash is from itself.
-fn again(grid: &Grid, at: (usize, usize, usize)) -> Option<String> {
+pub(crate) fn again(grid: &Grid, at: (usize, usize, usize)) -> Option<String> {
     let (k, x, figure) = at;
     let median = |name: &str| {
         let a = grid.arms.iter().position(|arm| arm.name == name)?;
@@ -312,11 +311,11 @@ pub(crate) fn group(options: &Options, progress: &mut dyn FnMut(Progress)) -> Re
         let own = arm.role == Role::Weir;
         let options_of = own.then(Vec::new);
         let setup = Setup {
-            listeners: "reuseport",
+            server: Server::Datagrams,
             options: options_of.as_deref(),
             stall: Some(stall),
             closed: false,
-            datagrams: true,
+            at_once: AT_ONCE,
         };
         let mut stage = Stage::new(bench, &setup)?;
         // The stall of this time has not begun: the first one is the next.

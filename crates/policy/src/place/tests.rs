@@ -17,7 +17,7 @@ fn host(count: usize) -> Layout {
 fn source(queue: u32, irq: Option<&[usize]>, load: u64) -> Source {
     let irq = irq.map(|on| Irq { irq: 40 + queue, settable: true, cpus: cpus(on) });
     let name = format!("eth0/{queue}");
-    Source { name, ifindex: 2, queue, node: None, irq, thread: None, rps: Cpus::new(), load }
+    Source { name, ifindex: 2, queue, node: None, irq, thread: None, as_sender: true, rps: Cpus::new(), load }
 }
 
 fn program(threads: u32, on: &[usize]) -> Program {
@@ -260,4 +260,20 @@ fn only_an_uneven_or_losing_host_is_tried() {
     assert_eq!(candidates(&m(90_000, 1_000, 0), &usable, false), [Strategy::Spread]);
     assert_eq!(candidates(&m(60_000, 40_000, 50_000), &usable, true).len(), 3);
     assert_eq!(m(90_000, 10_000, 0).hottest(), Some((0, 900)));
+}
+
+#[test]
+fn what_comes_in_at_an_unknown_place_is_not_sent_to_one_cpu() {
+    let mut layout = host(4);
+    layout.sources = vec![source(0, None, 10), source(1, None, 10)];
+    // As a veth: where it is sent from.
+    let placed = plan(&layout, &request(Strategy::Affine)).unwrap();
+    assert_eq!((placed.settings.len(), placed.kept.len()), (2, 0));
+    layout.sources.iter_mut().for_each(|s| s.as_sender = false);
+    let placed = plan(&layout, &request(Strategy::Affine)).unwrap();
+    assert_eq!((placed.settings.len(), placed.kept.len()), (0, 2), "{placed:?}");
+    assert!(placed.kept.iter().all(|kept| !kept.managed));
+    // Spread over several CPUs it is worth its hop.
+    let placed = plan(&layout, &request(Strategy::Spread)).unwrap();
+    assert!(placed.settings.iter().all(|set| set.to.len() > 1), "{placed:?}");
 }

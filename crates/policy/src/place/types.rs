@@ -67,6 +67,8 @@ pub struct Source {
     pub irq: Option<Irq>,
     /// The thread of its NAPI, if it runs in one.
     pub thread: Option<Task>,
+    /// Its softirq runs on the CPU that sent the packet, as that of a veth.
+    pub as_sender: bool,
     /// CPUs that its packets are spread over; empty: off.
     pub rps: Cpus,
     /// Packets or interrupts per second; only ratios matter.
@@ -174,6 +176,16 @@ pub enum What {
         /// Start time, clock ticks since boot.
         start: u64,
     },
+}
+
+impl What {
+    /// The interface that it is of, if it is of one.
+    pub fn ifindex(&self) -> Option<u32> {
+        match *self {
+            What::Rps { ifindex, .. } | What::Xps { ifindex, .. } => Some(ifindex),
+            What::Irq { .. } | What::Task { .. } => None,
+        }
+    }
 }
 
 /// One setting of a plan.

@@ -391,7 +391,11 @@ impl Interface {
         self.sources = sources;
         self.tell_addresses(setup.gauges);
         self.state = State::Guarded;
-        if let Some(cpus) = setup.cpus.as_ref().filter(|_| self.sources.iter().any(|s| s.threaded)) {
+        // Threads that were there before are somebody else's, and so are their CPUs.
+        let ours = |s: &Arc<Source>| s.threaded && !s.is_left_alone();
+        let any_others = self.sources.iter().any(|s| s.is_left_alone());
+        let of_ours = self.sources.iter().any(ours) && !any_others;
+        if let Some(cpus) = setup.cpus.as_ref().filter(|_| of_ours) {
             for thread in kern::napi::threads(&self.name)? {
                 kern::cpus::set_affinity(thread, cpus)?;
             }

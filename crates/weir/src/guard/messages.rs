@@ -72,8 +72,8 @@ pub enum Report {
     Warning { source: Arc<Source>, text: String },
     /// Programs wait for input while the CPU is not idle: others compete for it, so that the low water must wake.
     Contended { cpu: usize },
-    /// A net CPU's poller has no time left.
-    Pressed,
+    /// The poller of a net CPU has no time left.
+    Pressed { cpu: usize },
     /// The thread ended by an error.
     Failed { cpu: usize, why: String },
     /// How the thread is scheduled.

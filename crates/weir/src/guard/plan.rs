@@ -205,6 +205,13 @@ fn of_poll(
     Ok(changes)
 }
 
+/// The interface has several queues, and what holds interrupts back holds for all of them.
+pub fn is_of_device(access: &mut Access, name: &str) -> bool {
+    let settings = access.netdev().is_some_and(|n| n.has_settings().unwrap_or(false));
+    let device = kern::netns::index_of(name).and_then(|ifindex| access.sysfs().device(ifindex));
+    !settings && device.and_then(|d| d.rx_queues()).is_ok_and(|queues| queues > 1)
+}
+
 /// What a guard of the interface would change, and what it leaves as found; changes nothing.
 ///
 /// # Errors

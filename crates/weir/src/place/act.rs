@@ -105,18 +105,25 @@ pub fn permitted(args: &PlaceArgs, looked: &Looked, plan: &Plan) -> anyhow::Resu
             rival.pid
         )));
     }
-    for path in journal::paths(&args.journal_dir)? {
-        let Ok(journal) = Journal::load(&path) else { continue };
-        let ours = looked.interfaces.iter().any(|interface| interface.ifindex == journal.ifindex());
-        if ours && journal.is_here() && journal.owner().alive() {
-            return Err(failed(format!(
-                "{}: guarded by weir, pid {}, which has set some of this; stop it, place, and start it again",
-                journal.name(),
-                journal.owner().pid
-            )));
-        }
+    match guarded(args, looked)?.first() {
+        None => Ok(()),
+        Some(journal) => Err(failed(format!(
+            "{}: guarded by weir, pid {}, which has set some of this; stop it, place, and start it again",
+            journal.name(),
+            journal.owner().pid
+        ))),
     }
-    Ok(())
+}
+
+/// Journals of guards that live and have one of these interfaces.
+pub fn guarded(args: &PlaceArgs, looked: &Looked) -> anyhow::Result<Vec<Journal>> {
+    let journals =
+        journal::paths(&args.journal_dir)?.into_iter().filter_map(|path| Journal::load(&path).ok());
+    let of = |journal: &Journal| {
+        let ours = looked.interfaces.iter().any(|interface| interface.ifindex == journal.ifindex());
+        ours && journal.is_here() && journal.owner().alive()
+    };
+    Ok(journals.filter(of).collect())
 }
 
 /// The journal of the host, and whether it is a new one.

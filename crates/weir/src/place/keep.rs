@@ -5,7 +5,7 @@ use crate::cli::PlaceArgs;
 use crate::error::missing;
 use crate::out::{Weight, talk, tell};
 use kern::change;
-use kern::journal::{Journal, MAX_ENTRIES};
+use kern::journal::{Journal, MAX_ENTRIES, Whose};
 use kern::settings::{Access, Value};
 use policy::place::{self, Cpus, Plan, Request, Strategy, What};
 use std::collections::BTreeSet;
@@ -33,9 +33,11 @@ pub fn run(
     let looked = look::look(access, &args.interfaces, &pids, None)?;
     let plan = place::plan(&looked.layout, &request).map_err(missing)?;
     act::permitted(args, &looked, &plan)?;
-    let (mut journal, _) = act::claim(args, access)?;
+    let (mut journal, fresh) = act::claim(args, access)?;
     if let Err(err) = change::make(access, &mut journal, &act::changes(&plan)) {
-        act::put_back(access, &journal)?;
+        if fresh {
+            act::put_back(access, &journal)?;
+        }
         return Err(crate::error::failed(format!("{err}; everything is as before")));
     }
     talk(&format!(
@@ -87,14 +89,17 @@ fn again(
     let looked = look::look(access, &names, &pids, None)?;
     let Ok(mut plan) = place::plan(&looked.layout, request) else { return Ok(()) };
     let (others, ours): (Vec<_>, Vec<_>) =
-        plan.settings.drain(..).partition(|set| somebody_elses(journal, set));
+        plan.settings.drain(..).partition(|set| somebody_elses(access, journal, set));
     for set in others {
         let line = format!("weir: {}: somebody else has set it, left", act::shown(&looked, &set));
         if told.len() < MOST_TOLD && told.insert(line.clone()) {
             talk(&line);
         }
     }
+    // A guard that polls a source has RPS off meanwhile.
+    let guarded = act::guarded(args, &looked)?;
     plan.settings = ours;
+    plan.settings.retain(|set| !guarded.iter().any(|journal| Some(journal.ifindex()) == set.what.ifindex()));
     if plan.settings.is_empty() {
         return Ok(());
     }
@@ -109,13 +114,15 @@ fn again(
 
 /// It had a value of weir and has one now that is neither that nor the one from before: a queue or a device that was made
 /// anew has the latter.
-fn somebody_elses(journal: &Journal, set: &place::Set) -> bool {
+fn somebody_elses(access: &mut Access, journal: &Journal, set: &place::Set) -> bool {
     let plan = Plan { settings: vec![set.clone()], ..Plan::default() };
     let Some(change) = act::changes(&plan).pop() else { return false };
     let found = Value::Cpus(set.from.iter().copied().collect());
     let irq = matches!(set.what, What::Irq { .. });
     // An interrupt is not made anew without its device, so the old value is somebody's wish too.
-    journal
-        .known(&change.setting, None)
-        .is_some_and(|(old, ours)| !ours.contains(&found) && (irq || *old != found))
+    match journal.whose(access, &change.setting, &found) {
+        Some(Whose::Others) => true,
+        Some(Whose::Before) => irq,
+        Some(Whose::Ours) | None => false,
+    }
 }

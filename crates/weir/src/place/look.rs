@@ -23,6 +23,8 @@ const TAKEN: [&str; 5] =
 const LOST: [&str; 3] = ["Udp.RcvbufErrors", "Udp6.RcvbufErrors", "TcpExt.ListenDrops"];
 /// Counters of packets that a device has lost.
 const LOST_BEFORE: [&str; 2] = ["rx_dropped", "rx_missed_errors"];
+/// Packets of one interrupt from which on interrupts do not tell how much a queue carries.
+const FEW_PER_INTERRUPT: u64 = 8;
 /// One tick of [`kern::raw::CpuTime`], ns.
 const TICK_NS: u64 = 10_000_000;
 
@@ -137,6 +139,7 @@ pub fn look(
                 node: source.numa,
                 irq,
                 thread: source.thread.and_then(layout::thread).map(task),
+                as_sender: interface.kind == "veth",
                 rps: set(&source.rps),
                 load: window.and_then(|w| w.loads.get(&source.name).copied()).unwrap_or(0),
             });
@@ -221,14 +224,24 @@ fn window(looked: &Looked, first: &Reading, second: &Reading) -> Window {
         lost += LOST_BEFORE.iter().map(|name| delta(name)).sum::<u64>();
         let packets = rate(delta("rx_packets"));
         let queues = interface.sources.len().max(1) as u64;
+        let told = |of: &Reading| -> Option<u64> {
+            let all = interface.sources.iter().map(|s| Some(of.interrupts.get(&s.name)?.iter().sum::<u64>()));
+            all.sum()
+        };
+        let fired = rate(told(second).zip(told(first)).map_or(0, |(now, then)| now.saturating_sub(then)));
+        // A queue that never rests has few interrupts or none, and would count as the lightest.
+        let tells = fired.saturating_mul(FEW_PER_INTERRUPT) >= packets;
         for source in &interface.sources {
             let counted = first.interrupts.get(&source.name).zip(second.interrupts.get(&source.name));
             let per_cpu: Option<Vec<u64>> = counted.map(|(then, now)| {
                 now.iter().zip(then).map(|(now, then)| rate(now.saturating_sub(*then))).collect()
             });
-            // Under polling interrupts are few, so the packets of a device of one queue are the better figure.
-            let interrupts = per_cpu.as_ref().map_or(0, |all| all.iter().sum());
-            let load = if queues > 1 && interrupts > 0 { interrupts } else { packets / queues };
+            let interrupts: u64 = per_cpu.as_ref().map_or(0, |all| all.iter().sum());
+            // In packets, so that devices compare: by its share of the interrupts.
+            let load = match queues > 1 && tells && fired > 0 {
+                true => (u128::from(packets) * u128::from(interrupts) / u128::from(fired)) as u64,
+                false => packets / queues,
+            };
             window.loads.insert(source.name.clone(), load);
             window.interrupts.extend(per_cpu.map(|all| (source.name.clone(), all)));
         }

@@ -169,7 +169,8 @@ pub fn plan(looked: &Looked, plan: &Plan, paint: Paint) -> String {
     }
     text.push('\n');
     for kept in &plan.kept {
-        text += &format!("  {:<24}stays: the kernel manages it\n", kept.what);
+        let why = if kept.managed { "the kernel manages it" } else { "it is not known where it goes" };
+        text += &format!("  {:<24}stays: {why}\n", kept.what);
     }
     if plan.settings.is_empty() {
         return text + "  nothing to change\n";

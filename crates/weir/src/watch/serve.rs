@@ -8,6 +8,7 @@ use crate::out::{self, Weight};
 use see::Snapshot;
 use serve::Show;
 use serve::http::Limits;
+use serve::token::Token;
 use std::fs::File;
 use std::io::Write;
 use std::net::SocketAddr;
@@ -87,13 +88,27 @@ fn give(show: &Show, snapshot: &Snapshot, args: &WatchArgs) -> anyhow::Result<()
 fn start(args: &WatchArgs) -> anyhow::Result<Show> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |t| t.as_nanos());
     let run = format!("{}-{now}", std::process::id());
-    let show = Show::start(args.web, args.metrics, run, args.replay.is_some(), Limits::default());
+    let token = match &args.token {
+        Some(path) => {
+            Some(Token::read(path).map_err(|why| usage(format!("--token {}: {why}", path.display())))?)
+        }
+        None => None,
+    };
+    let open = [args.web, args.metrics].into_iter().flatten().find(|address| !address.ip().is_loopback());
+    if let (Some(address), None, false) = (open, &token, args.anyone) {
+        return Err(usage(format!(
+            "{address} is not of this host alone, and who reaches it could read which programs receive and what is lost; \
+             give --token FILE, or --anyone if they may"
+        )));
+    }
+    let closed = token.is_some();
+    let show = Show::start(args.web, args.metrics, run, args.replay.is_some(), token, Limits::default());
     let show = show.map_err(|(address, e)| {
         let option = if args.web == Some(address) { "--web" } else { "--metrics" };
         usage(format!("{option} {address}: {e}; give another address or port"))
     })?;
     let addresses: Vec<SocketAddr> = show.addresses().collect();
-    for address in addresses.iter().filter(|address| !address.ip().is_loopback()) {
+    for address in addresses.iter().filter(|address| !closed && !address.ip().is_loopback()) {
         let what = "can read there which programs receive and what is lost";
         out::tell(Weight::Warning, &format!("weir: not only this host: whoever reaches {address} {what}"));
     }

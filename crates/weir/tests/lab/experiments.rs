@@ -227,6 +227,15 @@ fn connections_of_a_server_with_workers_are_measured_root() {
     let others = document.panels.iter().filter(|p| !p.title.contains("caught"));
     let full = others.filter(|p| p.lines.len() == 2 && p.lines.iter().all(|l| l.marks.len() == 1));
     assert_eq!((full.count(), document.verdict.len()), (6, 2), "{:?}", document.panels);
+    if std::path::Path::new("/usr/sbin/nginx").exists() {
+        let document = run("proxy", "--repeat 1 --duration 300ms --arms hash,weir");
+        assert_eq!((document.panels.len(), document.verdict.len()), (7, 3));
+        for panel in document.panels.iter().filter(|p| p.title.contains("on their own core")) {
+            assert_eq!(panel.lines.iter().filter(|l| l.marks.len() == 1).count(), 2, "{panel:?}");
+        }
+    } else {
+        eprintln!("proxy: skipped, no nginx; apt-get install nginx");
+    }
     let document = run("udp-group", "--repeat 1 --arms hash,weir");
     assert!(
         shares(&document, "answered of those that came while a member stood", 2).iter().all(|m| m.y > 0.0),

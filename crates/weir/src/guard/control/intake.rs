@@ -159,7 +159,7 @@ impl Control {
                     }
                 }
             }
-            Report::Pressed => self.press_net(clock::now()),
+            Report::Pressed { cpu } => self.press_net(clock::now(), cpu),
             Report::KeeperLost => self.replace_keeper("it does not answer"),
             Report::Failed { cpu, why } => {
                 // Nothing is ordered from it any more.

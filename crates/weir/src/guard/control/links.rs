@@ -4,6 +4,8 @@ use super::*;
 use crate::guard::plan;
 use kern::journal::Fate;
 
+/// Of a queue that is polled for good the others would get their packets by its timer.
+const SHARED: &str = "before Linux 6.13 the settings of a queue are those of all queues";
 const FOLLOWED: &str = "its settings are as before, in the namespace where it is now";
 
 impl Control {
@@ -23,7 +25,12 @@ impl Control {
         let own = self.interfaces[index].thread_because.clone();
         let threads = match self.opts.mode {
             Mode::Thread => Threads::All,
-            Mode::Auto | Mode::Net => Threads::Fallback(own.or_else(|| self.no_poll.clone())),
+            Mode::Auto => Threads::Fallback(own.or_else(|| self.no_poll.clone())),
+            Mode::Net => {
+                let whole = plan::is_of_device(&mut self.access, &self.interfaces[index].wanted);
+                let shared = || whole.then(|| SHARED.to_owned());
+                Threads::Fallback(own.or_else(|| self.no_poll.clone()).or_else(shared))
+            }
             _ => Threads::Never,
         };
         let full_polls = if self.opts.mode.takes_over() { FULL_POLLS } else { 0 };

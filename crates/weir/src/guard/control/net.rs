@@ -19,7 +19,10 @@ pub(super) struct NetCpus {
 impl NetCpus {
     /// For the pollers of mode net; `None` where nothing can be resized. From the first CPU of the list on.
     pub(super) fn new(opts: &GuardOptions, cpus: usize) -> Option<Self> {
-        let (high, low) = if opts.ablate.contains(&Ablate::FullCpu) { PART } else { (HIGH, LOW) };
+        // A poller that waits for its next budget has no time left either.
+        let budget = 1000 - 10 * policy::Permille::from(opts.reserve.min(99));
+        let full = (HIGH.min(budget * 7 / 8), LOW);
+        let (high, low) = if opts.ablate.contains(&Ablate::FullCpu) { PART } else { full };
         let fixed = opts.ablate.contains(&Ablate::Resize).then_some(cpus);
         let resizes = opts.mode == Mode::Net && cpus > 1;
         resizes.then(|| Self { resizer: Resizer::new(cpus, high, low), high, fixed, seen: [0; SOURCES] })
@@ -61,12 +64,13 @@ impl Control {
         self.move_net(now, &polled, &moves, changed.is_some());
     }
 
-    /// A poller has no time left: what the next look would do if it were so until then.
-    pub(super) fn press_net(&mut self, now: Nanos) {
+    /// The poller on `cpu` has no time left: what the next look would do if it were so until then.
+    pub(super) fn press_net(&mut self, now: Nanos, cpu: usize) {
         let polled = self.polled_net(false);
+        let Some(from) = self.workers.iter().position(|worker| worker.cpu == cpu) else { return };
         let Some(net) = self.net.as_mut() else { return };
         let mut moves = Vec::new();
-        let changed = net.resizer.pressed(now, &polled, |slot, poller| moves.push((slot, poller)));
+        let changed = net.resizer.pressed(now, from, &polled, |slot, poller| moves.push((slot, poller)));
         self.move_net(now, &polled, &moves, changed.is_some());
     }
 
@@ -90,6 +94,9 @@ impl Control {
     }
 
     fn move_net(&mut self, now: Nanos, polled: &[Polled], moves: &[(usize, usize)], changed: bool) {
+        // A poller that is not on its CPU would not take it, and whoever did would be told to move it again.
+        let there = |poller: usize| self.workers.get(poller).is_some_and(|w| !w.gauge.away.load(Relaxed));
+        let moves: Vec<(usize, usize)> = moves.iter().copied().filter(|(_, poller)| there(*poller)).collect();
         let Some(net) = self.net.as_ref().filter(|_| changed || !moves.is_empty()) else { return };
         let size = net.size();
         // Where it goes is known before its poller can give it back.
@@ -97,7 +104,7 @@ impl Control {
             dispatch.resize(size);
             moves.iter().for_each(|&(slot, poller)| dispatch.seat(slot, poller));
         }
-        for (slot, _) in moves {
+        for (slot, _) in &moves {
             let from = polled.iter().find(|p| p.slot == *slot).map(|p| p.poller);
             if let Some(worker) = from.and_then(|poller| self.workers.get(poller)) {
                 let _ = worker.commands.send(Command::Move(*slot));

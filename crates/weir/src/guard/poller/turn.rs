@@ -132,8 +132,10 @@ impl Loop {
         let until = self.settling.turned(now, net_rx().saturating_sub(softirq));
         self.p.prod.need(until);
         self.policy.turned(now, slot, turn);
-        if self.p.pressed.is_some_and(|high| self.pressure.turned(now, turn.frames, turn.spent, high)) {
-            self.p.reports.send(Report::Pressed);
+        // Without its program nothing counts frames.
+        let carried = turn.frames.max(turn.packets);
+        if self.p.pressed.is_some_and(|high| self.pressure.turned(now, carried, turn.spent, high)) {
+            self.p.reports.send(Report::Pressed { cpu: self.p.cpu });
         }
         if bulk {
             // Before it can be ordered anew.

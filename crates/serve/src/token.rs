@@ -1,0 +1,91 @@
+//! The token that a client must know: read from a file, asked for as `Authorization: Bearer` (monitors) or as the password of any user
+//! (`Basic`, browsers).
+//!
+//! It crosses the network as it is. Whoever can read the network needs TLS before it.
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+
+/// Fewest characters: fewer could be guessed.
+pub const LEAST: usize = 16;
+/// Most characters.
+pub const MOST: usize = 256;
+
+/// A token.
+pub struct Token(String);
+
+impl Token {
+    /// The first line of a file, without blanks around it.
+    ///
+    /// # Errors
+    /// Why it cannot be used.
+    pub fn read(path: &Path) -> Result<Token, String> {
+        let (mut text, most) = (String::new(), 4 * MOST as u64);
+        let file = File::open(path).map_err(|e| e.to_string())?;
+        file.take(most).read_to_string(&mut text).map_err(|e| e.to_string())?;
+        Token::of(text.lines().next().unwrap_or_default().trim())
+    }
+
+    /// # Errors
+    /// Why it cannot be used.
+    pub fn of(text: &str) -> Result<Token, String> {
+        match text.len() {
+            LEAST..=MOST if text.bytes().all(|b| b.is_ascii_graphic()) => Ok(Token(text.to_owned())),
+            LEAST..=MOST => Err("the token has characters other than printable ASCII".into()),
+            n => Err(format!("the token has {n} characters; {LEAST} to {MOST} are needed")),
+        }
+    }
+
+    /// The value of an `Authorization` header knows it. The time that this takes tells nothing but its length.
+    #[must_use]
+    pub fn is(&self, authorization: &str) -> bool {
+        let Some((scheme, rest)) = authorization.trim().split_once(' ') else { return false };
+        let rest = rest.trim();
+        if scheme.eq_ignore_ascii_case("bearer") {
+            return same(rest.as_bytes(), self.0.as_bytes());
+        }
+        let basic = scheme.eq_ignore_ascii_case("basic").then(|| STANDARD.decode(rest).ok()).flatten();
+        let password = basic.as_ref().and_then(|all| Some(&all[all.iter().position(|b| *b == b':')? + 1..]));
+        password.is_some_and(|password| same(password, self.0.as_bytes()))
+    }
+}
+
+fn same(a: &[u8], b: &[u8]) -> bool {
+    let differ = a.iter().zip(b).fold(0, |sum, (a, b)| std::hint::black_box(sum | (a ^ b)));
+    a.len() == b.len() && differ == 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_knows_it() {
+        let token = Token::of("0123456789abcdef").unwrap();
+        let basic = |text: &str| format!("Basic {}", STANDARD.encode(text));
+        for yes in ["Bearer 0123456789abcdef", "bearer  0123456789abcdef "] {
+            assert!(token.is(yes), "{yes}");
+        }
+        assert!(token.is(&basic("any:0123456789abcdef")) && token.is(&basic(":0123456789abcdef")));
+        for no in [
+            "",
+            "Bearer",
+            "Bearer ",
+            "Bearer 0123456789abcde",
+            "Digest 0123456789abcdef",
+            "Basic %%%",
+            "Basic ",
+        ] {
+            assert!(!token.is(no), "{no}");
+        }
+        for no in ["0123456789abcdef", "any:0123456789abcdeF", "any:0123456789abcdef0", "any"] {
+            assert!(!token.is(&basic(no)), "{no}");
+        }
+        assert!(Token::of("short").is_err() && Token::of(&"x".repeat(257)).is_err());
+        assert!(Token::of("sixteen characters").is_err() && Token::of("").is_err());
+        assert!(Token::read(Path::new("/nowhere")).is_err());
+    }
+}
