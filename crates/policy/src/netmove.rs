@@ -45,6 +45,8 @@ pub struct Pressure {
     spent: Nanos,
     spans: u32,
     told: Nanos,
+    /// The last turn was work.
+    works: bool,
 }
 
 impl Pressure {
@@ -52,7 +54,8 @@ impl Pressure {
     /// long enough. A peek is no work: a poller has time for it that has nothing else to do. A small turn is: where sockets are
     /// nearly full there is no other.
     pub fn turned(&mut self, now: Nanos, frames: u32, spent: Nanos, high: Permille) -> bool {
-        self.spent += if frames > HEARTBEAT_PACKETS { spent } else { 0 };
+        self.works = frames > HEARTBEAT_PACKETS;
+        self.spent += if self.works { spent } else { 0 };
         let span = now.saturating_sub(self.from);
         if span < PRESSED.0 {
             return false;
@@ -61,8 +64,14 @@ impl Pressure {
         let busy = u128::from(self.spent) * 1000 > u128::from(span) * u128::from(high);
         let spans = if busy { self.spans + 1 } else { 0 };
         let pressed = spans >= PRESSED.1 && now.saturating_sub(self.told) >= PRESSED_EVERY;
-        *self = Self { from: now, spent: 0, spans, told: if pressed { now } else { self.told } };
+        let told = if pressed { now } else { self.told };
+        *self = Self { from: now, spent: 0, spans, told, works: self.works };
         pressed
+    }
+
+    /// The way into the sleep after a turn and out of it took `spent`: it is of that turn, as in the time that looks go by.
+    pub fn slept(&mut self, spent: Nanos) {
+        self.spent += if self.works { spent } else { 0 };
     }
 }
 
@@ -421,12 +430,14 @@ mod tests {
             let begun = now;
             for turn in turns {
                 now += turn;
-                if busy.turned(now, frames, turn, HIGH) {
+                busy.slept(turn / 4);
+                if busy.turned(now, frames, turn * 3 / 4, HIGH) {
                     told = told.or(Some(now));
                 }
                 prop_assert!(told.is_some() || now - begun < PRESSED_MOST);
                 prop_assert!(!rests.turned(now, 64, turn * 2 / 3, HIGH));
-                prop_assert!(!peeks.turned(now, HEARTBEAT_PACKETS, turn, HIGH));
+                peeks.slept(turn / 2);
+                prop_assert!(!peeks.turned(now, HEARTBEAT_PACKETS, turn / 2, HIGH));
             }
         }
 

@@ -46,6 +46,7 @@ impl Loop {
             cpu.saturating_sub(self.cpu_until).saturating_sub(self.charged)
         };
         self.policy.charge(now, missed);
+        self.pressure.slept(missed);
         self.p.gauge.busy_ns.fetch_add(self.charged + missed, Relaxed);
         (self.charged_until, self.cpu_until, self.charged) = (now, cpu, 0);
     }
