@@ -40,7 +40,7 @@ deps:
 # The flags are read after deps has run, because it may have installed what they depend on.
 build: deps
 	$(CARGO) build --release --workspace $$(sh scripts/features.sh)
-	@echo 'built: target/release/weir; next: sudo target/release/weir check, or sudo make demo'
+	@echo 'built: target/release/weir; next: sudo target/release/weir check, or sudo sh scripts/demo.sh'
 
 demo: build
 	@sh scripts/demo.sh

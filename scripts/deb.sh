@@ -5,6 +5,11 @@ set -e
 cd "$(dirname "$0")/.."
 out=${1:-target/deb}
 maintainer='weir developers <weir@weir.invalid>'
+# The program of a package that others install has its BPF programs.
+[ -z "$(sh scripts/features.sh)" ] || {
+    echo "error: no package without BPF programs, which a guard needs; make deps says what they are built with" >&2
+    exit 3
+}
 command -v dpkg-shlibdeps >/dev/null || {
     echo "error: no dpkg-shlibdeps; apt-get install dpkg-dev" >&2
     exit 3

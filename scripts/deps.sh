@@ -79,6 +79,11 @@ look() {
 }
 
 if ! have "${CARGO:-cargo}"; then
+    # rustup installs for one user, and sudo resets PATH.
+    if [ -n "$SUDO_USER" ] && [ "$SUDO_USER" != root ]; then
+        echo "error: root has no Rust toolchain; build as $SUDO_USER with make, then sudo sh scripts/demo.sh" >&2
+        exit 3
+    fi
     echo "error: no Rust toolchain; install Rust 1.95 or later with rustup" >&2
     exit 3
 fi
@@ -89,7 +94,13 @@ as_root=
 [ "$(id -u)" = 0 ] || as_root="sudo -n"
 if have apt-get && { [ -z "$as_root" ] || $as_root true 2>/dev/null; }; then
     echo "installing:$needed$wanted" >&2
-    # A name server that is only measured in namespaces must not be started on the host.
+    # Programs that are only measured in namespaces must not be started on the host: neither now, nor when it boots.
+    services="nginx nsd prometheus prometheus-node-exporter iperf3"
+    enabled() { [ "$(systemctl is-enabled "$1.service" 2>/dev/null)" = enabled ]; }
+    before=
+    for service in $services; do
+        ! enabled "$service" || before="$before $service"
+    done
     policy=/usr/sbin/policy-rc.d
     if [ ! -e $policy ] && printf '#!/bin/sh\nexit 101\n' | $as_root tee $policy >/dev/null; then
         $as_root chmod 755 $policy
@@ -101,6 +112,11 @@ if have apt-get && { [ -z "$as_root" ] || $as_root true 2>/dev/null; }; then
     $as_root $install $needed $wanted >/dev/null </dev/null ||
         { $as_root apt-get -qq update </dev/null && $as_root $install $needed $wanted >/dev/null </dev/null; } ||
         echo "apt-get did not install everything" >&2
+    for service in $services; do
+        case "$before " in *" $service "*) continue ;; esac
+        ! enabled "$service" || $as_root systemctl disable --now "$service.service" >/dev/null 2>&1 ||
+            echo "$service.service is enabled; sudo systemctl disable --now $service.service ends that" >&2
+    done
     look
 fi
 

@@ -152,7 +152,7 @@ pub struct Interface {
     pub mtu: Option<u64>,
     /// Threaded NAPI of the whole device; `None` before 5.12.
     pub threaded: Option<bool>,
-    /// Interfaces directly below a stacked one.
+    /// Interfaces directly below one that stands on others.
     pub lower: Vec<String>,
     /// Its sources, by queue; empty for stacked interfaces.
     pub sources: Vec<Source>,
@@ -227,7 +227,9 @@ pub(crate) fn look(access: &mut Access, ifindex: u32) -> Result<Interface> {
     });
     let ring = ethtool::ring(&name).or((kind == "veth").then_some(Ring { rx: VETH_RING, rx_max: VETH_RING }));
     let xdp_native = access.netdev().and_then(|n| n.xdp_features(ifindex).ok()).map(|f| f.native());
-    let lower = if role == Role::Stacked { device.lower()? } else { Vec::new() };
+    // A switch of Open vSwitch has no source of its own either, but it takes what its ports receive.
+    let stands = role == Role::Stacked || kind == "openvswitch";
+    let lower = if stands { device.lower()? } else { Vec::new() };
     let sources = if role == Role::Source { sources(access, &device, ifindex, &kind)? } else { Vec::new() };
     Ok(Interface {
         ifindex,

@@ -113,16 +113,25 @@ pub fn of_guards(dir: &Path, only: &[String], write: bool) -> Result<Report> {
 /// stays for as long as its user wants it, and does not count. Reads journals only.
 ///
 /// # Errors
-/// If the directory cannot be read, or the namespace cannot be told.
+/// If the directory or a journal may not be read, or the namespace cannot be told.
 pub fn left(dir: &Path) -> Result<usize> {
     let paths = paths(dir)?;
     if paths.is_empty() {
         return Ok(0);
     }
     let here = crate::netns::current()?;
-    let journals = paths.iter().filter(|path| !is_host(path)).filter_map(|path| Journal::load(path).ok());
-    let left = |journal: &Journal| journal.is_away() || !journal.owner().alive();
-    Ok(journals.filter(|journal| journal.netns().same(&here) && left(journal)).count())
+    let left =
+        |journal: &Journal| journal.netns().same(&here) && (journal.is_away() || !journal.owner().alive());
+    let mut count = 0;
+    for path in paths.iter().filter(|path| !is_host(path)) {
+        match Journal::load(path) {
+            Ok(journal) => count += usize::from(left(&journal)),
+            // What may not be known is not none.
+            Err(e) if matches!(e.errno(), Some(libc::EACCES | libc::EPERM)) => return Err(e),
+            Err(_) => {}
+        }
+    }
+    Ok(count)
 }
 
 /// Whose journals are looked at.

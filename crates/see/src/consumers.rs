@@ -120,8 +120,9 @@ fn socket(then: Option<&Socket>, now: &Socket, seconds: f64) -> Consumer {
         waiting: now.waiting,
         limit: now.limit,
         level: level(now.waiting, now.limit).filter(|_| !hidden),
-        // A socket that is new has lost all that it has lost in this interval.
-        lost: now.drops.map(|drops| moved32(then.map_or(0, lost), drops)),
+        // A socket that is new has lost all that it has lost in this interval. What a connection drops, such as segments that
+        // came twice or out of its window, its peer sends again where it was wanted: its queue was not full.
+        lost: now.drops.filter(|_| kind != Kind::Tcp).map(|drops| moved32(then.map_or(0, lost), drops)),
         full_in_s: full_in(then.map_or(0, |s| s.waiting), now.waiting, now.limit, seconds)
             .filter(|_| !hidden),
         tcp,
@@ -200,6 +201,18 @@ mod tests {
         let before = raw(0, vec![udp(5, 7, 0, 0)], vec![]);
         let (list, _) = consumers(&before, &raw(1, vec![udp(5, 7, 0, 10)], vec![]), 50);
         assert_eq!((list[0].r#in, list[0].out), (Some(60), Some(50)));
+    }
+
+    #[test]
+    fn drops_of_a_connection_are_no_loss_of_a_consumer() {
+        let tcp = |kind, drops| Socket { kind, ..udp(443, 7, 0, drops) };
+        for (kind, lost) in [(raw::Kind::Tcp, None), (raw::Kind::Accept, Some(30))] {
+            let (before, after) =
+                (raw(0, vec![tcp(kind, 100)], vec![]), raw(1, vec![tcp(kind, 130)], vec![]));
+            let (list, quiet) = consumers(&before, &after, 0);
+            assert_eq!(list.first().and_then(|c| c.lost), lost, "{kind:?}");
+            assert_eq!(quiet, u64::from(lost.is_none()), "{kind:?}");
+        }
     }
 
     #[test]

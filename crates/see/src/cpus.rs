@@ -10,6 +10,11 @@ fn packet_thread(name: &str) -> bool {
     ["ksoftirqd/", "napi/", "cpumap/"].iter().any(|prefix| name.starts_with(prefix))
 }
 
+/// Whether it is one of those or weir itself: part of the packet work, and no program that competes with its reader.
+pub fn works_on_packets(name: &str) -> bool {
+    packet_thread(name) || name == "weir"
+}
+
 /// Shares of all CPUs that are in both readings, over `span_ns`.
 pub fn cpus(before: &Raw, after: &Raw, processes: &[Process]) -> Vec<Cpu> {
     let then: BTreeMap<u32, &CpuTime> = before.cpus.iter().map(|c| (c.cpu, c)).collect();

@@ -14,6 +14,8 @@ mod wire;
 pub use profiled::profiled;
 
 use crate::accept::{Accept, Group};
+use crate::guard;
+use crate::ledger::SHED;
 use crate::model::{Consumer, Cpu, Interface, Kind, Place, Process, Snapshot};
 use serde::{Deserialize, Serialize};
 
@@ -145,10 +147,23 @@ impl Case<'_> {
         self.loss.interface.map_or("the interface".into(), |i| i.name.clone())
     }
 
-    /// Interfaces by which most packets come.
+    /// Interface by which most packets come: one that has sources, as long as there is any.
     pub fn busiest_interface(&self) -> String {
-        let busiest = self.s.interfaces.iter().max_by_key(|i| i.offered);
+        let busiest = self.s.interfaces.iter().max_by_key(|i| (!i.stacked, i.offered));
         busiest.map_or("IF".into(), |i| i.name.clone())
+    }
+
+    /// What protects `interface`: a guard, or where one runs already the way to see what keeps it from doing more.
+    pub fn guard(&self, interface: &str) -> String {
+        match guard::sources_of(&self.s.guards, interface).next() {
+            Some(_) => "# a guard runs here: sudo weir status".into(),
+            None => format!("sudo weir guard {interface}"),
+        }
+    }
+
+    /// Memory of the machine, kB, if it is known.
+    pub fn memory_kb(&self) -> Option<u64> {
+        self.s.gauges.get("meminfo.MemTotal").copied()
     }
 
     pub fn limit(&self, name: &str, index: usize) -> Option<u64> {
@@ -244,10 +259,18 @@ fn losses(s: &Snapshot) -> Vec<Loss<'_>> {
             all.push(Loss { place, what: what.to_owned(), packets, interface, consumer });
         }
     };
+    let below = s.interfaces.iter().any(|i| !i.stacked);
     for interface in &s.interfaces {
+        let intended = shed_on(s, interface) > 0;
         for stage in &interface.stages {
             for (what, n) in &stage.drops {
-                push(stage.place, what, *n, Some(interface), None);
+                // What weir's gate has shed was not to be kept; and a bond or VLAN repeats what is lost below it, but for what its
+                // own queue loses.
+                let meant = what == SHED || (what == "xdp" && intended);
+                let again = below && interface.stacked && what != "queue";
+                if !meant && !again {
+                    push(stage.place, what, *n, Some(interface), None);
+                }
             }
         }
     }
@@ -277,9 +300,24 @@ fn losses(s: &Snapshot) -> Vec<Loss<'_>> {
     all
 }
 
+/// Frames that guards have shed on an interface.
+fn shed_on(s: &Snapshot, interface: &Interface) -> u64 {
+    guard::shed_on(&s.guards, &interface.name)
+}
+
+/// Interfaces whose shed frames are told.
+const SHED_MAX: usize = 8;
+
 /// What people search for, and need not.
 fn harmless(s: &Snapshot) -> Vec<String> {
-    let mut list = Vec::new();
+    let told = |i: &Interface| match shed_on(s, i) {
+        0 => None,
+        n => Some(format!(
+            "{n} frames that the guard of {} has shed on purpose: for full sockets, or for nobody (weir status)",
+            i.name
+        )),
+    };
+    let mut list: Vec<String> = s.interfaces.iter().filter_map(told).take(SHED_MAX).collect();
     let squeezed: u64 = s.cpus.iter().map(|c| c.squeezed).sum();
     let backlog: u64 = s.cpus.iter().map(|c| c.backlog_drops).sum();
     if squeezed > 0 && backlog == 0 {

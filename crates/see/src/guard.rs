@@ -59,6 +59,20 @@ pub struct Source {
     pub over_share: u64,
 }
 
+/// Sources of `interface` that guards have.
+pub fn sources_of<'a>(guards: &'a [Guard], interface: &'a str) -> impl Iterator<Item = &'a Source> {
+    let of = move |source: &&Source| source.name.rsplit_once('/').is_some_and(|(name, _)| name == interface);
+    guards.iter().flat_map(|guard| &guard.sources).filter(of)
+}
+
+/// Frames that guards have shed on `interface`.
+#[must_use]
+pub fn shed_on(guards: &[Guard], interface: &str) -> u64 {
+    sources_of(guards, interface)
+        .flat_map(|source| source.shed.values())
+        .fold(0, |sum, n| sum.saturating_add(*n))
+}
+
 fn is_none(n: &u64) -> bool {
     *n == 0
 }

@@ -4,7 +4,8 @@
 //! Packets before GRO and segments after it are told apart by IP's own two counters: `In*Pkts` by ECN field counts
 //! segments, `InReceives` what GRO made of them (`ip_rcv_core` in net/ipv4/ip_input.c).
 
-use crate::model::Ledger;
+use crate::guard;
+use crate::model::{Ledger, Place, Snapshot, Stage};
 use crate::truth::{self, Told};
 use kern::discover::Role;
 use kern::raw::{Device, Raw};
@@ -212,6 +213,42 @@ pub fn close(
     let sum = ledger.delivered() + ledger.lost();
     ledger.unaccounted = signed(ledger.offered) - signed(sum) - ledger.in_flight;
     ledger
+}
+
+/// Puts what gates of guards have shed into the ledger as `shed`, where the driver does not tell what XDP drops. At most what is
+/// unaccounted: guards answer a moment after the counters are read.
+pub fn shed(s: &mut Snapshot) {
+    for interface in &mut s.interfaces {
+        let tells = truth::rows(&interface.kind).iter().any(|row| row.loss == truth::Loss::Xdp);
+        let shed = guard::shed_on(&s.guards, &interface.name);
+        let n = shed.min(u64::try_from(s.ledger.unaccounted).unwrap_or(0));
+        if tells || n == 0 {
+            continue;
+        }
+        s.ledger.unaccounted -= signed(n);
+        *s.ledger.drops.entry(SHED.into()).or_default() += n;
+        lose_at_xdp(&mut interface.stages, n);
+        lose_at_xdp(&mut s.path, n);
+    }
+}
+
+/// The ledger's word for what a gate has shed and no counter of the driver has.
+pub const SHED: &str = "shed";
+
+/// Adds to a path, or to that of an interface, what was shed in XDP.
+fn lose_at_xdp(stages: &mut Vec<Stage>, n: u64) {
+    let Some(at) = stages.iter().position(|stage| stage.place >= Place::Xdp) else { return };
+    if stages[at].place > Place::Xdp {
+        let came = at.checked_sub(1).and_then(|before| stages[before].out);
+        stages.insert(at, Stage { place: Place::Xdp, r#in: came, out: came, ..Stage::default() });
+    }
+    let less = |out: &mut Option<u64>| *out = out.map(|out| out.saturating_sub(n));
+    *stages[at].drops.entry(SHED.into()).or_default() += n;
+    less(&mut stages[at].out);
+    // IP is the next stage that tells what comes to it; the backlog does not.
+    if let Some(stack) = stages.iter_mut().find(|stage| stage.place == Place::Stack) {
+        less(&mut stack.r#in);
+    }
 }
 
 /// Bytes that the smallest datagram takes of a receive buffer: `SKB_TRUESIZE` of a small packet, net/core/skbuff.c.

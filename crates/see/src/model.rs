@@ -46,6 +46,9 @@ pub struct Snapshot {
     /// Running guards of the interfaces that are watched.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub guards: Vec<Guard>,
+    /// Guards may not be asked here: how many there are is not known.
+    #[serde(skip_serializing_if = "is_false")]
+    pub guards_hidden: bool,
     /// Running `weir accept`s with listeners of this network namespace.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub accepts: Vec<Accept>,
@@ -54,7 +57,8 @@ pub struct Snapshot {
     pub left_changed: Option<u64>,
     /// Counters of the stack that moved, by the kernel's own names.
     pub stack: BTreeMap<String, u64>,
-    /// Numbers of the end of the interval that are no counters, such as `sockstat.UDP.mem` (pages).
+    /// Numbers of the end of the interval that are no counters, such as `sockstat.UDP.mem` (pages) and `meminfo.MemTotal`
+    /// (kB).
     pub gauges: BTreeMap<String, u64>,
     /// Limits of the stack, by the names `sysctl` has for them.
     pub limits: BTreeMap<String, Vec<u64>>,
@@ -68,6 +72,10 @@ pub struct Snapshot {
     pub skipped: BTreeMap<String, u64>,
     /// What is not measured, and what it needs; one line each.
     pub missing: Vec<String>,
+}
+
+fn is_false(flag: &bool) -> bool {
+    !*flag
 }
 
 /// A neighbour on the way of packets that are sent.
@@ -187,6 +195,9 @@ pub struct Interface {
     pub kind: String,
     /// Set up by the administrator.
     pub up: bool,
+    /// It stands on other interfaces, which have counted its packets.
+    #[serde(skip_serializing_if = "is_false")]
+    pub stacked: bool,
     /// Depth of its receive ring, packets.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ring: Option<u32>,

@@ -1,6 +1,6 @@
 //! Stages from left to right: of one interface, and of the host.
 
-use crate::ledger::{Arrival, moved32, moved64};
+use crate::ledger::{self, Arrival, moved32, moved64};
 use crate::model::{Consumer, Cpu, Interface, Ledger, Place, Qdisc, Queue, Stage};
 use kern::raw::{self, Device, Raw};
 use std::collections::BTreeMap;
@@ -61,6 +61,7 @@ pub fn interface(before: &Device, after: &Device, moved: &Moved<'_>, raws: (&Raw
         ifindex: after.ifindex,
         kind: after.kind.clone(),
         up: after.up,
+        stacked: !ledger::counts(after),
         ring: after.ring.map(|r| r.rx),
         ring_max: after.ring.map(|r| r.rx_max),
         xdp: after.xdp,
@@ -127,6 +128,9 @@ pub fn host(
     ledger: &Ledger,
     after: &Raw,
 ) -> Vec<Stage> {
+    // A packet of a bond or VLAN is one of the interface below it too, where that is shown.
+    let below = interfaces.iter().any(|i| !i.stacked);
+    let interfaces: Vec<&Interface> = interfaces.iter().filter(|i| !(below && i.stacked)).collect();
     let sum = |place: Place| {
         let mut total = Stage { place, r#in: Some(0), out: Some(0), ..Stage::default() };
         for stage in interfaces.iter().flat_map(|i| &i.stages).filter(|s| s.place == place) {

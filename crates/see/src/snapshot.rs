@@ -39,8 +39,9 @@ pub fn snapshot(before: &Raw, after: &Raw, watched: &[String], host: &str, time_
         }
     }
     let mut stack = moved(&before.stack, &after.stack);
-    stack.retain(|name, _| !name.starts_with(GAUGE));
-    let gauges = after.stack.iter().filter(|(name, _)| name.starts_with(GAUGE));
+    let gauge = |name: &str| GAUGES.iter().any(|start| name.starts_with(start));
+    stack.retain(|name, _| !gauge(name));
+    let gauges = after.stack.iter().filter(|(name, _)| gauge(name));
     let gauges = gauges.map(|(name, n)| (name.clone(), *n)).collect();
     let read = |name: &str| stack.get(name).copied().unwrap_or(0);
     let processes = cpus::processes(before, after);
@@ -79,6 +80,7 @@ pub fn snapshot(before: &Raw, after: &Raw, watched: &[String], host: &str, time_
         processes: processes.into_iter().take(PROCESSES_MAX).collect(),
         ledger,
         guards: Vec::new(),
+        guards_hidden: false,
         accepts: Vec::new(),
         left_changed: None,
         stack,
@@ -87,11 +89,26 @@ pub fn snapshot(before: &Raw, after: &Raw, watched: &[String], host: &str, time_
         unresolved,
         probes: None,
         skipped,
-        missing: after.missing.clone(),
+        missing: after.missing.iter().cloned().chain(passed_on(&after.devices)).collect(),
     }
 }
 
+/// Kinds of interfaces that take frames from a source and may send them on before IP sees them.
+const BELOW_IP: [&str; 6] = ["bridge", "macvlan", "macvtap", "ipvlan", "ipvtap", "openvswitch"];
+/// Most of them that are named.
+const NAMED: usize = 4;
+
+/// What such interfaces pass on: IP does not count it, and they do not tell it from what ends here.
+fn passed_on(devices: &[Device]) -> Option<String> {
+    let source = |name: &String| devices.iter().any(|d| d.name == *name && d.role == Role::Source && d.up);
+    let takes = |d: &&Device| d.up && BELOW_IP.contains(&d.kind.as_str()) && d.lower.iter().any(source);
+    let names: Vec<&str> = devices.iter().filter(takes).map(|d| d.name.as_str()).collect();
+    let more = if names.len() > NAMED { ", ..." } else { "" };
+    let named = names.iter().take(NAMED).copied().collect::<Vec<_>>().join(", ");
+    (!names.is_empty()).then(|| format!("frames passed on below IP by {named}{more}, which are unaccounted"))
+}
+
 /// What the reading of the stack has beside counters begins so.
-const GAUGE: &str = "sockstat.";
+const GAUGES: [&str; 2] = ["sockstat.", "meminfo."];
 /// Most processes in a snapshot.
 const PROCESSES_MAX: usize = 256;

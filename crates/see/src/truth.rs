@@ -177,6 +177,16 @@ mod tests {
     }
 
     #[test]
+    fn cloud_nics_tell_what_found_no_descriptor() {
+        let oob = counters(&[("  pkts rx OOB", 35)]);
+        let found = told("vmxnet3", &BTreeMap::new(), &oob);
+        assert_eq!((found[0].row.loss, found[0].packets, found[0].row.in_packets), (Loss::Ring, 35, false));
+        let dropped = counters(&[("rx_dropped", 500)]);
+        let found = told("ena", &dropped, &BTreeMap::new());
+        assert_eq!((found[0].row.loss, found[0].packets, found[0].row.in_packets), (Loss::Ring, 500, false));
+    }
+
+    #[test]
     fn a_driver_without_rows_has_the_general_ones() {
         let missed = counters(&[("rx_missed_errors", 5)]);
         let told = told("no such driver", &missed, &BTreeMap::new());

@@ -9,7 +9,8 @@ use kern::discover::Role;
 use kern::proc::{FilterQueue, Softnet};
 use kern::raw::{Device, Kind, Raw, Socket, Task};
 use proptest::prelude::*;
-use see::ledger::{Arrival, arrival, close};
+use see::explain::explain;
+use see::ledger::{Arrival, arrival, close, shed};
 use see::model::Place;
 use see::{Snapshot, snapshot};
 use std::collections::BTreeMap;
@@ -577,4 +578,44 @@ fn the_holder_of_a_socket_is_found_by_its_inode() {
     let seen = pair.seen();
     assert_eq!((seen.consumers[0].id, seen.consumers[0].pid), (INODE, READER));
     assert!(seen.processes[0].receives);
+}
+
+#[test]
+fn what_a_gate_has_shed_is_accounted_where_no_counter_has_it() {
+    let mut pair = Pair::new();
+    pair.less(&["Ip.InReceives", "IpExt.InNoECTPkts", "Ip.InDelivers", "Udp.InDatagrams"], 500);
+    // The guard has answered a little later.
+    let mut seen = pair.guarded("eth7", 520);
+    assert_eq!(seen.ledger.unaccounted, 500);
+    shed(&mut seen);
+    assert_eq!((seen.ledger.drops["shed"], seen.ledger.unaccounted), (500, 0));
+    for stages in [&seen.path, &seen.interfaces[0].stages] {
+        assert!(stages.is_sorted_by_key(|s| s.place), "{stages:?}");
+        let xdp = stages.iter().find(|s| s.place == Place::Xdp).unwrap();
+        assert_eq!((xdp.r#in, xdp.out, xdp.drops["shed"]), (Some(PACKETS), Some(PACKETS - 500), 500));
+    }
+    let stack = seen.path.iter().find(|s| s.place == Place::Stack).unwrap();
+    assert_eq!(stack.r#in, Some(PACKETS - 500));
+    let report = explain(&seen);
+    assert_eq!((report.findings.len(), report.lost), (0, 0), "{report:#?}");
+    // A driver that tells what XDP drops has told it.
+    pair.kind("veth");
+    let mut seen = pair.guarded("eth7", 520);
+    let before = seen.clone();
+    shed(&mut seen);
+    assert_eq!(seen, before);
+}
+
+#[test]
+fn what_is_passed_on_below_ip_is_said_to_be_missing() {
+    let mut pair = Pair::new();
+    pair.bonded();
+    let lines = |pair: &Pair| pair.seen().missing;
+    assert_eq!(lines(&pair), Vec::<String>::new(), "a bond passes nothing on");
+    for kind in ["bridge", "macvlan", "ipvlan", "openvswitch"] {
+        pair.after.devices[1].kind = kind.into();
+        assert_eq!(lines(&pair), ["frames passed on below IP by bond0, which are unaccounted"], "{kind}");
+    }
+    pair.after.devices[1].lower = vec!["tap0".into()];
+    assert_eq!(lines(&pair), Vec::<String>::new(), "it has no source");
 }

@@ -6,7 +6,7 @@ mod common;
 
 use common::{BASE, INODE, PACKETS, Pair, READER, socket};
 use kern::proc::{FilterQueue, Holder};
-use kern::raw::Kind;
+use kern::raw::{Kind, Qdisc, Task};
 use see::accept::{Accept, Group, Worker};
 use see::explain::explain;
 use std::collections::BTreeSet;
@@ -431,31 +431,26 @@ fn there_is_a_case_for_each_rule_and_a_section_for_each_case() {
 
 #[test]
 fn what_the_change_says_fits_the_host() {
-    let change = |plant: &dyn Fn(&mut Pair)| {
-        let mut host = Pair::new();
-        plant(&mut host);
-        host.report().findings.remove(0).change
-    };
     // The program has set its buffer, or nobody has and the kernel may not let it grow.
-    let set = change(&|p| p.connection(2_300_000, 20_000, 65_536));
+    let set = change(|p| p.connection(2_300_000, 20_000, 65_536));
     assert!(set[0].contains("reader 5 (tcp 443) has set SO_RCVBUF"), "{set:?}");
-    let fixed = change(&|p| {
+    let fixed = change(|p| {
         p.connection(2_300_000, 20_000, 65_536);
         p.after.limits.insert("net.ipv4.tcp_moderate_rcvbuf".into(), vec![0]);
     });
     assert_eq!(fixed, ["sudo sysctl -w net.ipv4.tcp_moderate_rcvbuf=1"]);
-    let most = change(&|p| {
+    let most = change(|p| {
         p.connection(2_300_000, 20_000, 65_536);
         p.after.limits.insert("net.ipv4.tcp_rmem".into(), vec![4096, 131_072, 131_072]);
     });
     assert!(most[0].starts_with("sudo sysctl -w net.ipv4.tcp_rmem=\"4096 131072 "), "{most:?}");
     // Limits that are as large as they can be.
-    let all = change(&|p| {
+    let all = change(|p| {
         p.count("TcpExt.TCPRcvQDrop", 10);
         p.after.limits.insert("net.ipv4.tcp_mem".into(), vec![u64::MAX; 3]);
     });
     assert!(all[0].contains(&u64::MAX.to_string()), "{all:?}");
-    let small = change(&|p| p.socket_full(500, 0.2));
+    let small = change(|p| p.socket_full(500, 0.2));
     assert_eq!(
         small,
         [
@@ -539,4 +534,189 @@ fn what_nobody_listens_for_is_told_last() {
     host.count("Udp.NoPorts", 5_000);
     host.less(&["Udp.InDatagrams"], 5_000);
     assert_eq!(host.rules(), ["buffer-small", "no-port"]);
+}
+
+/// What the first finding says to do.
+fn change(plant: impl FnOnce(&mut Pair)) -> Vec<String> {
+    let mut host = Pair::new();
+    plant(&mut host);
+    host.report().findings.remove(0).change
+}
+
+#[test]
+fn packet_work_is_no_rival_of_the_program_that_reads() {
+    let beside = |name: &str| {
+        change(|p| {
+            p.socket_full(500, 1.0);
+            p.reader(0.3, 0.5, 'R');
+            let rival = Task { pid: 9, name: name.into(), state: 'R', cpu: 1, threads: 1, ..Task::default() };
+            p.before.tasks.push(rival.clone());
+            p.after.tasks.push(Task { run_ns: 400_000_000, ..rival });
+        })
+    };
+    assert_eq!(beside("hog"), ["sudo renice -n 10 -p 9", "sudo taskset -acp 0 9     # or move it away"]);
+    for name in ["weir", "ksoftirqd/1", "napi/eth7-8193", "cpumap/1/map:5"] {
+        assert_eq!(beside(name), ["sudo renice -n -10 -p 5"], "{name}");
+    }
+}
+
+#[test]
+fn a_guard_that_runs_is_not_advised_once_more() {
+    let advised = |s: &see::Snapshot| {
+        let changes = explain(s).findings.into_iter().flat_map(|f| f.change);
+        changes.filter(|line| line.starts_with("sudo weir guard")).count()
+    };
+    let (mut without, mut shown) = (0, 0);
+    for case in CASES {
+        let mut host = Pair::new();
+        (case.plant)(&mut host);
+        without += advised(&host.seen());
+        assert_eq!(advised(&host.guarded("eth7", 0)), 0, "{}", case.rule);
+        assert_eq!(
+            advised(&host.guarded("eth70", 0)),
+            advised(&host.seen()),
+            "{}: another's guard",
+            case.rule
+        );
+        let told = "# a guard runs here: sudo weir status";
+        let findings = explain(&host.guarded("eth7", 0)).findings;
+        shown += findings.iter().flat_map(|f| &f.change).filter(|line| *line == told).count();
+    }
+    assert!(without >= 5 && shown == without, "{without} {shown}");
+}
+
+#[test]
+fn whose_an_xdp_program_is_is_looked_at_first() {
+    let mut host = Pair::new();
+    host.kind("veth");
+    host.driver("rx_queue_0_xdp_drops", 500);
+    host.less(&["Ip.InReceives", "IpExt.InNoECTPkts", "Ip.InDelivers", "Udp.InDatagrams"], 500);
+    let report = host.report();
+    assert!(report.findings[0].change.iter().all(|line| line.starts_with("# ")), "{report:#?}");
+    // What a guard sheds is no fault.
+    let report = explain(&host.guarded("eth7", 500));
+    assert!(report.findings.is_empty() && report.lost == 0, "{report:#?}");
+    assert!(report.harmless[0].contains("500 frames that the guard of eth7 has shed"), "{report:#?}");
+}
+
+#[test]
+fn a_ring_of_unknown_depth_is_not_said_to_be_as_deep_as_it_can_be() {
+    let unknown = change(|p| {
+        ring(p, 500);
+        p.after.devices[0].ring = None;
+    });
+    assert_eq!(
+        unknown,
+        ["# how deep the ring of eth7 is, and how deep it may be: ethtool -g eth7", "sudo weir guard eth7"]
+    );
+}
+
+#[test]
+fn memory_that_is_kept_free_fits_the_machine() {
+    let refill = |now: Option<u64>, kb: u64| {
+        change(|p| {
+            p.kind("virtio_net");
+            p.driver("rx0_drops", 500);
+            p.device("rx_dropped", 500);
+            p.memory(kb);
+            if let Some(now) = now {
+                p.after.limits.insert("vm.min_free_kbytes".into(), vec![now]);
+            }
+        })
+        .remove(0)
+    };
+    assert_eq!(refill(Some(67_584), 16_000_000), "sudo sysctl -w vm.min_free_kbytes=135168");
+    assert_eq!(refill(Some(16_000), 512_000), "sudo sysctl -w vm.min_free_kbytes=25600");
+    assert!(refill(Some(26_000), 512_000).starts_with("# "));
+    assert!(refill(None, 512_000).starts_with("# "));
+}
+
+#[test]
+fn memory_of_udp_is_doubled_as_far_as_the_machine_has_it() {
+    let udp = |kb: Option<u64>| {
+        change(|p| {
+            refused_by_udp(p, &["Udp.MemErrors", "Udp.InErrors"], 500);
+            if let Some(kb) = kb {
+                p.memory(kb);
+            }
+        })
+        .remove(0)
+    };
+    assert_eq!(udp(None), "sudo sysctl -w net.ipv4.udp_mem=\"200 400 600\"");
+    assert_eq!(udp(Some(4000)), "sudo sysctl -w net.ipv4.udp_mem=\"200 400 500\"");
+    assert!(udp(Some(2400)).starts_with("# "));
+}
+
+#[test]
+fn a_queue_that_is_there_is_not_replaced() {
+    let with = |kind: &str| {
+        change(|p| {
+            p.device("tx_dropped", 500);
+            let root = Qdisc { ifindex: 7, kind: kind.into(), parent: u32::MAX, ..Qdisc::default() };
+            p.before.qdiscs = vec![root.clone()];
+            p.after.qdiscs = vec![Qdisc { packets: 10, ..root }];
+        })
+        .remove(0)
+    };
+    assert_eq!(with("htb"), "tc -s qdisc show dev eth7     # its limit, and what waits in it");
+    let none = change(|p| p.device("tx_dropped", 500)).remove(0);
+    assert_eq!(
+        (none.as_str(), &with("noqueue")),
+        ("sudo tc qdisc replace dev eth7 root pfifo limit 1000", &none)
+    );
+}
+
+#[test]
+fn the_other_numbers_of_tcp_rmem_stay() {
+    let most = change(|p| {
+        p.connection(2_300_000, 20_000, 65_536);
+        p.after.limits.insert("net.ipv4.tcp_rmem".into(), vec![8192, 87_380, 131_072]);
+    });
+    assert!(most[0].starts_with("sudo sysctl -w net.ipv4.tcp_rmem=\"8192 87380 "), "{most:?}");
+}
+
+#[test]
+fn rp_filter_is_set_where_it_is_known_to_be_the_one() {
+    let one = change(|p| {
+        refused(p, "TcpExt.IPReversePathFilter", 500);
+        p.after.devices[0].name = "eth7.100".into();
+    });
+    assert_eq!(one[1], "sudo sysctl -w net.ipv4.conf.eth7/100.rp_filter=2     # else: any way back will do");
+    let two = change(|p| {
+        refused(p, "TcpExt.IPReversePathFilter", 500);
+        let other = kern::raw::Device { ifindex: 8, name: "eth8".into(), ..p.before.devices[0].clone() };
+        p.before.devices.push(other.clone());
+        p.after.devices.push(other);
+    });
+    assert_eq!(
+        two[1],
+        "# else, of the interface that they come by, set to 2: net.ipv4.conf.eth7.rp_filter, net.ipv4.conf.eth8.rp_filter"
+    );
+}
+
+#[test]
+fn a_bond_does_not_lose_once_more_what_is_lost_below_it() {
+    let mut host = Pair::new();
+    ring(&mut host, 500);
+    host.bonded();
+    let names = ["bond0".to_owned(), "eth7".to_owned()];
+    let seen = see::snapshot(&host.before, &host.after, &names, "h", 0.0);
+    assert_eq!(seen.interfaces.len(), 2);
+    assert_eq!(seen.path[0].r#in, Some(PACKETS + 500), "{:?}", seen.path);
+    let report = explain(&seen);
+    assert_eq!((report.lost, report.findings.len(), report.findings[0].lost), (500, 1, 500), "{report:#?}");
+    // What stands alone is shown as it is.
+    let seen = see::snapshot(&host.before, &host.after, &names[..1], "h", 0.0);
+    assert_eq!((seen.path[0].r#in, explain(&seen).lost), (Some(PACKETS + 500), 500));
+}
+
+#[test]
+fn a_connection_has_no_accept_queue() {
+    let mut host = Pair::new();
+    accept(&mut host, 0.09);
+    let mut s = host.seen();
+    assert_eq!(explain(&s).findings[0].rule, "accept-idle");
+    s.consumers[0].kind = see::model::Kind::Tcp;
+    let report = explain(&s);
+    assert!(!report.findings.iter().any(|f| f.rule.starts_with("accept-")), "{report:#?}");
 }

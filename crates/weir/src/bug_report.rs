@@ -29,9 +29,10 @@ const CONFIG_MAX: u64 = 64 * 1024;
 const README: &str = "\
 This is a report of weir bug-report. Look through it before you give it to anybody.
 
-Replaced: addresses (IPv4, IPv6, Ethernet) and the name of the host, each by a name that is the same everywhere in
-this report. Left out: comments of the configuration, what the kernel was booted with but for a few parameters, command
-lines and users of programs. Still in it: names of interfaces and of programs, ports, rates, counters, the kernel.
+Replaced: addresses (IPv4, IPv6, Ethernet, also in names of interfaces) and the name of the host, each by a name that is the
+same everywhere in this report. Left out: comments of the configuration, what the kernel was booted with but for a few
+parameters, command lines and users of programs. Still in it: names of interfaces and of programs, ports, rates, counters, the
+kernel.
 ";
 
 /// Runs `weir bug-report`.

@@ -357,7 +357,7 @@ pub struct ExplainArgs {
     #[arg(long, value_name = "WHAT")]
     pub fail_on: Option<FailOn>,
 
-    /// Directory of the sockets of running `weir accept`s.
+    /// Directory of the sockets of running guards and `weir accept`s.
     #[arg(long, hide = true, default_value = RUN_DIR)]
     pub control_dir: PathBuf,
 }

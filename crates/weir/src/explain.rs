@@ -2,11 +2,12 @@
 
 use crate::cli::ExplainArgs;
 use crate::out::{self, Paint, count, grouped, sentence, shown, wrap};
-use crate::watch::{Accepts, Costs, check_names, sleep_until, stop_flag};
+use crate::watch::{Accepts, Costs, Guards, check_names, sleep_until, stop_flag, with_lower};
 use kern::raw::Want;
-use see::Sampler;
 use see::explain::{Finding, Report, explain, profiled};
+use see::{Sampler, Snapshot};
 use std::process::ExitCode;
+use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
 /// Column at which the text of a line begins.
@@ -19,24 +20,7 @@ const INDENT: usize = 13;
 pub fn run(args: &ExplainArgs, paint: Paint) -> anyhow::Result<ExitCode> {
     check_names(&args.interfaces)?;
     let stop = stop_flag()?;
-    let want = Want { devices: args.interfaces.clone(), tcp: true, all_tasks: true };
-    // Ctrl-C ends the window early: what was seen until then is explained.
-    let mut accepts = Accepts::open(args.control_dir.clone());
-    let (snapshot, report) = if args.cpu {
-        let mut costs = Costs::open(want)?;
-        costs.watch_until(Instant::now() + args.r#for, &stop);
-        let (profile, mut snapshot) = costs.finish()?;
-        accepts.add(&mut snapshot);
-        let report = profiled(&snapshot, &profile);
-        (snapshot, report)
-    } else {
-        let mut sampler = Sampler::open(want)?;
-        sleep_until(Instant::now() + args.r#for, &stop);
-        let mut snapshot = sampler.sample()?;
-        accepts.add(&mut snapshot);
-        let report = explain(&snapshot);
-        (snapshot, report)
-    };
+    let (snapshot, report) = look(args, &stop)?;
     if args.json {
         out::data(&format!("{}\n", serde_json::to_string(&report)?))?;
     } else {
@@ -45,6 +29,30 @@ pub fn run(args: &ExplainArgs, paint: Paint) -> anyhow::Result<ExitCode> {
     }
     let fails = args.fail_on.is_some() && report.findings.iter().any(|f| f.lost > 0);
     Ok(ExitCode::from(u8::from(fails)))
+}
+
+/// The window, and what it says. Ctrl-C ends it early: what was seen until then is explained.
+fn look(args: &ExplainArgs, stop: &AtomicBool) -> anyhow::Result<(Snapshot, Report)> {
+    let devices = with_lower(&args.interfaces);
+    let want = Want { devices, tcp: true, all_tasks: true };
+    let mut accepts = Accepts::open(args.control_dir.clone());
+    let mut guards = Guards::open(args.control_dir.clone());
+    if args.cpu {
+        let mut costs = Costs::open(want)?;
+        costs.watch_until(Instant::now() + args.r#for, stop);
+        let (profile, mut snapshot) = costs.finish()?;
+        guards.add(&mut snapshot);
+        accepts.add(&mut snapshot);
+        let report = profiled(&snapshot, &profile);
+        return Ok((snapshot, report));
+    }
+    let mut sampler = Sampler::open(want)?;
+    sleep_until(Instant::now() + args.r#for, stop);
+    let mut snapshot = sampler.sample()?;
+    guards.add(&mut snapshot);
+    accepts.add(&mut snapshot);
+    let report = explain(&snapshot);
+    Ok((snapshot, report))
 }
 
 fn k(packets: u64, report: &Report) -> String {
@@ -166,6 +174,36 @@ mod tests {
         ] {
             assert!(text.contains(part), "no {part:?} in\n{text}");
         }
+    }
+
+    #[test]
+    fn guards_are_asked() {
+        use crate::status::{Interface, Source, Status};
+        use std::io::Write;
+        let dir = tempfile::tempdir().unwrap();
+        let listener = std::os::unix::net::UnixListener::bind(dir.path().join("guard-7.sock")).unwrap();
+        let source = Source { name: "lo/0".into(), mode: "poll".into(), ..Source::default() };
+        let lo = Interface { name: "lo".into(), sources: vec![source], ..Interface::default() };
+        let netns = kern::netns::current_inode().unwrap();
+        let status = Status { pid: 7, netns, interfaces: vec![lo], ..Status::default() };
+        let text = serde_json::to_vec(&status).unwrap();
+        let guard = std::thread::spawn(move || {
+            // Before the window and behind it.
+            for _ in 0..2 {
+                listener.accept().unwrap().0.write_all(&text).unwrap();
+            }
+        });
+        let args = ExplainArgs {
+            interfaces: vec!["lo".into()],
+            r#for: std::time::Duration::from_millis(100),
+            cpu: false,
+            json: false,
+            fail_on: None,
+            control_dir: dir.path().to_owned(),
+        };
+        let (snapshot, _) = look(&args, &AtomicBool::new(false)).unwrap();
+        guard.join().unwrap();
+        assert_eq!((snapshot.guards.len(), snapshot.guards[0].sources[0].name.as_str()), (1, "lo/0"));
     }
 
     #[test]

@@ -24,6 +24,7 @@ mod waits;
 
 pub use accepts::Accepts;
 pub use cpu::{Costs, recorded};
+pub use guards::Guards;
 
 /// Longest time between two looks at the signal, so that Ctrl-C is quick.
 const STEP: Duration = Duration::from_millis(50);
@@ -85,7 +86,7 @@ pub fn run(args: &WatchArgs, when: ColorWhen) -> anyhow::Result<ExitCode> {
 /// This host: the kernel's counters, what guards and `weir accept`s tell, and what probes count if they were asked for.
 pub struct Host {
     sampler: Sampler,
-    guards: guards::Guards,
+    guards: Guards,
     accepts: Accepts,
 }
 
@@ -95,12 +96,13 @@ impl Host {
     /// # Errors
     /// If the kernel shows neither interfaces nor counters.
     pub fn open(args: &WatchArgs) -> anyhow::Result<Host> {
-        let mut sampler = Sampler::open(Want { devices: args.interfaces.clone(), ..Want::default() })?;
+        let devices = with_lower(&args.interfaces);
+        let mut sampler = Sampler::open(Want { devices, ..Want::default() })?;
         if args.probes {
             // What they cannot tell here is said, and the rest goes on.
             sampler.probe().iter().for_each(|line| out::tell(Weight::Warning, &format!("weir: {line}")));
         }
-        let guards = guards::Guards::open(args.control_dir.clone());
+        let guards = Guards::open(args.control_dir.clone());
         Ok(Host { sampler, guards, accepts: Accepts::open(args.control_dir.clone()) })
     }
 
@@ -114,6 +116,15 @@ impl Host {
         self.accepts.add(&mut snapshot);
         Ok(snapshot)
     }
+}
+
+/// The names as given, and those of the interfaces that receive for a bond, bridge or VLAN: they have the rings, the queues and the
+/// guards. Where the kernel does not tell them, the names alone.
+pub fn with_lower(names: &[String]) -> Vec<String> {
+    let mut all = crate::undo::lower(names).unwrap_or_else(|_| names.to_vec());
+    let mut seen = std::collections::BTreeSet::new();
+    all.retain(|name| seen.insert(name.clone()));
+    all
 }
 
 /// Refuses names that are no interface here.

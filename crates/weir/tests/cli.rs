@@ -536,6 +536,34 @@ fn check_in_a_namespace_without_interfaces_root() {
     );
 }
 
+/// Cannot flake: interfaces stay as they were made.
+#[test]
+fn what_is_below_a_bridge_is_looked_at_with_it_root() {
+    if !testkit::root_or_skip("what_is_below_a_bridge_is_looked_at_with_it_root") {
+        return;
+    }
+    let ns = testkit::NetNs::new("cli");
+    ns.sh("ip", &["link", "add", "v0", "type", "veth", "peer", "name", "v1"]);
+    ns.sh("ip", &["link", "add", "b0", "type", "bridge"]);
+    ns.sh("ip", &["link", "set", "v0", "master", "b0", "up"]);
+    ns.sh("ip", &["link", "set", "b0", "up"]);
+    let (code, text, stderr) = ns.run(|| weir("watch b0 --once --json --interval 100ms"));
+    assert_eq!(code, 0, "{stderr}");
+    let value: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+    let interfaces = value["interfaces"].as_array().expect("interfaces");
+    let shown = |name: &str| interfaces.iter().find(|i| i["name"] == name).map(|i| i["stacked"] == true);
+    assert_eq!((interfaces.len(), shown("v0"), shown("b0")), (2, Some(false), Some(true)), "{text}");
+    let missing = value["missing"].as_array().expect("missing");
+    let passed_on = "frames passed on below IP by b0, which are unaccounted";
+    assert!(missing.iter().any(|line| line == passed_on), "{missing:?}");
+    let (_, text, stderr) = ns.run(|| weir("explain b0 --for 500ms"));
+    let names = text.split(':').next().unwrap_or_default();
+    assert!(names.contains("b0") && names.contains("v0"), "{text} {stderr}");
+    // The model is that of the ring below.
+    let (_, _, stderr) = ns.run(|| weir("predict b0 --for 5s"));
+    assert!(stderr.contains("v0: ") && !stderr.contains("b0: "), "{stderr}");
+}
+
 fn fails_after_report_none((code, _, stderr): &Answer) {
     assert_eq!(*code, 3);
     assert!(stderr.contains("no interface here can be guarded"), "{stderr}");

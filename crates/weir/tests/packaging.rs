@@ -280,6 +280,116 @@ fn an_upgrade_undoes_what_dead_guards_have_left_and_no_placement() {
     }
 }
 
+/// A directory with programs, each a script of the shell.
+fn programs(dir: &Path, all: &[(&str, &str)]) {
+    for (name, text) in all {
+        let program = dir.join(name);
+        std::fs::write(&program, format!("#!/bin/sh\n{text}\n")).expect("program");
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+        std::fs::set_permissions(&program, mode).expect("mode");
+    }
+}
+
+fn complaint(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+#[test]
+fn an_upgrade_tells_of_guards_that_do_not_start_again() {
+    let dir = tempfile::tempdir().expect("directory");
+    // It asks whether systemd runs, by a directory.
+    let script = read("packaging/deb/postinst").replace("/run/systemd/system", "/");
+    for (listed, told) in [
+        (
+            "weir-guard@eth0.service loaded failed failed x\nweir-guard@eth1.service loaded activating auto-restart x\n",
+            true,
+        ),
+        ("", false),
+    ] {
+        let systemctl = format!("case $1 in list-units) printf '{listed}' ;; try-restart) exit 1 ;; esac");
+        programs(
+            dir.path(),
+            &[("systemctl", &systemctl), ("postinst", script.trim_start_matches("#!/bin/sh"))],
+        );
+        let mut postinst = Command::new("/bin/sh");
+        postinst.arg(dir.path().join("postinst")).args(["configure", "0.1.0"]).env("PATH", dir.path());
+        let output = postinst.output().expect("sh starts");
+        assert!(output.status.success());
+        let complaint = complaint(&output);
+        assert_eq!(
+            complaint.contains(": weir-guard@eth0.service weir-guard@eth1.service;"),
+            told,
+            "{complaint}"
+        );
+        assert_eq!(complaint.is_empty(), !told, "{complaint}");
+    }
+}
+
+#[test]
+fn no_package_without_bpf_programs() {
+    let mut deb = Command::new("sh");
+    deb.arg("scripts/deb.sh").arg("/nowhere").current_dir(root()).env("BPF_CLANG", "/nowhere/clang");
+    let output = deb.output().expect("sh starts");
+    assert_eq!(output.status.code(), Some(3));
+    assert!(complaint(&output).contains("no package without BPF programs"), "{}", complaint(&output));
+}
+
+/// `scripts/deps.sh WHAT` with the programs in `dir` and no others.
+fn deps(dir: &Path, what: &str, sudo_user: &str) -> Output {
+    let script = dir.join("deps.sh");
+    std::fs::write(&script, read("scripts/deps.sh").replace(":/usr/sbin:/sbin", "")).expect("script");
+    let mut deps = Command::new("/bin/sh");
+    deps.arg(script).arg(what).env_clear();
+    deps.env("PATH", dir).env("SUDO_USER", sudo_user).output().expect("sh starts")
+}
+
+#[test]
+fn root_without_a_toolchain_is_told_who_has_one() {
+    let dir = tempfile::tempdir().expect("directory");
+    for (user, told) in [
+        ("alice", "build as alice with make, then sudo sh scripts/demo.sh"),
+        ("", "install Rust 1.95 or later with rustup"),
+    ] {
+        let output = deps(dir.path(), "build", user);
+        assert_eq!(output.status.code(), Some(3));
+        assert!(complaint(&output).contains(told), "{}", complaint(&output));
+    }
+    let makefile = read("Makefile");
+    assert!(!makefile.contains("sudo make demo"), "root's PATH has no cargo of rustup's");
+}
+
+#[test]
+fn services_that_come_with_tests_do_not_start_when_the_host_boots() {
+    let dir = tempfile::tempdir().expect("directory");
+    let (installed, asked) = (dir.path().join("installed"), dir.path().join("asked"));
+    // nsd was there before, nginx comes with this installation. Nothing is written on this host.
+    let systemctl = format!(
+        "case $1-$2 in is-enabled-nsd.service) echo enabled ;; \
+         is-enabled-nginx.service) [ ! -e {0} ] || echo enabled ;; \
+         disable-*) echo \"$*\" >>{1} ;; esac",
+        installed.display(),
+        asked.display()
+    );
+    let apt = format!(": >{}", installed.display());
+    let nothing =
+        ["cargo", "cc", "make", "pkg-config", "clang", "chmod", "rm", "cat"].map(|name| (name, ":"));
+    programs(dir.path(), &nothing);
+    programs(
+        dir.path(),
+        &[
+            ("id", "echo 0"),
+            ("tee", "while read -r line; do :; done"),
+            ("apt-get", &apt),
+            ("env", "shift; exec \"$@\""),
+            ("systemctl", &systemctl),
+        ],
+    );
+    let output = deps(dir.path(), "rules", "");
+    assert!(complaint(&output).contains("installing: prometheus"), "{}", complaint(&output));
+    let asked = std::fs::read_to_string(asked).unwrap_or_default();
+    assert_eq!(asked, "disable --now nginx.service\n");
+}
+
 /// `a.b` of a file of values with one level of nesting; each value is a line.
 fn values(text: &str) -> BTreeMap<String, String> {
     let (mut found, mut outer) = (BTreeMap::new(), String::new());
@@ -295,10 +405,25 @@ fn values(text: &str) -> BTreeMap<String, String> {
     found
 }
 
+/// A pod reads its configuration when it starts: another configuration makes another pod.
+const CHECKSUM: &str =
+    "        checksum/config: {{ include (print $.Template.BasePath \"/configmap.yaml\") . | sha256sum }}";
+
+#[test]
+fn another_configuration_makes_other_pods() {
+    let template = read("packaging/helm/weir/templates/daemonset.yaml");
+    let pod = template.split("\n  template:\n").nth(1).expect("a pod");
+    let metadata = pod.split("\n    spec:\n").next().expect("metadata");
+    assert!(metadata.ends_with(&format!("\n      annotations:\n{CHECKSUM}")), "{metadata}");
+}
+
 /// A template of the chart with its own values: what it repeats or leaves out depends on values that are empty.
 fn rendered(template: &str, values: &BTreeMap<String, String>) -> String {
     let (mut out, mut inside) = (String::new(), false);
-    for line in template.lines().filter(|line| !line.starts_with("{{- /*")) {
+    // The manifest is not made anew for another configuration, so it has no sum of it.
+    let (sum, of) = (CHECKSUM.trim_start(), "annotations:");
+    let kept = |line: &&str| !line.starts_with("{{- /*") && line.trim() != sum && line.trim() != of;
+    for line in template.lines().filter(kept) {
         let word = line.trim();
         if word.starts_with("{{- range ") || word.starts_with("{{- with ") {
             let name = word.split(".Values.").nth(1).and_then(|w| w.split(' ').next()).expect("a value");

@@ -63,6 +63,8 @@ pub struct Device {
     pub kind: String,
     /// What it is to weir.
     pub role: Role,
+    /// Interfaces directly below one that stands on others.
+    pub lower: Vec<String>,
     /// Set up by the administrator.
     pub up: bool,
     /// True if packets reach it through a NAPI of its own; veth has one only with GRO or XDP.

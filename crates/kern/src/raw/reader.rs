@@ -175,6 +175,7 @@ impl Reader {
             ifindex: index,
             kind,
             role,
+            lower: found.map(|f| f.lower.clone()).unwrap_or_default(),
             up: link.up,
             napi,
             xdp: link.xdp.is_some(),

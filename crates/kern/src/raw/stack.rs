@@ -15,7 +15,7 @@ use std::{
 /// Longest file that is read here, bytes; `/proc/stat` of thousands of interrupts is below it.
 const FILE_MAX: u64 = 4 * 1024 * 1024;
 /// Limits that are read; the last part of each is its name.
-const LIMITS: [&str; 12] = [
+const LIMITS: [&str; 13] = [
     "net/core/netdev_max_backlog",
     "net/core/netdev_budget",
     "net/core/netdev_budget_usecs",
@@ -28,6 +28,7 @@ const LIMITS: [&str; 12] = [
     "net/ipv4/ip_forward",
     "net/ipv4/tcp_moderate_rcvbuf",
     "net/ipv4/tcp_max_syn_backlog",
+    "vm/min_free_kbytes",
 ];
 
 pub(super) fn read(path: &str) -> io::Result<String> {
@@ -41,7 +42,7 @@ fn of_namespace(file: &str) -> String {
     read(&format!("/proc/thread-self/net/{file}")).unwrap_or_default()
 }
 
-/// Counters of IPv4, IPv6, TCP, UDP and ICMP. Here and below `bad` counts lines and numbers that are none.
+/// Counters of IPv4, IPv6, TCP, UDP and ICMP, and what sockets and the machine have of memory. Here and below `bad` counts lines and numbers that are none.
 pub(super) fn counters(bad: &mut u64) -> Result<BTreeMap<String, u64>> {
     let snmp = "/proc/thread-self/net/snmp";
     let mut all = snmp_lines(&read(snmp).map_err(|e| crate::error::Error::io(snmp, e))?, bad);
@@ -49,6 +50,7 @@ pub(super) fn counters(bad: &mut u64) -> Result<BTreeMap<String, u64>> {
     all.extend(snmp_lines(&of_namespace("netstat"), bad));
     all.extend(parse_snmp6(&of_namespace("snmp6"), bad));
     all.extend(parse_sockstat(&of_namespace("sockstat"), bad));
+    all.extend(memory(&read("/proc/meminfo").unwrap_or_default()));
     Ok(all)
 }
 
@@ -134,6 +136,12 @@ pub(super) fn parse_sockstat(text: &str, bad: &mut u64) -> BTreeMap<String, u64>
     let all = each(text, bad, line).into_iter().flatten().flatten().collect();
     *bad += wrong;
     all
+}
+
+/// `MemTotal:  16318180 kB` as `meminfo.MemTotal`, kB.
+fn memory(text: &str) -> Option<(String, u64)> {
+    let rest = text.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
+    Some(("meminfo.MemTotal".into(), rest.trim().strip_suffix("kB")?.trim_end().parse().ok()?))
 }
 
 /// Limits of the caller's namespace, as far as it has them.
@@ -222,6 +230,13 @@ mod tests {
     }
 
     #[test]
+    fn memory_of_the_machine() {
+        let text = "MemFree:         1 kB\nMemTotal:       16318180 kB\n";
+        assert_eq!(memory(text), Some(("meminfo.MemTotal".into(), 16_318_180)));
+        assert_eq!((memory(""), memory("MemTotal: x kB")), (None, None));
+    }
+
+    #[test]
     fn limits_are_whole_or_absent() {
         let mut bad = 0;
         assert_eq!(parse_limit("4096\t131072\t6291456\n", &mut bad), Some(vec![4096, 131_072, 6_291_456]));
@@ -265,7 +280,10 @@ mod tests {
         let mut bad = 0;
         let all = counters(&mut bad).unwrap();
         assert!(all.contains_key("Udp.InDatagrams") && all.contains_key("TcpExt.ListenDrops"));
-        assert!(limits(&mut bad)["net.core.rmem_max"][0] > 0);
+        assert!(all["meminfo.MemTotal"] > 0);
+        assert!(
+            limits(&mut bad)["net.core.rmem_max"][0] > 0 && limits(&mut bad)["vm.min_free_kbytes"][0] > 0
+        );
         assert!(cpus(&mut bad).iter().all(|c| c.net_rx.is_some()));
         assert!(!cpus(&mut bad).is_empty() && !softnet(&mut bad).is_empty());
         assert!(received(&mut bad).contains_key("lo"));

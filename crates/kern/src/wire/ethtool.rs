@@ -67,7 +67,8 @@ pub fn tso_off(interface: &str) -> Result<()> {
     }
 }
 
-/// All driver statistics of the interface by name (`ethtool -S`).
+/// All driver statistics of the interface by name (`ethtool -S`); those of one name are added up, as vmxnet3 has one of
+/// each queue under the same name.
 ///
 /// # Errors
 /// If the interface does not exist or has none.
@@ -93,12 +94,32 @@ fn read_statistics(interface: &str) -> io::Result<BTreeMap<String, u64>> {
     values[0] = halves(ETHTOOL_GSTATS, count as u32);
     call(interface, &mut values)?;
     debug_assert!(second_half(values[0]) as usize <= count);
-    Ok(bytes[12..]
-        .chunks_exact(NAME)
-        .zip(&values[1..])
-        .map(|(name, value)| {
-            let name = name.split(|b| *b == 0).next().unwrap_or_default();
-            (String::from_utf8_lossy(name).into_owned(), *value)
-        })
-        .collect())
+    Ok(by_name(&bytes[12..], &values[1..]))
+}
+
+/// Names of [`NAME`] bytes each, with their values.
+fn by_name(names: &[u8], values: &[u64]) -> BTreeMap<String, u64> {
+    let mut all = BTreeMap::<String, u64>::new();
+    for (name, value) in names.chunks_exact(NAME).zip(values) {
+        let name = name.split(|b| *b == 0).next().unwrap_or_default();
+        let sum = all.entry(String::from_utf8_lossy(name).into_owned()).or_default();
+        *sum = sum.wrapping_add(*value);
+    }
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn statistics_of_one_name_are_added_up() {
+        let names = ["  pkts rx OOB", "rx_drops", "  pkts rx OOB"];
+        let mut bytes = vec![0; names.len() * NAME];
+        for (place, name) in bytes.chunks_exact_mut(NAME).zip(names) {
+            place[..name.len()].copy_from_slice(name.as_bytes());
+        }
+        let all = by_name(&bytes, &[5, 7, 30]);
+        assert_eq!((all["  pkts rx OOB"], all["rx_drops"], all.len()), (35, 7, 2));
+    }
 }

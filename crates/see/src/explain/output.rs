@@ -58,12 +58,16 @@ fn queue_full(case: &Case<'_>) -> Option<Cause> {
 
 fn output_full(case: &Case<'_>) -> Option<Cause> {
     let interface = case.loss.interface?;
+    // A queue that is there is somebody's choice.
+    let queued = interface.qdiscs.iter().any(|q| q.kind != "noqueue");
+    let look = format!("tc -s qdisc show dev {}     # its limit, and what waits in it", interface.name);
+    let add = format!("sudo tc qdisc replace dev {} root pfifo limit 1000", interface.name);
     Some(Cause {
         key: interface.name.clone(),
         title: format!("The device {} does not take packets as fast as they are sent", interface.name),
         evidence: vec![row("lost there", case.per_second(case.loss.packets)), sent(case)],
         change: vec![
-            format!("sudo tc qdisc replace dev {} root pfifo limit 1000", interface.name),
+            if queued { look } else { add },
             "# a queue absorbs bursts; a receiver or link that is slower than the input stays so".into(),
         ],
         effect: "bursts wait instead of being lost".into(),
@@ -115,8 +119,11 @@ pub(super) fn windows(s: &Snapshot) -> Vec<Finding> {
                         name(c)
                     )]
                 } else {
+                    let at = |i: usize| rmem.get(i).copied().unwrap_or(0);
                     vec![format!(
-                        "sudo sysctl -w net.ipv4.tcp_rmem=\"4096 131072 {}\"",
+                        "sudo sysctl -w net.ipv4.tcp_rmem=\"{} {} {}\"",
+                        at(0),
+                        at(1),
                         want.max(most.saturating_mul(2))
                     )]
                 },

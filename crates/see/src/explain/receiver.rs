@@ -1,7 +1,8 @@
 //! Losses at full consumers: who did not read, and why.
 
 use super::{Case, Cause, Rule, name, packet_share, percent};
-use crate::model::{Kind, Process, Snapshot};
+use crate::cpus::works_on_packets;
+use crate::model::{Consumer, Kind, Process, Snapshot};
 
 pub(super) static RULES: [Rule; 13] = [
     Rule { name: "stopped", of: READERS, source: "WU-14; TASK_STOPPED, proc_pid_stat(5)", test: stopped },
@@ -157,14 +158,31 @@ fn memory(case: &Case<'_>) -> Option<Cause> {
             row("Udp.MemErrors", case.per_second(errors)),
             row("memory", format!("{used} pages used, udp_mem allows {pressure} to {most}")),
         ],
-        change: vec![format!(
-            "sudo sysctl -w net.ipv4.udp_mem=\"{} {} {}\"",
-            most.max(4096).saturating_mul(4),
-            most.max(4096).saturating_mul(6),
-            most.max(4096).saturating_mul(8)
-        )],
-        effect: "datagrams are lost at full sockets only, not for want of memory".into(),
+        change: vec![udp_mem(&limits, case.memory_kb())],
+        effect: "datagrams are lost at full sockets only, not for want of memory; make sure that the machine has the memory \
+                 (a page is 4 kB)"
+            .into(),
     })
+}
+
+/// One part in so many of the memory is for all UDP sockets together at most.
+const UDP_PART: u64 = 2;
+/// A page, kB.
+const PAGE_KB: u64 = 4;
+
+/// Twice as many pages, as far as the machine has them.
+fn udp_mem(limits: &[u64], memory_kb: Option<u64>) -> String {
+    let most = memory_kb.map_or(u64::MAX, |kb| kb / PAGE_KB / UDP_PART);
+    let doubled: Vec<u64> = limits.iter().map(|pages| pages.saturating_mul(2).min(most)).collect();
+    match doubled[..] {
+        [low, pressure, high] if high > limits.last().copied().unwrap_or(0) => {
+            format!("sudo sysctl -w net.ipv4.udp_mem=\"{low} {pressure} {high}\"")
+        }
+        _ => {
+            "# fewer or smaller receive buffers (SO_RCVBUF), or more memory: udp_mem is much of what there is"
+                .into()
+        }
+    }
 }
 
 /// Segments that TCP received and threw away for want of memory. `RcvPruned` is the same segments once more: it counts
@@ -223,14 +241,16 @@ fn starved_by_softirq(case: &Case<'_>) -> Option<Cause> {
             runs(p),
             level(case),
         ],
-        change: vec![format!("sudo weir guard {interface}")],
+        change: vec![case.guard(&interface)],
         effect: "programs on this CPU keep at least 20 % of it (--reserve); packets that they cannot read are lost earlier, at less cost".into(),
     })
 }
 
 fn starved_by_priority(case: &Case<'_>) -> Option<Cause> {
     let p = case.process().filter(|p| p.waits >= WAITS)?;
-    let others = case.s.processes.iter().filter(|o| o.cpu == p.cpu && o.pid != p.pid && o.runs > 0.05);
+    let competes =
+        |o: &&Process| o.cpu == p.cpu && o.pid != p.pid && o.runs > 0.05 && !works_on_packets(&o.name);
+    let others = case.s.processes.iter().filter(competes);
     // Threads move: one that is nicer ran elsewhere for most of its time.
     let rival = others.max_by(|a, b| {
         (a.nice <= p.nice, a.runs)
@@ -274,10 +294,8 @@ fn program_full(case: &Case<'_>) -> Option<Cause> {
         vec![lost(case), runs(p), level(case)],
         vec![
             "# less work per packet, or more threads with a socket each (SO_REUSEPORT)".into(),
-            format!(
-                "sudo weir guard {}     # so that what it cannot read costs nothing",
-                case.busiest_interface()
-            ),
+            "# what it cannot read costs nothing with a guard:".into(),
+            case.guard(&case.busiest_interface()),
         ],
         "no buffer helps: it would fill a little later",
     )
@@ -306,7 +324,7 @@ fn reader_unknown(case: &Case<'_>) -> Option<Cause> {
 
 /// A listener per worker (SO_REUSEPORT): the kernel's hash gives connections to a full queue while others have room.
 fn accept_uneven(case: &Case<'_>) -> Option<Cause> {
-    let c = case.loss.consumer.filter(|c| c.kind == Kind::Accept && !c.local.is_empty())?;
+    let c = accept_queue(case).filter(|c| !c.local.is_empty())?;
     // What it would recommend runs already.
     if case.s.accepts.iter().flat_map(|accept| &accept.groups).any(|group| group.address == c.local) {
         return None;
@@ -339,7 +357,13 @@ fn accept_uneven(case: &Case<'_>) -> Option<Cause> {
     })
 }
 
+/// The consumer, if it is an accept queue.
+fn accept_queue<'a>(case: &'a Case<'_>) -> Option<&'a Consumer> {
+    case.loss.consumer.filter(|c| c.kind == Kind::Accept)
+}
+
 fn accept_idle(case: &Case<'_>) -> Option<Cause> {
+    accept_queue(case)?;
     let p = case.process().filter(|p| p.runs < IDLE)?;
     cause(
         p.pid,
@@ -357,7 +381,7 @@ fn accept_idle(case: &Case<'_>) -> Option<Cause> {
 }
 
 fn accept_small(case: &Case<'_>) -> Option<Cause> {
-    let c = case.loss.consumer?;
+    let c = accept_queue(case)?;
     let most = case.limit("net.core.somaxconn", 0).unwrap_or(0);
     let mut change = Vec::new();
     if c.limit >= most {

@@ -148,14 +148,31 @@ fn address(case: &Case<'_>) -> Option<Cause> {
     )
 }
 
+/// Interfaces that are named as candidates.
+const CANDIDATES: usize = 8;
+
+/// Key of the interface's own setting. A point in its name is a slash there (sysctl(8)).
+fn rp_filter(interface: &str) -> String {
+    format!("net.ipv4.conf.{}.rp_filter", interface.replace('.', "/"))
+}
+
 fn reverse_path(case: &Case<'_>) -> Option<Cause> {
-    let interface = case.busiest_interface();
+    // No counter tells by which interface they came.
+    let any_way = match &case.s.interfaces[..] {
+        [] => "# else any way back will do: net.ipv4.conf.IF.rp_filter=2 of the interface that they come by"
+            .into(),
+        [only] => format!("sudo sysctl -w {}=2     # else: any way back will do", rp_filter(&only.name)),
+        several => {
+            let names: Vec<String> = several.iter().map(|i| rp_filter(&i.name)).take(CANDIDATES).collect();
+            format!("# else, of the interface that they come by, set to 2: {}", names.join(", "))
+        }
+    };
     cause(
         "Packets come through an interface by which this host does not reach their sender: rp_filter drops them",
         counters(case, &["TcpExt.IPReversePathFilter"]),
         vec![
             "ip route get SENDER     # the way back; if it should be this one, add the route".into(),
-            format!("sudo sysctl -w net.ipv4.conf.{interface}.rp_filter=2     # else: any way back will do"),
+            any_way,
         ],
         "packets from senders that any route leads to are accepted",
     )
@@ -172,7 +189,7 @@ fn no_port(case: &Case<'_>) -> Option<Cause> {
         counters(case, &["Udp.NoPorts", "Udp6.NoPorts"]),
         vec![
             "# start the program, or keep them out before they cost CPU time:".into(),
-            format!("sudo weir guard {interface}"),
+            case.guard(&interface),
         ],
         "a guard bounds the CPU time that they take from programs",
     )

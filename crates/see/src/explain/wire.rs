@@ -100,7 +100,7 @@ fn bus(case: &Case<'_>) -> Option<Cause> {
 fn cpu_full(case: &Case<'_>) -> Option<Cause> {
     let cpu = hottest(case).filter(|c| packet_share(c) + c.weir > FULL)?;
     let interface = case.interface_name();
-    let mut change = vec![format!("sudo weir guard {interface}")];
+    let mut change = vec![case.guard(&interface)];
     let mut evidence =
         vec![row("lost in the ring", case.per_second(case.loss.packets)), cpu_row(cpu), queues(case)];
     if !idle_cpus(case).is_empty() {
@@ -149,12 +149,17 @@ fn ring_small(case: &Case<'_>) -> Option<Cause> {
     };
     let change = if ring > 0 && ring <= max / 2 {
         vec![format!("sudo ethtool -G {name} rx {}", ring.saturating_mul(4).min(max))]
+    } else if ring == 0 || max == 0 {
+        vec![
+            format!("# how deep the ring of {name} is, and how deep it may be: ethtool -g {name}"),
+            case.guard(name),
+        ]
     } else {
         vec![
             format!(
                 "# the ring of {name} is as deep as its driver allows: receive earlier, or with less at once"
             ),
-            format!("sudo weir guard {name}"),
+            case.guard(name),
         ]
     };
     let busy = hottest(case).map_or(0.0, packet_share);
@@ -182,12 +187,26 @@ fn broken(case: &Case<'_>) -> Option<Cause> {
     })
 }
 
+/// One part in so many of the memory is kept free at most: programs cannot have it.
+const FREE_PART: u64 = 20;
+
 fn refill(case: &Case<'_>) -> Option<Cause> {
+    let now = case.limit("vm.min_free_kbytes", 0);
+    let most = case.memory_kb().map_or(0, |kb| kb / FREE_PART);
+    let want = now.map_or(0, |now| now.saturating_mul(2).min(most));
+    let change = if want > now.unwrap_or(0) {
+        format!("sudo sysctl -w vm.min_free_kbytes={want}")
+    } else {
+        "# less memory for programs, or more for the machine: vm.min_free_kbytes, which packets come out of, cannot grow much"
+            .into()
+    };
+    let mut evidence = vec![row("lost for want of memory", case.per_second(case.loss.packets))];
+    evidence.extend(now.map(|kb| row("vm.min_free_kbytes", format!("{kb} kB"))));
     Some(Cause {
         key: case.interface_name(),
         title: format!("The driver of {} finds no memory for packets", case.interface_name()),
-        evidence: vec![row("lost for want of memory", case.per_second(case.loss.packets))],
-        change: vec!["sudo sysctl -w vm.min_free_kbytes=262144".into()],
+        evidence,
+        change: vec![change],
         effect: "the ring is refilled at once, and packets are no longer lost here".into(),
     })
 }
@@ -198,15 +217,10 @@ fn xdp(case: &Case<'_>) -> Option<Cause> {
         key: interface.clone(),
         title: format!("An XDP program on {interface} drops packets"),
         evidence: vec![row("dropped by it", case.per_second(case.loss.packets))],
-        change: vec![
-            format!(
-                "# if they are wanted: whose program is it? ip -details link show {interface}; weir status"
-            ),
-            format!("sudo ip link set {interface} xdp off"),
-        ],
-        effect:
-            "without the program these packets reach IP; with weir's, they are for consumers that are full"
-                .into(),
+        change: vec![format!(
+            "# if they are wanted: whose program is it? ip -details link show {interface}; its owner can stop it"
+        )],
+        effect: "without the program these packets reach IP".into(),
     })
 }
 
@@ -286,7 +300,7 @@ fn backlog_full(case: &Case<'_>) -> Option<Cause> {
     let mut evidence = vec![row("lost at the backlog", case.per_second(case.loss.packets))];
     evidence.extend(losers.iter().take(3).map(|c| cpu_row(c)));
     let interface = case.busiest_interface();
-    let mut change = vec![format!("sudo weir guard {interface}")];
+    let mut change = vec![case.guard(&interface)];
     if !idle_cpus(case).is_empty() {
         evidence.extend(place::rows(case));
         change.extend(place::plan(&interface));

@@ -6,6 +6,7 @@ use kern::ethtool::Ring;
 use kern::proc::{Holder, Softnet};
 use kern::raw::{CpuTime, Device, Kind, Qdisc, Queue, Raw, Socket, Task, Tcp};
 use see::explain::{Report, explain};
+use see::guard::{Guard, Source};
 use see::{Snapshot, snapshot};
 
 /// What every counter holds when the interval begins.
@@ -39,6 +40,7 @@ fn device(ifindex: u32, name: &str) -> Device {
         name: name.into(),
         kind: "igb".into(),
         role: Role::Source,
+        lower: Vec::new(),
         up: true,
         napi: true,
         xdp: false,
@@ -200,6 +202,41 @@ impl Pair {
         };
         self.before.qdiscs = vec![root.clone()];
         self.after.qdiscs = vec![Qdisc { drops: root.drops.wrapping_add(n), ..root }];
+    }
+
+    /// A bond of the interface, which repeats its counters.
+    pub fn bonded(&mut self) {
+        for raw in [&mut self.before, &mut self.after] {
+            let eth = &raw.devices[0];
+            let bond = Device {
+                ifindex: 9,
+                name: "bond0".into(),
+                kind: "bond".into(),
+                role: Role::Stacked,
+                lower: vec![eth.name.clone()],
+                napi: false,
+                ring: None,
+                queues: Vec::new(),
+                ..eth.clone()
+            };
+            raw.devices.push(bond);
+        }
+    }
+
+    /// Memory of the machine, kB.
+    pub fn memory(&mut self, kb: u64) {
+        self.after.stack.insert("meminfo.MemTotal".into(), kb);
+    }
+
+    /// The interval of a host on which a guard has `interface` and has shed `shed` frames.
+    pub fn guarded(&self, interface: &str, shed: u64) -> Snapshot {
+        let source = Source {
+            name: format!("{interface}/0"),
+            shed: [("normal".to_owned(), shed)].into(),
+            ..Source::default()
+        };
+        let guard = Guard { pid: 9, sources: vec![source], ..Guard::default() };
+        Snapshot { guards: vec![guard], ..self.seen() }
     }
 
     /// The interval.

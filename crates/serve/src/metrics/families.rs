@@ -30,7 +30,7 @@ const WAITS: usize = 7 * (BOUNDS_US.len() + 2);
 const WORDS: usize = 64;
 
 /// Words of the ledger for losses: each has a series from the start, so that its first packet is a rise.
-const LOSSES: [&str; 18] = [
+const LOSSES: [&str; 19] = [
     "address",
     "backlog",
     "broken",
@@ -44,6 +44,7 @@ const LOSSES: [&str; 18] = [
     "reverse path",
     "ring",
     "route",
+    "shed",
     "socket",
     "socket memory",
     "stack",
@@ -582,8 +583,12 @@ pub static FAMILIES: [Family; 60] = [
         kind: Kind::Gauge,
         labels: &[],
         limit: 1,
-        help: "Running guards of the interfaces that are watched; only root sees them",
-        of: |seen, take| one(seen, take, |s| s.guards.len() as f64),
+        help: "Running guards of the interfaces that are watched; absent where they may not be asked, which needs root",
+        of: |seen, take| {
+            if !seen.snapshot.guards_hidden {
+                one(seen, take, |s| s.guards.len() as f64);
+            }
+        },
     },
     Family {
         name: "left_changed",
@@ -591,7 +596,7 @@ pub static FAMILIES: [Family; 60] = [
         kind: Kind::Gauge,
         labels: &[],
         limit: 1,
-        help: "Interfaces whose guard died and which nobody has put back since: weir undo does; only root sees them",
+        help: "Interfaces whose guard died and which nobody has put back since: weir undo does; absent where that may not be known, which needs root",
         of: |seen, take| seen.snapshot.left_changed.iter().for_each(|left| take(&[], n(*left))),
     },
     Family {

@@ -189,6 +189,18 @@ fn waiting_times_are_a_histogram() {
 }
 
 #[test]
+fn what_only_root_may_know_is_absent_and_not_zero() {
+    let count = |snapshot| {
+        let text = store(&[snapshot]).text();
+        ["weir_guards ", "weir_left_changed "]
+            .map(|name| text.lines().filter(|l| l.starts_with(name)).count())
+    };
+    let none = Snapshot { guards: Vec::new(), left_changed: Some(0), ..snapshot() };
+    assert_eq!(count(none.clone()), [1, 1]);
+    assert_eq!(count(Snapshot { guards_hidden: true, left_changed: None, ..none }), [0, 0]);
+}
+
+#[test]
 fn labels_are_escaped_and_bounded() {
     let text = store(&[snapshot()]).text();
     assert_eq!(value(&text, "weir_interface_offered_packets_total{interface=\"eth\\\"0\\\\?\"}"), 10.0);

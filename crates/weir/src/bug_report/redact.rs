@@ -41,10 +41,11 @@ impl Redactor {
                 rest = &rest[c.len_utf8()..];
                 continue;
             }
-            match word.chars().all(of_address).then(|| self.address(word)).flatten() {
-                Some(name) => out += &name,
-                None => out += word,
-            }
+            let named = match word.chars().all(of_address) {
+                true => self.address(word),
+                false => self.interface(word),
+            };
+            out += named.as_deref().unwrap_or(word);
             rest = after;
         }
         for host in &self.hosts {
@@ -55,20 +56,37 @@ impl Redactor {
 
     /// The name for a word that is an address, perhaps with a port; `None` if it is none, or one that everybody has.
     fn address(&mut self, word: &str) -> Option<String> {
+        // More may be said of an address behind a colon.
+        let mac = word.trim_end_matches(['.', ':']);
+        if is_mac(mac) {
+            let everybodys = mac.bytes().all(|b| matches!(b, b'0' | b':'))
+                || mac.bytes().all(|b| matches!(b, b'f' | b'F' | b':'));
+            return (!everybodys).then(|| self.named("mac", &mac.to_lowercase()) + &word[mac.len()..]);
+        }
         // A sentence may end here.
         let bare = word.trim_end_matches('.');
         let end = &word[bare.len()..];
-        if is_mac(bare) {
-            let everybodys = bare.bytes().all(|b| matches!(b, b'0' | b':'))
-                || bare.bytes().all(|b| matches!(b, b'f' | b'F' | b':'));
-            return (!everybodys).then(|| self.named("mac", &bare.to_lowercase()) + end);
-        }
         if let Ok(address) = bare.parse::<IpAddr>() {
             return self.ip(address).map(|name| name + end);
         }
         let (address, port) = bare.rsplit_once(':')?;
         let name = self.ip(address.parse().ok()?)?;
         Some(format!("{name}:{port}{end}"))
+    }
+
+    /// The name for a word that begins with that of an interface which has its Ethernet address in it, as systemd names USB devices:
+    /// `enx020000aabb0c`. The address has the name that it has elsewhere.
+    fn interface(&mut self, word: &str) -> Option<String> {
+        const DIGITS: usize = 12;
+        let start = word.get(..3).filter(|start| ["enx", "wlx", "wwx"].contains(start))?;
+        let rest = &word[start.len()..];
+        let digits = rest.get(..DIGITS).filter(|d| d.bytes().all(|b| b.is_ascii_hexdigit()))?;
+        let after = &rest[DIGITS..];
+        if after.starts_with(|c: char| c.is_ascii_alphanumeric()) {
+            return None;
+        }
+        let bytes: Vec<&str> = (0..DIGITS).step_by(2).map(|at| &digits[at..at + 2]).collect();
+        Some(format!("{start}-{}{after}", self.named("mac", &bytes.join(":").to_lowercase())))
     }
 
     fn ip(&mut self, address: IpAddr) -> Option<String> {
@@ -139,6 +157,19 @@ mod tests {
         assert_eq!(redactor.text(text), "udp ipv4-1:53 from ipv4-2, then ipv4-1/24; [ipv6-1]:53 at mac-1.");
         assert_eq!(redactor.text("::ffff:192.0.2.7 and 2001:DB8::1"), "ipv4-1 and ipv6-1");
         assert_eq!(redactor.counts().collect::<Vec<_>>(), [("ipv4", 2), ("ipv6", 1), ("mac", 1)]);
+    }
+
+    #[test]
+    fn an_ethernet_address_is_found_before_a_colon_and_in_a_name() {
+        let mut redactor = Redactor::new("host");
+        assert_eq!(redactor.text("02:00:00:aa:bb:0c: unreachable"), "mac-1: unreachable");
+        assert_eq!(
+            redactor.text("enx020000aabb0c/0, wlx0200000000ff.7: up; wwx020000AABB0C"),
+            "enx-mac-1/0, wlx-mac-2.7: up; wwx-mac-1"
+        );
+        for text in ["enx020000aabb0", "enx020000aabb0c1", "enxyz", "enp3s0", "anenx020000aabb0c"] {
+            assert_eq!(redactor.text(text), text);
+        }
     }
 
     #[test]

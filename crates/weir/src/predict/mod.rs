@@ -10,7 +10,9 @@ use crate::cli::PredictArgs;
 use crate::error::{failed, usage};
 use crate::out::{self, Paint, shown};
 use crate::parse::choose;
+use kern::discover;
 use kern::raw::{Reader, Want};
+use kern::settings::Access;
 use model::cheaper::{self, Gain, Side};
 use model::line::Estimate;
 use model::observe::{Costs, Fitted, Known, TooLittle};
@@ -19,6 +21,7 @@ use model::whatif::Change;
 use observe::{Observed, Reading};
 use see::cost::Component;
 use serde::Serialize;
+use std::collections::BTreeSet;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -108,7 +111,7 @@ pub fn run(args: &PredictArgs, paint: Paint) -> anyhow::Result<ExitCode> {
     let about = |name: &str, readings: &[Reading]| {
         let seen = observe::observe(name, readings).map(|mut seen| {
             // veth does not tell its ring; all have the same.
-            seen.path.ring = seen.path.ring.or(kern::discover::ring(name).map(f64::from));
+            seen.path.ring = seen.path.ring.or(discover::ring(name).map(f64::from));
             seen
         });
         seen.and_then(|seen| answer(&seen, &changes, &shares, known))
@@ -137,8 +140,8 @@ pub fn run(args: &PredictArgs, paint: Paint) -> anyhow::Result<ExitCode> {
     }
     let texts: Vec<String> = answers.iter().map(|a| text::text(a, paint)).collect();
     out::data(&texts.join("\n"))?;
-    // Interfaces that were named are answered for; of the others nobody asked.
-    for (name, why) in unknown.iter().filter(|(name, _)| args.interfaces.iter().any(|asked| asked == name)) {
+    // Interfaces that were named are answered for, and what receives for them; of others nobody asked.
+    for (name, why) in unknown.iter().filter(|_| !args.interfaces.is_empty()) {
         out::talk(&format!("{}: {why}", shown(name)));
     }
     Ok(ExitCode::SUCCESS)
@@ -160,11 +163,28 @@ fn interfaces(args: &PredictArgs) -> anyhow::Result<Vec<String>> {
         let why = choose(unknown, here.iter().map(String::as_str));
         return Err(usage(format!("{}: {why}", shown(unknown))));
     }
-    let names = if args.interfaces.is_empty() { kern::discover::choices() } else { args.interfaces.clone() };
+    let names = if args.interfaces.is_empty() { discover::choices() } else { args.interfaces.clone() };
     if names.is_empty() {
         return Err(usage("no interface here receives packets; set one up, or name one"));
     }
-    Ok(names)
+    Ok(receiving(names))
+}
+
+/// The interfaces that receive for these: of a bond, bridge or VLAN those below it, which have the rings. What cannot be resolved
+/// stays, and is answered for.
+fn receiving(names: Vec<String>) -> Vec<String> {
+    let Ok(mut access) = Access::for_current_netns() else { return names };
+    let mut all = Vec::new();
+    for name in names {
+        let below = match discover::resolve(&mut access, &name) {
+            Ok(found) => found.into_iter().map(|interface| interface.name).collect(),
+            Err(_) => vec![name],
+        };
+        all.extend(below);
+    }
+    let mut seen = BTreeSet::new();
+    all.retain(|name| seen.insert(name.clone()));
+    all
 }
 
 /// Watches the host for the time that was asked for; else longer while what was seen leaves it `unsure`.

@@ -78,6 +78,7 @@ fn reading(host: &Host, n: u64) -> Reading {
         queues: Vec::new(),
         counters: [("rx_packets".to_owned(), packets), ("rx_bytes".to_owned(), packets * 100)].into(),
         driver: BTreeMap::new(),
+        lower: Vec::new(),
         late: 0,
     };
     let mut tasks = vec![task(7, "knotd", 0, run_ns, 0)];

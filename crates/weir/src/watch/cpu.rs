@@ -3,7 +3,7 @@
 mod text;
 
 use super::replay::{Line, next_line, tell_too_long};
-use super::{check_names, stop_flag};
+use super::{check_names, stop_flag, with_lower};
 use crate::cli::WatchArgs;
 use crate::error::{failed, usage};
 use crate::out::{self, Paint, shown};
@@ -41,7 +41,8 @@ pub fn run(args: &WatchArgs, paint: Paint) -> anyhow::Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     check_names(&args.interfaces)?;
-    let mut costs = Costs::open(Want { devices: args.interfaces.clone(), ..Want::default() })?;
+    let devices = with_lower(&args.interfaces);
+    let mut costs = Costs::open(Want { devices, ..Want::default() })?;
     let mut record = match &args.record {
         Some(path) => {
             Some(File::create(path).map_err(|e| usage(format!("--record {}: {e}", path.display())))?)
@@ -133,10 +134,13 @@ fn counted(profile: &mut Profile, snapshot: &Snapshot) {
     profile.interval_s = snapshot.interval_s;
     profile.period_ns = kern::profile::PERIOD_NS;
     profile.interfaces = snapshot.interfaces.iter().map(|i| i.name.clone()).collect();
+    // What stands on others has the packets of those once more.
+    let below = snapshot.interfaces.iter().any(|i| !i.stacked);
+    let interfaces = || snapshot.interfaces.iter().filter(|i| !(below && i.stacked));
     // What the device dropped has cost nothing.
-    let rings = snapshot.interfaces.iter().flat_map(|i| &i.stages).filter(|s| s.place == Place::Ring);
+    let rings = interfaces().flat_map(|i| &i.stages).filter(|s| s.place == Place::Ring);
     profile.received = rings.filter_map(|s| s.out).sum();
-    profile.sent = snapshot.interfaces.iter().map(|i| i.sent).sum();
+    profile.sent = interfaces().map(|i| i.sent).sum();
 }
 
 /// The intervals of a recording.

@@ -39,6 +39,7 @@ impl Guards {
     pub fn add(&mut self, s: &mut Snapshot) {
         let until = Instant::now() + PATIENCE;
         let Ok(sockets) = status::sockets(&self.dir, status::GUARD) else {
+            s.guards_hidden = true;
             s.missing.push(ROOT_ONLY.into());
             return;
         };
@@ -74,12 +75,14 @@ impl Guards {
             queue.mode = modes.get(&*queue.name).map_or_else(String::new, ToString::to_string);
         }
         if denied {
+            s.guards_hidden = true;
             s.missing.push(ROOT_ONLY.into());
         }
         if slow > 0 {
             *s.skipped.entry("guards".into()).or_default() += slow;
         }
         self.last = now;
+        see::ledger::shed(s);
     }
 }
 
@@ -353,6 +356,52 @@ mod tests {
         guards.add(&mut s);
         assert!(begin.elapsed() < 5 * PATIENCE, "{:?}", begin.elapsed());
         assert_eq!((s.guards.len(), s.skipped.get("guards")), (0, Some(&2)));
+    }
+
+    /// Without the rights over files that root has, as the thread that it runs in.
+    fn unprivileged<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+        let nobody = || {
+            nix::unistd::setfsuid(nix::unistd::Uid::from_raw(65_534));
+            work()
+        };
+        std::thread::spawn(nobody).join().unwrap()
+    }
+
+    #[test]
+    fn where_journals_may_not_be_read_nobody_knows_what_is_left() {
+        use std::fs::Permissions;
+        use std::os::unix::fs::PermissionsExt;
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().to_owned();
+        std::fs::set_permissions(&path, Permissions::from_mode(0o755)).unwrap();
+        std::fs::write(path.join("1-2.json"), "{}").unwrap();
+        std::fs::set_permissions(path.join("1-2.json"), Permissions::from_mode(0o000)).unwrap();
+        let ask = |path: std::path::PathBuf| {
+            unprivileged(move || {
+                let mut s = watched("eth0");
+                Guards::open(path).add(&mut s);
+                (s.left_changed, s.guards_hidden)
+            })
+        };
+        assert_eq!(ask(path.clone()).0, None);
+        // A directory that may not be read hides the guards too.
+        std::fs::set_permissions(&path, Permissions::from_mode(0o000)).unwrap();
+        assert_eq!(ask(path.clone()), (None, true));
+        std::fs::set_permissions(&path, Permissions::from_mode(0o700)).unwrap();
+    }
+
+    #[test]
+    fn what_a_guard_sheds_is_in_the_ledger() {
+        let dir = tempfile::tempdir().unwrap();
+        let netns = kern::netns::current_inode().unwrap();
+        let here = |time_s, n| Status { netns, ..status(time_s, "poll", n) };
+        let listening = guard(dir.path(), 7, vec![here(10, 1), here(12, 3)]);
+        let mut guards = Guards::open(dir.path().to_owned());
+        let mut s = watched("eth0");
+        (s.ledger.offered, s.ledger.unaccounted) = (700, 700);
+        guards.add(&mut s);
+        listening.join().unwrap();
+        assert_eq!((s.ledger.drops["shed"], s.ledger.unaccounted), (600, 100));
     }
 
     #[test]
