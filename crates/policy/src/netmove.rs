@@ -12,7 +12,7 @@
 //! - After a change every polled source is on a CPU of the set, and none has moved twice.
 //! - A load that does not change is followed by at most as many changes as there are CPUs.
 //! - After a CPU was taken away none is added by pressure for [`CALM`]: gusts do not move sources to and fro.
-//! - In a set that cannot grow pressure moves a source to the lightest poller, one per [`CALM`], if that evens the load.
+//! - In a set that cannot grow pressure moves sources to the lightest pollers, once per [`CALM`], as far as that evens the load.
 
 use crate::host::TICK;
 use crate::netset::{NetSet, Rules};
@@ -185,11 +185,14 @@ impl Resizer {
             return None;
         }
         if self.set.is_full() {
-            let to = seated.lightest(size);
-            if let Some(n) = seated.best_of(from, to).filter(|_| !lately(self.evened, CALM)) {
-                self.evened = Some(now);
+            while !lately(self.evened, CALM)
+                && let to = seated.lightest(size)
+                && let Some(n) = seated.best_of(from, to)
+            {
                 give(seated.of[n].slot, to);
+                seated.moves(n, to);
             }
+            self.evened = Some(now).filter(|_| seated.any_moved()).or(self.evened);
             return None;
         }
         seated.best_of(from, size)?;
@@ -260,6 +263,10 @@ impl Seated {
     /// The heaviest source of the pollers from `from` on.
     fn heaviest_from(&self, from: usize) -> Option<usize> {
         self.still().filter(|(_, p)| p.poller >= from).max_by_key(|(_, p)| p.packets).map(|(n, _)| n)
+    }
+
+    fn any_moved(&self) -> bool {
+        self.moved[..self.count].contains(&true)
     }
 
     fn lightest(&self, below: usize) -> usize {
@@ -374,7 +381,7 @@ mod tests {
     }
 
     #[test]
-    fn a_set_that_cannot_grow_is_evened_source_by_source() {
+    fn a_set_that_cannot_grow_is_evened_once() {
         let seat = |(slot, packets): (usize, u64)| Polled { slot, poller: 0, packets };
         let mut sources: Vec<Polled> = [40_000, 30_000, 20_000].into_iter().enumerate().map(seat).collect();
         let mut resizer = Resizer::new(2, HIGH, LOW);
@@ -383,17 +390,24 @@ mod tests {
         let mut now = MILLISECOND + CALM;
         let mut moves = 0;
         for _ in 0..50 {
-            let mut moved = None;
-            let poller = usize::from(sources.iter().filter(|s| s.poller == 1).count() > 1);
-            let size = resizer.pressed(now, poller, &sources, |slot, to| moved = Some((slot, to)));
-            assert_eq!(size, None);
-            if let Some((slot, to)) = moved {
-                sources[slot].poller = to;
-                moves += 1;
+            let mut moved = Vec::new();
+            for poller in 0..2 {
+                let size = resizer.pressed(now, poller, &sources, |slot, to| moved.push((slot, to)));
+                assert_eq!(size, None);
             }
+            moved.iter().for_each(|&(slot, to)| sources[slot].poller = to);
+            moves += moved.len();
             now += PRESSED_EVERY;
         }
         assert_eq!((moves, sources[0].poller), (1, 1), "{sources:?}");
+        // All of many at once.
+        let mut resizer = Resizer::new(2, HIGH, LOW);
+        let sources: Vec<Polled> =
+            (0..8).map(|slot| Polled { slot, poller: 0, packets: 10_000 }).collect();
+        assert_eq!(resizer.pressed(MILLISECOND, 0, &sources, |_, _| ()), Some(2));
+        let mut moved = 0;
+        assert_eq!(resizer.pressed(now, 0, &sources, |_, to| moved += to), None);
+        assert_eq!(moved, 4);
     }
 
     #[test]
