@@ -97,9 +97,10 @@ if have apt-get && { [ -z "$as_root" ] || $as_root true 2>/dev/null; }; then
     # Programs that are only measured in namespaces must not be started on the host: neither now, nor when it boots.
     services="nginx nsd prometheus prometheus-node-exporter iperf3"
     enabled() { [ "$(systemctl is-enabled "$1.service" 2>/dev/null)" = enabled ]; }
+    runs() { systemctl is-active -q "$1.service" 2>/dev/null; }
     before=
     for service in $services; do
-        ! enabled "$service" || before="$before $service"
+        if enabled "$service" || runs "$service"; then before="$before $service"; fi
     done
     policy=/usr/sbin/policy-rc.d
     if [ ! -e $policy ] && printf '#!/bin/sh\nexit 101\n' | $as_root tee $policy >/dev/null; then
@@ -114,8 +115,8 @@ if have apt-get && { [ -z "$as_root" ] || $as_root true 2>/dev/null; }; then
         echo "apt-get did not install everything" >&2
     for service in $services; do
         case "$before " in *" $service "*) continue ;; esac
-        ! enabled "$service" || $as_root systemctl disable --now "$service.service" >/dev/null 2>&1 ||
-            echo "$service.service is enabled; sudo systemctl disable --now $service.service ends that" >&2
+        ! enabled "$service" || $as_root systemctl disable "$service.service" >/dev/null 2>&1 ||
+            echo "$service.service is enabled; sudo systemctl disable $service.service ends that" >&2
     done
     look
 fi

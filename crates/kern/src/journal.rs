@@ -14,7 +14,7 @@
 use crate::{
     cpus::CpuSet,
     error::{Error, Result},
-    kernel::Kernel,
+    kernel::{Heir, Kernel},
     netns::{self, NetnsId},
     proc, rundir,
     settings::{Setting, Value},
@@ -212,6 +212,9 @@ struct Entry {
     start: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     queue: Option<u32>,
+    /// Of a thread: when weir's first value was written down, clock ticks since boot. Who began before has inherited nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    since: Option<u64>,
     old: Value,
     ours: Vec<Value>,
 }
@@ -282,6 +285,16 @@ impl Entry {
     /// It is this setting.
     fn is(&self, setting: &Setting) -> bool {
         self.id == Entry::kind(setting).1 && self.like(setting)
+    }
+
+    /// A thread that has begun at `start` with the value `found` has it from this one.
+    fn gave<K: Kernel>(&self, kernel: &mut K, heir: &Heir, found: &Value) -> bool {
+        let (Some(tid), Kind::TaskCpus) = (self.id, self.set) else { return false };
+        let setting = Setting::TaskCpus { tid: heir.tid, start: heir.start };
+        heir.of.contains(&tid)
+            && heir.start >= self.since.unwrap_or(0)
+            && *found != self.old
+            && self.whose(kernel, &setting, found) == Whose::Ours
     }
 
     /// It is this setting, or the same one of another NAPI of the queue.
@@ -538,10 +551,10 @@ impl Journal {
         Some(entry.whose(kernel, setting, found))
     }
 
-    /// A setting of this interface has this value of weir's by this journal.
-    fn holds(&self, setting: &Setting, value: &Value) -> bool {
+    /// The guard of this journal will put one of these values back when it ends.
+    fn returns(&self, setting: &Setting, values: &[Value]) -> bool {
         self.doc.ifindex == setting.ifindex()
-            && self.doc.entries.iter().any(|e| e.is(setting) && e.ours.contains(value))
+            && self.doc.entries.iter().any(|e| e.is(setting) && values.contains(&e.old))
     }
 
     /// The value from before weir of a setting that has the value `found` now. One of weir's values that is found in
@@ -569,18 +582,16 @@ impl Journal {
             }
             let mut old = before(&entries, &p.setting, p.queue, &p.old);
             if let Some(e) = entries.iter().find(|e| e.is(&p.setting)) {
-                let ours = e.whose(kernel, &p.setting, &p.old) == Whose::Ours;
-                old = if ours { e.old.clone() } else { old };
+                let others = e.whose(kernel, &p.setting, &p.old) == Whose::Others;
+                old = if others { old } else { e.old.clone() };
             } else if let Setting::TaskCpus { tid, start } = p.setting
                 && entries.iter().any(|e| e.set == Kind::TaskCpus && e.ours.contains(&p.old))
             {
                 let heirs = heirs.get_or_insert_with(|| kernel.heirs(&tasks(&entries)));
-                let of = heirs.iter().find(|h| (h.tid, h.start) == (tid, start)).map(|h| h.of);
-                let gave = |e: &&Entry| {
-                    e.set == Kind::TaskCpus && of.is_some() && e.id == of && e.ours.contains(&p.old)
-                };
+                let heir = heirs.iter().find(|h| (h.tid, h.start) == (tid, start));
+                let gave = heir.and_then(|heir| entries.iter().find(|e| e.gave(kernel, heir, &p.old)));
                 // Not its own from before weir: it began with weir's.
-                old = entries.iter().find(gave).map_or(old, |e| e.old.clone());
+                old = gave.map_or(old, |e| e.old.clone());
             }
             let (set, id) = Entry::kind(&p.setting);
             let concerned = |e: &Entry| e.concerns(&p.setting, p.queue);
@@ -600,7 +611,9 @@ impl Journal {
                 Setting::TaskCpus { start, .. } => Some(start),
                 _ => None,
             };
-            let entry = Entry { set, id, ifindex, start, queue, old, ours };
+            let known_since = known.and_then(|i| entries[i].since);
+            let since = start.map(|_| known_since.unwrap_or_else(|| kernel.ticks()));
+            let entry = Entry { set, id, ifindex, start, queue, since, old, ours };
             match entries.get_mut(place) {
                 Some(e) => *e = entry,
                 None => entries.push(entry),
@@ -664,19 +677,22 @@ impl Journal {
         settled
     }
 
-    /// As [`Journal::restore`], or [`Journal::dry_run`] unless it shall `write`, beside `guards` that live: what one of them has
-    /// changed over this waits for it.
+    /// As [`Journal::restore`], or [`Journal::dry_run`] unless it shall `write`, beside `guards` that live. What one of them has
+    /// found with a value of this journal waits for it: it would put that back over whatever is here by then.
     pub fn restore_beside<K: Kernel>(&self, kernel: &mut K, guards: &[Journal], write: bool) -> Vec<Outcome> {
-        let mut walked = self.walk(kernel, write, if write { ABSENCES } else { 0 }, &Fate::Gone);
-        for (entry, outcome) in &mut walked {
-            let left = matches!(outcome.fate, Fate::Left { .. });
-            let Some(setting) = entry.setting(self.doc.ifindex).filter(|_| left) else { continue };
-            let Ok(found) = kernel.read(&setting) else { continue };
-            if let Some(guard) = guards.iter().find(|guard| guard.holds(&setting, &found)) {
-                outcome.fate = Fate::Guarded { pid: guard.owner().pid };
-            }
+        let guard = |entry: &Entry| {
+            let setting = entry.setting(self.doc.ifindex)?;
+            guards.iter().find(|guard| guard.returns(&setting, &entry.ours)).map(|guard| (setting, guard))
+        };
+        let free = self.doc.entries.iter().filter(|entry| guard(entry).is_none()).cloned().collect();
+        let rest = Journal { path: self.path.clone(), doc: Document { entries: free, ..self.doc.clone() } };
+        let patience = if write { ABSENCES } else { 0 };
+        let mut all = outcomes(rest.walk(kernel, write, patience, &Fate::Gone));
+        for (entry, (setting, guard)) in self.in_order().into_iter().filter_map(|e| Some((e, guard(e)?))) {
+            let name = kernel.name(setting.ifindex()).ok();
+            all.push(self.told(entry, setting, name, Fate::Guarded { pid: guard.owner().pid }));
         }
-        outcomes(walked)
+        all
     }
 
     /// What [`Journal::restore`] would do; changes nothing. `Restored` then means "would be".

@@ -18,6 +18,7 @@ fn document() -> Document {
         id,
         ifindex: None,
         start: None,
+        since: None,
         queue: Some(0),
         old: old.into(),
         ours: vec![new.into()],

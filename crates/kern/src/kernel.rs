@@ -8,11 +8,13 @@ use crate::{
     journal::{Journal, Outcome, Owner},
     layout,
     netns::{self, NetnsId},
+    proc,
     rundir::{self, Lock},
     settings::{Access, Presence, Setting, Value, presence},
 };
 use std::{
     path::{Path, PathBuf},
+    sync::Arc,
     time::Duration,
 };
 
@@ -48,14 +50,14 @@ pub enum Elsewhere {
 }
 
 /// A thread that may have inherited the CPUs of another one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Heir {
     /// Its id.
     pub tid: u32,
     /// Its start time, clock ticks since boot.
     pub start: u64,
-    /// The thread whose process it belongs to, or descends from.
-    pub of: u32,
+    /// The threads asked for whose process it belongs to, or descends from.
+    pub of: Arc<[u32]>,
 }
 
 /// The kernel and the files of weir, as one process sees them.
@@ -106,6 +108,10 @@ pub trait Kernel {
     /// Threads of the processes that these threads (id, start time) belong to, and of their descendants.
     fn heirs(&mut self, _of: &[(u32, u64)]) -> Vec<Heir> {
         Vec::new()
+    }
+    /// Now, in clock ticks since boot, as start times are.
+    fn ticks(&mut self) -> u64 {
+        0
     }
     /// Lets [`ABSENCE`] pass.
     fn wait(&mut self);
@@ -221,6 +227,10 @@ impl Kernel for Access {
 
     fn heirs(&mut self, of: &[(u32, u64)]) -> Vec<Heir> {
         layout::heirs(of)
+    }
+
+    fn ticks(&mut self) -> u64 {
+        proc::ticks()
     }
 
     fn wait(&mut self) {

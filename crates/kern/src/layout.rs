@@ -11,6 +11,7 @@ use std::{
     collections::{BTreeMap, VecDeque},
     fs,
     path::Path,
+    sync::Arc,
 };
 
 /// Most threads of one program that are looked at.
@@ -144,12 +145,14 @@ pub fn thread(tid: u32) -> Option<Thread> {
 /// Threads of the processes that these threads (id, start time) belong to, and of the descendants of those, at most
 /// [`MAX_HEIRS`]; none of a process whose own parent was among them and has ended.
 pub fn heirs(of: &[(u32, u64)]) -> Vec<Heir> {
-    let mut origin = BTreeMap::new();
+    let mut asked = BTreeMap::<u32, Vec<u32>>::new();
     for &(tid, start) in of {
         if let Some(leader) = proc::leader(tid).filter(|_| proc::start_time(tid) == Some(start)) {
-            origin.entry(leader).or_insert(tid);
+            asked.entry(leader).or_default().push(tid);
         }
     }
+    let mut origin: BTreeMap<u32, Arc<[u32]>> =
+        asked.into_iter().map(|(leader, tids)| (leader, tids.into())).collect();
     let mut children = BTreeMap::<u32, Vec<u32>>::new();
     if !origin.is_empty() {
         for pid in proc::pids_in(Path::new(proc::PROC)) {
@@ -160,11 +163,11 @@ pub fn heirs(of: &[(u32, u64)]) -> Vec<Heir> {
     }
     let (mut heirs, mut queue) = (Vec::new(), origin.keys().copied().collect::<VecDeque<u32>>());
     while let Some(pid) = queue.pop_front().filter(|_| heirs.len() < MAX_HEIRS) {
-        let Some(&tid) = origin.get(&pid) else { continue };
-        heirs.extend(threads(pid).iter().map(|t| Heir { tid: t.tid, start: t.start, of: tid }));
+        let Some(of) = origin.get(&pid).cloned() else { continue };
+        heirs.extend(threads(pid).iter().map(|t| Heir { tid: t.tid, start: t.start, of: Arc::clone(&of) }));
         for &child in children.get(&pid).into_iter().flatten() {
             if let std::collections::btree_map::Entry::Vacant(new) = origin.entry(child) {
-                new.insert(tid);
+                new.insert(Arc::clone(&of));
                 queue.push_back(child);
             }
         }
@@ -220,10 +223,13 @@ mod tests {
         let mut child =
             std::process::Command::new("cat").stdin(std::process::Stdio::piped()).spawn().unwrap();
         let heirs = heirs(&[(me, start), (me, start + 1), (u32::MAX, 1)]);
-        let found = |tid: u32| heirs.iter().filter(|h| h.tid == tid && h.of == me && h.start > 0).count();
+        let found = |tid: u32| heirs.iter().filter(|h| h.tid == tid && *h.of == [me] && h.start > 0).count();
         assert_eq!((found(me), found(child.id())), (1, 1), "{heirs:?}");
         drop(child.stdin.take());
         child.wait().unwrap();
         assert!(super::heirs(&[(me, start + 1)]).is_empty());
+        // It has begun before now, and not a minute ago: a tick is 10 ms on hosts of today.
+        let ticks = proc::ticks();
+        assert!(start <= ticks && ticks - start < 600 * 100, "{start} {ticks}");
     }
 }

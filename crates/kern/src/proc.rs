@@ -43,6 +43,14 @@ pub(crate) fn parse_start(stat: &str) -> Option<u64> {
     fields.nth(18)?.parse().ok()
 }
 
+/// Now, in clock ticks since boot, as [`start_time`] has it.
+pub(crate) fn ticks() -> u64 {
+    let hertz = nix::unistd::sysconf(nix::unistd::SysconfVar::CLK_TCK).ok().flatten().unwrap_or(100).max(1);
+    let now = nix::time::clock_gettime(nix::time::ClockId::CLOCK_BOOTTIME).map(std::time::Duration::from);
+    let now = now.unwrap_or_default();
+    (now.as_nanos() * hertz.unsigned_abs() as u128 / 1_000_000_000) as u64
+}
+
 /// Id of the process that thread `tid` belongs to.
 pub(crate) fn leader(tid: u32) -> Option<u32> {
     let status = read_limited(format!("{PROC}/{tid}/status"), 4096)?;

@@ -134,6 +134,22 @@ pub fn left(dir: &Path) -> Result<usize> {
     Ok(count)
 }
 
+/// Journals in `dir` of this network namespace whose guard lives.
+///
+/// # Errors
+/// If the directory cannot be read, or the namespace cannot be told.
+pub fn guards<K: Kernel>(kernel: &mut K, dir: &Path) -> Result<Vec<Journal>> {
+    let here = kernel.here()?;
+    let paths = kernel.journals(dir)?;
+    let mut guards = Vec::new();
+    for path in paths.iter().filter(|path| !is_host(path)) {
+        let journal = Journal::load_from(kernel, path).ok();
+        let ours = |j: &Journal| !j.is_away() && j.netns().same(&here) && kernel.alive(j.owner());
+        guards.extend(journal.filter(ours));
+    }
+    Ok(guards)
+}
+
 /// Whose journals are looked at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Of {

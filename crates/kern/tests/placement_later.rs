@@ -12,7 +12,7 @@ use kern::{
     settings::Setting,
     undo::{self, Of, Report, Undone},
 };
-use placed::{DIR, Event, Sim, cells, changes, cpus};
+use placed::{DIR, Event, PLACED, Sim, cells, changes, cpus};
 use std::path::Path;
 
 /// A second `weir place` with other values; true if it was carried out.
@@ -80,7 +80,7 @@ fn a_mask_without_the_cpus_that_went_offline_is_still_weirs() {
 #[test]
 fn threads_that_have_begun_since_get_the_value_from_before() {
     let set = |tid| Setting::TaskCpus { tid, start: 20 };
-    let heir = |tid| Heir { tid, start: 20, of: 700 };
+    let heir = |tid| Heir { tid, start: 20, of: [700].into() };
     let mut sim = Sim::new(usize::MAX, Event::Nothing);
     assert!(sim.place(100));
     // One with weir's value, one that has set its own, one that has ended, and a stranger with the same value.
@@ -99,6 +99,75 @@ fn threads_that_have_begun_since_get_the_value_from_before() {
     let found = [801, 802, 804, 900].map(|tid| sim.values[&set(tid)].clone());
     assert_eq!(found, [cpus("0-3"), cpus("1"), cpus("0-3"), cpus("2")]);
     sim.assert_as_before("heirs");
+}
+
+#[test]
+fn a_thread_that_had_the_planned_value_before_keeps_it() {
+    let own = Setting::TaskCpus { tid: 801, start: PLACED - 1 };
+    let mut sim = Sim::new(usize::MAX, Event::Nothing);
+    // As a worker that its server has bound itself: no plan changes it, so it is in no journal.
+    sim.family = vec![Heir { tid: 801, start: PLACED - 1, of: [700].into() }];
+    sim.values.insert(own, cpus("2"));
+    assert!(sim.place(100));
+    assert_eq!(sim.undo().unwrap().restored(), cells().len());
+    assert_eq!(sim.values[&own], cpus("2"));
+    sim.assert_as_before("a bound worker");
+}
+
+#[test]
+fn an_heir_of_any_thread_of_a_process_is_known() {
+    let set = |tid, start| Setting::TaskCpus { tid, start };
+    let mut sim = Sim::new(usize::MAX, Event::Nothing);
+    sim.values.insert(set(701, 9), cpus("0-3"));
+    assert!(sim.place(100));
+    assert!(place_again(
+        &mut sim,
+        &[Change { setting: set(701, 9), queue: None, new: cpus("1"), first: None }]
+    ));
+    // One of each of the two threads, which have different CPUs.
+    let heir = |tid| Heir { tid, start: 20, of: [700, 701].into() };
+    sim.family = vec![heir(801), heir(802)];
+    sim.values.extend([(set(801, 20), cpus("2")), (set(802, 20), cpus("1"))]);
+    assert!(sim.undo().unwrap().complete());
+    assert_eq!([801, 802].map(|tid| sim.values[&set(tid, 20)].clone()), [cpus("0-3"), cpus("0-3")]);
+}
+
+#[test]
+fn a_mask_from_before_that_is_narrowed_now_stays_the_value_from_before() {
+    let thread = Setting::TaskCpus { tid: 700, start: 9 };
+    let mut sim = Sim::new(usize::MAX, Event::Nothing);
+    assert!(sim.place(100));
+    sim.usable = cpus_of("0-2");
+    sim.values.insert(thread, cpus("0-2"));
+    assert!(place_again(&mut sim, &[Change { setting: thread, queue: None, new: cpus("1"), first: None }]));
+    sim.usable = None;
+    assert!(sim.undo().unwrap().complete());
+    sim.assert_as_before("with its CPU back");
+}
+
+/// RPS of one CPU is what guards take away while they poll, and none is what there was before weir.
+#[test]
+fn what_a_guard_will_put_back_waits_for_it_whatever_is_there_now() {
+    for polled in [true, false] {
+        let setting = Setting::RpsCpus { ifindex: 2, queue: 0 };
+        let mut sim = Sim::new(usize::MAX, Event::Nothing);
+        assert!(sim.place(100));
+        sim.me = Owner { pid: 200, start: 1 };
+        let (mut guards, _) = Journal::claim(Path::new(DIR), &mut sim, setting.ifindex()).unwrap();
+        let change = [Change { setting, queue: None, new: cpus(""), first: None }];
+        change::make(&mut sim, &mut guards, &change).unwrap();
+        if !polled {
+            change::put_back(&mut sim, &guards, &change);
+        }
+        sim.alive = vec![200];
+        let report = sim.undo().unwrap();
+        assert!(!report.complete() && sim.files.len() == 2, "{polled}: {report:?}");
+        guards.restore(&mut sim);
+        guards.remove_from(&mut sim).unwrap();
+        sim.alive.clear();
+        assert!(sim.undo().unwrap().complete());
+        sim.assert_as_before("after the guard");
+    }
 }
 
 #[test]

@@ -44,7 +44,8 @@ struct Server {
 pub(crate) struct Pair {
     proxy: Server,
     back: Server,
-    directory: PathBuf,
+    /// Last, so that both have ended before it goes.
+    files: Files,
 }
 
 impl Pair {
@@ -72,8 +73,7 @@ impl Pair {
         let back = Server::start(&program, &directory, "back", &back_ends(peer), &rig.wire_side, cpus)?;
         let front = front(address, port, peer, reuseport, logged.then_some(directory.as_path()));
         let proxy = Server::start(&program, &directory, "proxy", &front, &rig.host, cpus)?;
-        std::mem::forget(files);
-        Ok(Pair { proxy, back, directory })
+        Ok(Pair { proxy, back, files })
     }
 
     /// The proxy's workers, by the order of the CPUs.
@@ -90,14 +90,8 @@ impl Pair {
     /// received on the CPU that sends them.
     pub(crate) fn affine(&self) -> Option<f64> {
         // It writes in blocks; what it still has is as the rest.
-        let log = std::fs::read_to_string(self.directory.join("pairs.log")).ok()?;
+        let log = std::fs::read_to_string(self.files.0.join("pairs.log")).ok()?;
         same(&log, &self.proxy.workers, &self.back.workers)
-    }
-}
-
-impl Drop for Pair {
-    fn drop(&mut self) {
-        drop(Files(std::mem::take(&mut self.directory)));
     }
 }
 

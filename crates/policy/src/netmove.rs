@@ -118,6 +118,12 @@ impl Resizer {
         }
     }
 
+    /// Other shares from here on, as in [`Self::new`].
+    pub fn tune(&mut self, high: Permille, low: Permille) {
+        let rules = self.set.tune(high, low.min(high.saturating_sub(1)));
+        (self.high, self.low) = (rules.high, rules.low);
+    }
+
     /// Net CPUs now.
     #[must_use]
     pub fn size(&self) -> usize {
@@ -171,11 +177,12 @@ impl Resizer {
     }
 
     /// The poller `from` has said at `now` that it has no time left: as [`Self::look`], for what would wait for two of them. Packets
-    /// differ in cost, so it gives first, and not the one that has most of them.
+    /// differ in cost, so it gives first, and not the one that has most of them. Pollers whose bit is set in `away` take nothing.
     pub fn pressed(
         &mut self,
         now: Nanos,
         from: usize,
+        away: u64,
         polled: &[Polled],
         mut give: impl FnMut(usize, usize),
     ) -> Option<usize> {
@@ -184,9 +191,13 @@ impl Resizer {
         if lately(self.pressed, PRESSED_EVERY) || lately(self.shrunk, CALM) {
             return None;
         }
+        if self.set.is_full() && lately(self.last.map(|(at, _)| at), PRESSED_EVERY) {
+            // What was counted since the last look is too little to tell.
+            return None;
+        }
         if self.set.is_full() {
             while !lately(self.evened, CALM)
-                && let to = seated.lightest(size)
+                && let Some(to) = seated.lightest_there(size, away)
                 && let Some(n) = seated.best_of(from, to)
             {
                 give(seated.of[n].slot, to);
@@ -269,6 +280,10 @@ impl Seated {
         self.moved[..self.count].contains(&true)
     }
 
+    fn lightest_there(&self, below: usize, away: u64) -> Option<usize> {
+        (0..below.min(CPUS_MAX)).filter(|p| away >> p & 1 == 0).min_by_key(|p| self.load[*p])
+    }
+
     fn lightest(&self, below: usize) -> usize {
         (0..below.min(CPUS_MAX)).min_by_key(|p| self.load[*p]).unwrap_or(0)
     }
@@ -348,7 +363,7 @@ mod tests {
         let mut moved = Vec::new();
         let mut pressed = |net: &mut Net, now| {
             moved.clear();
-            let size = net.resizer.pressed(now, 0, &net.sources, |slot, to| moved.push((slot, to)));
+            let size = net.resizer.pressed(now, 0, 0, &net.sources, |slot, to| moved.push((slot, to)));
             moved.iter().for_each(|&(slot, to)| net.sources[slot].poller = to);
             size
         };
@@ -374,9 +389,9 @@ mod tests {
             [(0, 900_000), (0, 800_000), (1, 6_000), (1, 5_000)].into_iter().enumerate().map(seat).collect();
         let mut resizer = Resizer::new(3, HIGH, LOW);
         let mut first = None;
-        assert_eq!(resizer.pressed(MILLISECOND, 0, &sources, |slot, _| first = Some(slot)), Some(2));
+        assert_eq!(resizer.pressed(MILLISECOND, 0, 0, &sources, |slot, _| first = Some(slot)), Some(2));
         let mut moved = Vec::new();
-        let size = resizer.pressed(500 * MILLISECOND, 1, &sources, |slot, to| moved.push((slot, to)));
+        let size = resizer.pressed(500 * MILLISECOND, 1, 0, &sources, |slot, to| moved.push((slot, to)));
         assert_eq!((size, moved.first()), (Some(3), Some(&(3, 2))));
     }
 
@@ -385,14 +400,14 @@ mod tests {
         let seat = |(slot, packets): (usize, u64)| Polled { slot, poller: 0, packets };
         let mut sources: Vec<Polled> = [40_000, 30_000, 20_000].into_iter().enumerate().map(seat).collect();
         let mut resizer = Resizer::new(2, HIGH, LOW);
-        assert_eq!(resizer.pressed(MILLISECOND, 0, &sources, |_, _| ()), Some(2));
+        assert_eq!(resizer.pressed(MILLISECOND, 0, 0, &sources, |_, _| ()), Some(2));
         // All are hot on the first again, as after a rest.
         let mut now = MILLISECOND + CALM;
         let mut moves = 0;
         for _ in 0..50 {
             let mut moved = Vec::new();
             for poller in 0..2 {
-                let size = resizer.pressed(now, poller, &sources, |slot, to| moved.push((slot, to)));
+                let size = resizer.pressed(now, poller, 0, &sources, |slot, to| moved.push((slot, to)));
                 assert_eq!(size, None);
             }
             moved.iter().for_each(|&(slot, to)| sources[slot].poller = to);
@@ -402,11 +417,11 @@ mod tests {
         assert_eq!((moves, sources[0].poller), (1, 1), "{sources:?}");
         // All of many at once.
         let mut resizer = Resizer::new(2, HIGH, LOW);
-        let sources: Vec<Polled> =
-            (0..8).map(|slot| Polled { slot, poller: 0, packets: 10_000 }).collect();
-        assert_eq!(resizer.pressed(MILLISECOND, 0, &sources, |_, _| ()), Some(2));
+        let sources: Vec<Polled> = (0..8).map(|slot| Polled { slot, poller: 0, packets: 10_000 }).collect();
+        assert_eq!(resizer.pressed(MILLISECOND, 0, 0, &sources, |_, _| ()), Some(2));
         let mut moved = 0;
-        assert_eq!(resizer.pressed(now, 0, &sources, |_, to| moved += to), None);
+        assert_eq!(resizer.pressed(now, 0, 2, &sources, |_, _| panic!("it is away")), None);
+        assert_eq!(resizer.pressed(now, 0, 0, &sources, |_, to| moved += to), None);
         assert_eq!(moved, 4);
     }
 

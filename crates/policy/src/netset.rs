@@ -59,6 +59,12 @@ impl NetSet {
         self.changes
     }
 
+    /// Other shares from here on; the rules then.
+    pub fn tune(&mut self, high: Permille, low: Permille) -> Rules {
+        (self.rules.first, self.rules.high, self.rules.low) = (high, high, low);
+        self.rules
+    }
+
     /// There may be no more CPUs.
     pub fn is_full(&self) -> bool {
         self.size >= self.rules.most

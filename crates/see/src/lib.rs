@@ -11,7 +11,7 @@ pub mod explain;
 pub mod guard;
 pub mod ledger;
 pub mod model;
-mod path;
+pub mod path;
 mod sampler;
 mod snapshot;
 pub mod truth;

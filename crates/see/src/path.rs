@@ -84,10 +84,16 @@ const QUEUE_PACKETS: [&str; 5] = [
     "queue_{q}_rx_cnt",
 ];
 
+/// Packets of one receive queue since the device was made, among the statistics of its driver.
+#[must_use]
+pub fn queue_packets(driver: &BTreeMap<String, u64>, queue: u32) -> Option<u64> {
+    let named = |pattern: &&str| driver.get(&pattern.replace("{q}", &queue.to_string())).copied();
+    QUEUE_PACKETS.iter().find_map(named)
+}
+
 fn queue(now: &raw::Queue, driver: &BTreeMap<String, u64>, arrival: &Arrival, before: &Device) -> Queue {
     // By number: the name changes with that of the interface, and another one may have got it.
     let then = before.queues.iter().find(|q| q.queue == now.queue && q.irq == now.irq);
-    let named = |pattern: &&str| driver.get(&pattern.replace("{q}", &now.queue.to_string())).copied();
     Queue {
         name: now.name.clone(),
         queue: now.queue,
@@ -97,7 +103,7 @@ fn queue(now: &raw::Queue, driver: &BTreeMap<String, u64>, arrival: &Arrival, be
         thread: now.thread,
         mode: String::new(),
         interrupts: now.interrupts.zip(then.and_then(|q| q.interrupts)).map(|(n, t)| moved64(t, n)),
-        packets: QUEUE_PACKETS.iter().find_map(named),
+        packets: queue_packets(driver, now.queue),
         drops: arrival.queues.get(&now.queue).cloned().unwrap_or_default(),
     }
 }

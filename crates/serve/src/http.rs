@@ -162,9 +162,10 @@ struct Shared {
 struct Peer<'a>(&'a Shared, IpAddr);
 
 impl Shared {
-    fn admit(&self, peer: IpAddr) -> Option<Peer<'_>> {
-        // Before a proxy all clients are this host.
-        if !peer.is_loopback() {
+    /// `own` is the address that it has reached.
+    fn admit(&self, peer: IpAddr, own: Option<IpAddr>) -> Option<Peer<'_>> {
+        // Behind a proxy on this host all clients are this host.
+        if !peer.is_loopback() && own != Some(peer) {
             let mut peers = self.peers.lock().unwrap_or_else(PoisonError::into_inner);
             if peers.iter().filter(|known| **known == peer).count() >= self.limits.per_peer {
                 return None;
@@ -202,7 +203,8 @@ impl Drop for Slot<'_> {
 
 fn admit(mut stream: TcpStream, peer: IpAddr, shared: &Arc<Shared>, count: &Arc<AtomicUsize>) {
     let slot = Slot::take(count, shared.limits.connections);
-    let (Some(slot), Some(admitted)) = (slot, shared.admit(peer)) else {
+    let own = stream.local_addr().ok().map(|address| address.ip().to_canonical());
+    let (Some(slot), Some(admitted)) = (slot, shared.admit(peer, own)) else {
         // It fits into any socket buffer; if not, this client gets less. The accepting thread never waits.
         let _ = stream.set_nonblocking(true);
         let _ = stream.write(&refusal(503, "too many connections; try again later\n"));

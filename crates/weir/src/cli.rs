@@ -750,7 +750,7 @@ pub struct LabRunArgs {
     /// 1 x in packets/s, instead of measuring it
     ///
     /// weir lab run livelock-udp --base-pps 350000
-    #[arg(long, value_name = "PPS", help_heading = "Size")]
+    #[arg(long, hide_short_help = true, value_name = "PPS", help_heading = "Size")]
     pub base_pps: Option<f64>,
 
     /// Kinds, of experiments that have several [all]
@@ -758,25 +758,31 @@ pub struct LabRunArgs {
     /// A kind that does not exist is answered with those that do.
     ///
     /// weir lab run innocents --kind reader,closed-port
-    #[arg(long, value_delimiter = ',', value_name = "LIST", help_heading = "What runs")]
+    #[arg(
+        long,
+        hide_short_help = true,
+        value_delimiter = ',',
+        value_name = "LIST",
+        help_heading = "What runs"
+    )]
     pub kind: Option<Vec<String>>,
 
     /// Packets per second of the flood, of experiments with fixed rates
     ///
     /// weir lab run innocents --rates 1000000,3000000
-    #[arg(long, value_delimiter = ',', value_name = "LIST", help_heading = "Size")]
+    #[arg(long, hide_short_help = true, value_delimiter = ',', value_name = "LIST", help_heading = "Size")]
     pub rates: Option<Vec<f64>>,
 
     /// CPU of the wire and CPU of the host [0,1]
     ///
     /// weir lab run livelock-udp --cpus 2,3
-    #[arg(long, value_parser = parse::cpu_pair, value_name = "W,H", help_heading = "What runs")]
+    #[arg(long, hide_short_help = true, value_parser = parse::cpu_pair, value_name = "W,H", help_heading = "What runs")]
     pub cpus: Option<(usize, usize)>,
 
     /// Work of udp-sink per datagram [1us]
     ///
     /// weir lab run livelock-udp --work 4us
-    #[arg(long, value_parser = parse::work, value_name = "DUR", help_heading = "What runs")]
+    #[arg(long, hide_short_help = true, value_parser = parse::work, value_name = "DUR", help_heading = "What runs")]
     pub work: Option<Duration>,
 }
 

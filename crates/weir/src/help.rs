@@ -74,7 +74,9 @@ fn text(command: &Command, long: bool) -> String {
         text += "\nCommands\n";
         subcommands.iter().for_each(|sub| text += &command_line(sub));
     }
-    let shown = |arg: &&Arg| !arg.is_hide_set() && !arg.is_global_set();
+    // Some are for the long help and the man page only: the short one is a screen.
+    let shown =
+        |arg: &&Arg| !arg.is_hide_set() && !arg.is_global_set() && (long || !arg.is_hide_short_help_set());
     let mut args: Vec<&Arg> = command.get_arguments().filter(shown).collect();
     // The usage line names the arguments; in the short help they cost two lines beside options.
     if !long && args.iter().any(|arg| !arg.is_positional()) {
@@ -191,7 +193,8 @@ mod tests {
         for (path, command) in all(&Cli::command(), "") {
             let text = text(&command, false);
             assert!(text.lines().count() <= 24, "{path}: {} lines\n{text}", text.lines().count());
-            let visible = |arg: &&Arg| !arg.is_hide_set() && !arg.is_global_set();
+            let visible =
+                |arg: &&Arg| !arg.is_hide_set() && !arg.is_global_set() && !arg.is_hide_short_help_set();
             for arg in command.get_arguments().filter(visible).filter(|arg| !arg.is_positional()) {
                 let flags = flags(arg);
                 let lines = text.lines().filter(|line| line.trim_start().starts_with(&flags));

@@ -15,6 +15,8 @@ use std::time::{Duration, Instant};
 /// Limits of the program: connections and, of these, streams; time to ask.
 const CONNECTIONS: usize = 32;
 const STREAMS: usize = 16;
+/// Connections of one address of another host.
+const PER_PEER: usize = 8;
 const ASK: Duration = Duration::from_secs(5);
 
 /// A weir that serves a recording of `seconds` seconds, ten a second; its last half is an overload.
@@ -282,7 +284,7 @@ fn an_address_that_others_reach_is_told_root() {
     let ns = testkit::NetNs::new("web");
     ns.sh("ip", &["link", "set", "lo", "up"]);
     let said = ns.run(|| {
-        let served = serve(&file, &["--web", "0.0.0.0:0", "--metrics", "0"]);
+        let served = serve(&file, &["--web", "0.0.0.0:0", "--metrics", "0", "--anyone"]);
         let local = std::net::SocketAddr::from(([127, 0, 0, 1], served.page().port()));
         // Here any name may be meant.
         let got = say(local, b"GET / HTTP/1.1\r\nHost: edge1\r\n\r\n");
@@ -290,4 +292,72 @@ fn an_address_that_others_reach_is_told_root() {
         served.said.clone()
     });
     assert!(said.iter().any(|line| line.starts_with("weir: not only this host: ")), "{said:?}");
+}
+
+/// The first line of the file, as a monitor gives it.
+#[test]
+fn only_who_knows_the_token_reads() {
+    let dir = tempfile::tempdir().unwrap();
+    let (file, token) = (dir.path().join("one.jsonl"), dir.path().join("token"));
+    recording(&file, [second(0, 1, 1)].into_iter());
+    std::fs::write(&token, "a-token-of-this-test\nnot this\n").unwrap();
+    let file = ["--replay", file.to_str().unwrap(), "--interval", "100ms"];
+    let args = [&file[..], &["--web", "0", "--metrics", "0", "--token", token.to_str().unwrap()]].concat();
+    let served = Served::start(&args);
+    for (address, path) in [(served.page(), "/"), (served.metrics.unwrap(), "/metrics")] {
+        let ask = |header: &str| {
+            let request = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n{header}\r\n");
+            say(address, request.as_bytes())
+        };
+        let refused = ask("");
+        assert_eq!(refused.status, 401, "{}", refused.head);
+        assert!(refused.head.contains("WWW-Authenticate: Basic"), "{}", refused.head);
+        assert_eq!(ask("Authorization: Bearer not-this-token-here\r\n").status, 401);
+        // Without a first interval there are no metrics yet.
+        within("the token opens", Duration::from_secs(5), || {
+            ask("Authorization: Bearer a-token-of-this-test\r\n").status == 200
+        });
+    }
+}
+
+/// One address of another host cannot keep out all others; this host is not bounded, since a proxy is one address.
+#[test]
+fn one_address_has_some_of_the_connections_root() {
+    testkit::need_root!();
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("one.jsonl");
+    recording(&file, [second(0, 1, 1)].into_iter());
+    let (ns, peer) = (testkit::NetNs::new("weba"), testkit::NetNs::new("webb"));
+    ns.sh("ip", &["link", "add", "wa", "type", "veth", "peer", "name", "wb"]);
+    ns.sh("ip", &["link", "set", "wb", "netns", peer.name()]);
+    for (ns, name, address) in [(&ns, "wa", "198.18.7.1/24"), (&peer, "wb", "198.18.7.2/24")] {
+        ns.sh("ip", &["addr", "add", address, "dev", name]);
+        ns.sh("ip", &["link", "set", name, "up"]);
+        ns.sh("ip", &["link", "set", "lo", "up"]);
+    }
+    let (served, address) = ns.run(|| {
+        let served = Served::start(&[
+            "--replay",
+            file.to_str().unwrap(),
+            "--interval",
+            "100ms",
+            "--web",
+            "198.18.7.1:0",
+            "--anyone",
+        ]);
+        let address = served.page();
+        (served, address)
+    });
+    let request = b"GET / HTTP/1.1\r\nHost: edge1\r\n\r\n";
+    let held: Vec<std::net::TcpStream> =
+        peer.run(|| (0..PER_PEER).map(|_| std::net::TcpStream::connect(address).unwrap()).collect());
+    // Each holds its place for as long as a request may take. What is refused has not been read.
+    assert_eq!(peer.run(|| answer(&mut open(address)).status), 503);
+    // From its own address too, of which all of these are.
+    let own: Vec<std::net::TcpStream> =
+        ns.run(|| (0..PER_PEER).map(|_| std::net::TcpStream::connect(address).unwrap()).collect());
+    assert_eq!(ns.run(|| say(address, request).status), 200);
+    drop((held, own));
+    within("it may again", ASK, || peer.run(|| say(address, request).status) == 200);
+    drop(served);
 }

@@ -140,8 +140,13 @@ impl Journal {
         }
         let mut settled = Vec::new();
         for heir in kernel.heirs(&chosen) {
-            let gave = entries.iter().find(|e| e.set == Kind::TaskCpus && e.id == Some(heir.of));
-            let (Some(&gave), false) = (gave, known.contains(&(heir.tid, heir.start))) else { continue };
+            if known.contains(&(heir.tid, heir.start)) {
+                continue;
+            }
+            let Ok(found) = kernel.read(&Setting::TaskCpus { tid: heir.tid, start: heir.start }) else {
+                continue;
+            };
+            let Some(&gave) = entries.iter().find(|e| e.gave(kernel, &heir, &found)) else { continue };
             let own = Entry { id: Some(heir.tid), start: Some(heir.start), ..gave.clone() };
             let outcome = self.settle(kernel, &own, self.doc.ifindex, write);
             let told =
@@ -219,7 +224,7 @@ impl Journal {
         Some(self.told(entry, setting, kernel.name(ifindex).ok(), fate))
     }
 
-    fn told(&self, entry: &Entry, setting: Setting, name: Option<String>, fate: Fate) -> Outcome {
+    pub(super) fn told(&self, entry: &Entry, setting: Setting, name: Option<String>, fate: Fate) -> Outcome {
         let name = name.unwrap_or_else(|| self.doc.name.clone());
         let target = match (setting, entry.queue) {
             (Setting::IrqCpus { irq }, _) => format!("irq {irq}"),

@@ -23,6 +23,9 @@ use std::{
 
 pub const DIR: &str = "/run/weir";
 
+/// When a placement is made, clock ticks since boot.
+pub const PLACED: u64 = 15;
+
 /// How a participant dies.
 pub struct Crash;
 
@@ -212,8 +215,12 @@ impl Kernel for Sim {
     }
 
     fn heirs(&mut self, of: &[(u32, u64)]) -> Vec<Heir> {
-        let of = |tid: u32| of.iter().any(|(t, _)| *t == tid);
-        self.family.iter().copied().filter(|heir| of(heir.of)).collect()
+        let of = |tid: &u32| of.iter().any(|(t, _)| t == tid);
+        self.family.iter().filter(|heir| heir.of.iter().any(of)).cloned().collect()
+    }
+
+    fn ticks(&mut self) -> u64 {
+        PLACED
     }
 
     fn wait(&mut self) {}

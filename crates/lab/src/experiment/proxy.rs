@@ -23,7 +23,7 @@ pub(crate) const EXPERIMENT: Experiment = Experiment {
     choices: &[Choice::Duration, Choice::Repeat, Choice::Arms, Choice::Seed],
     arms: |_| names(arms()),
     run,
-    simulated_by: Simulated::No { lacks: "a live proxy's listeners", nearest: "beihang-proxy" },
+    simulated_by: Simulated::No { lacks: "a live proxy's listeners", nearest: "accept" },
 };
 
 const QUICK: [&str; 2] = ["hash", "weir"];

@@ -167,7 +167,7 @@ fn memory(case: &Case<'_>) -> Option<Cause> {
 
 /// One part in so many of the memory is for all UDP sockets together at most.
 const UDP_PART: u64 = 2;
-/// A page, kB.
+/// A page is 4 kB on most machines; where it is larger less is proposed than there could be.
 const PAGE_KB: u64 = 4;
 
 /// Twice as many pages, as far as the machine has them.

@@ -157,16 +157,16 @@ fn rp_filter(interface: &str) -> String {
 }
 
 fn reverse_path(case: &Case<'_>) -> Option<Cause> {
-    // No counter tells by which interface they came.
-    let any_way = match &case.s.interfaces[..] {
-        [] => "# else any way back will do: net.ipv4.conf.IF.rp_filter=2 of the interface that they come by"
-            .into(),
-        [only] => format!("sudo sysctl -w {}=2     # else: any way back will do", rp_filter(&only.name)),
-        several => {
-            let names: Vec<String> = several.iter().map(|i| rp_filter(&i.name)).take(CANDIDATES).collect();
-            format!("# else, of the interface that they come by, set to 2: {}", names.join(", "))
-        }
-    };
+    // No counter tells by which interface they came, and those that are looked at need not be all.
+    let mut names: Vec<String> =
+        case.s.interfaces.iter().map(|i| rp_filter(&i.name)).take(CANDIDATES).collect();
+    if names.is_empty() {
+        names.push(rp_filter("IF"));
+    }
+    let any_way = format!(
+        "# else any way back will do: set to 2, of the interface that has the address they come for, as {}",
+        names.join(", ")
+    );
     cause(
         "Packets come through an interface by which this host does not reach their sender: rp_filter drops them",
         counters(case, &["TcpExt.IPReversePathFilter"]),

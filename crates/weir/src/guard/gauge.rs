@@ -22,4 +22,6 @@ pub struct Gauge {
     pub next: AtomicU64,
     /// It is not on its CPU.
     pub away: AtomicBool,
+    /// Share of its time, permille, from which on it is to say that it has none left; 0: never.
+    pub high: AtomicU32,
 }

@@ -17,7 +17,7 @@ use policy::netmove::Pressure;
 use policy::poller::{Action, Config, Poller as Policy};
 use policy::settling::Settling;
 use policy::turns::{PROOF_TRIES, REFUSED_NAP, Turns};
-use policy::{Nanos, Permille, lease};
+use policy::{Nanos, lease};
 
 use super::clock;
 use super::dispatch::Dispatch;
@@ -42,8 +42,6 @@ pub struct Poller {
     /// True while BPF wakes at low water. An idle CPU ends a pause as well, but with other programs on the CPU it is
     /// never idle.
     pub level_wakes: Arc<AtomicBool>,
-    /// Share of its time that packets take from which on it says so; `None` if nobody would add a CPU.
-    pub pressed: Option<Permille>,
     /// What lets it be SCHED_IDLE for a while.
     pub lending: Arc<Lending>,
     /// The maps.

@@ -187,7 +187,7 @@ options! {
         restart: false,
     }
     look: Option<u8> {
-        arg: [long, value_name = "PCT", value_parser = parse::level, allow_hyphen_values = true, help_heading = "Feedback from full queues"],
+        arg: [long, value_name = "PCT", value_parser = parse::level, allow_hyphen_values = true, help_heading = "Feedback from full queues", hide_short_help = true],
         help: "Most of a CPU for packets that are shed" ["the budget"],
         more: "Percent, 1 to 99: so much of a CPU may go into shedding a flood so that others are served. Never more \
                than the budget, 100 less the reserve; less leaves more to programs.",

@@ -142,7 +142,7 @@ pub fn apply(args: &PlaceArgs, access: &mut Access, looked: &Looked, plan: &Plan
     let (mut journal, fresh) = claim(args, access)?;
     if let Err(err) = change::make(access, &mut journal, &changes(plan)) {
         if fresh {
-            put_back(access, &journal)?;
+            put_back(args, access, &journal)?;
         }
         return Err(failed(format!("{err}; everything is as before")));
     }
@@ -150,12 +150,17 @@ pub fn apply(args: &PlaceArgs, access: &mut Access, looked: &Looked, plan: &Plan
 }
 
 /// Puts back all that is in the journal, says what is not as it was, and removes the journal.
-pub fn put_back(access: &mut Access, journal: &Journal) -> anyhow::Result<()> {
-    let outcomes = journal.restore(access);
+pub fn put_back(args: &PlaceArgs, access: &mut Access, journal: &Journal) -> anyhow::Result<()> {
+    let guards = kern::undo::guards(access, &args.journal_dir)?;
+    let outcomes = journal.restore_beside(access, &guards, true);
     for outcome in &outcomes {
         match &outcome.fate {
             Fate::Left { found, old } => talk(&format!(
                 "weir: {} {}: left at {found}, somebody else has set it; before weir it was {old}",
+                outcome.target, outcome.setting
+            )),
+            Fate::Guarded { pid } => talk(&format!(
+                "weir: {} {}: the guard of its interface, pid {pid}, has changed it; stop that, then run weir undo",
                 outcome.target, outcome.setting
             )),
             Fate::Failed { why } => talk(&format!("weir: {} {}: {why}", outcome.target, outcome.setting)),
@@ -194,7 +199,7 @@ pub fn trial(
             return Err(failed("this host is placed already; run weir undo, then try again"));
         }
         if let Err(err) = change::make(access, &mut journal, &changes(&plan)) {
-            put_back(access, &journal)?;
+            put_back(args, access, &journal)?;
             return Err(failed(format!("{err}; everything is as before")));
         }
         talk(&format!("weir: trying {}: {} settings", plan.strategy.name(), plan.settings.len()));
@@ -205,7 +210,7 @@ pub fn trial(
         let after = match after {
             Ok(after) => after,
             Err(err) => {
-                put_back(access, &journal)?;
+                put_back(args, access, &journal)?;
                 return Err(err);
             }
         };
@@ -231,7 +236,7 @@ pub fn trial(
             outcome.applied = plan.settings.len();
             return Ok(outcome);
         }
-        put_back(access, &journal)?;
+        put_back(args, access, &journal)?;
     }
     Ok(outcome)
 }

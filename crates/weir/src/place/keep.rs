@@ -36,7 +36,7 @@ pub fn run(
     let (mut journal, fresh) = act::claim(args, access)?;
     if let Err(err) = change::make(access, &mut journal, &act::changes(&plan)) {
         if fresh {
-            act::put_back(access, &journal)?;
+            act::put_back(args, access, &journal)?;
         }
         return Err(crate::error::failed(format!("{err}; everything is as before")));
     }
@@ -59,7 +59,7 @@ pub fn run(
             }
         }
     }
-    act::put_back(access, &journal)?;
+    act::put_back(args, access, &journal)?;
     talk("weir: everything is as before");
     Ok(ExitCode::SUCCESS)
 }

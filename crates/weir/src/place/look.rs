@@ -237,10 +237,16 @@ fn window(looked: &Looked, first: &Reading, second: &Reading) -> Window {
                 now.iter().zip(then).map(|(now, then)| rate(now.saturating_sub(*then))).collect()
             });
             let interrupts: u64 = per_cpu.as_ref().map_or(0, |all| all.iter().sum());
-            // In packets, so that devices compare: by its share of the interrupts.
-            let load = match queues > 1 && tells && fired > 0 {
-                true => (u128::from(packets) * u128::from(interrupts) / u128::from(fired)) as u64,
-                false => packets / queues,
+            let own = |device: &kern::raw::Device| see::path::queue_packets(&device.driver, source.queue);
+            let counted = own(&now).zip(own(&then)).map(|(now, then)| rate(now.saturating_sub(then)));
+            // In packets, so that devices compare: what the driver counts, or by its share of the interrupts.
+            let load = match counted {
+                _ if queues == 1 => packets,
+                Some(packets) => packets,
+                None if tells && fired > 0 => {
+                    (u128::from(packets) * u128::from(interrupts) / u128::from(fired)) as u64
+                }
+                None => packets / queues,
             };
             window.loads.insert(source.name.clone(), load);
             window.interrupts.extend(per_cpu.map(|all| (source.name.clone(), all)));

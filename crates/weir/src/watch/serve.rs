@@ -89,16 +89,18 @@ fn start(args: &WatchArgs) -> anyhow::Result<Show> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |t| t.as_nanos());
     let run = format!("{}-{now}", std::process::id());
     let token = match &args.token {
-        Some(path) => {
-            Some(Token::read(path).map_err(|why| usage(format!("--token {}: {why}", path.display())))?)
-        }
+        Some(path) => Some(Token::read(path).map_err(|why| {
+            usage(format!("--token {}: {why}; give a file whose first line is the token", path.display()))
+        })?),
         None => None,
     };
-    let open = [args.web, args.metrics].into_iter().flatten().find(|address| !address.ip().is_loopback());
-    if let (Some(address), None, false) = (open, &token, args.anyone) {
+    let asked = [("--web", args.web), ("--metrics", args.metrics)].into_iter();
+    let mut open = asked.filter_map(|(option, address)| Some((option, address?)));
+    let open = open.find(|(_, address)| !address.ip().is_loopback());
+    if let (Some((option, address)), None, false) = (open, &token, args.anyone) {
         return Err(usage(format!(
-            "{address} is not of this host alone, and who reaches it could read which programs receive and what is lost; \
-             give --token FILE, or --anyone if they may"
+            "{option} {address}: not of this host alone, and who reaches it could read which programs receive and what \
+             is lost; give --token FILE, or --anyone if they may"
         )));
     }
     let closed = token.is_some();

@@ -19,10 +19,7 @@ pub(super) struct NetCpus {
 impl NetCpus {
     /// For the pollers of mode net; `None` where nothing can be resized. From the first CPU of the list on.
     pub(super) fn new(opts: &GuardOptions, cpus: usize) -> Option<Self> {
-        // A poller that waits for its next budget has no time left either.
-        let budget = 1000 - 10 * policy::Permille::from(opts.reserve.min(99));
-        let full = (HIGH.min(budget * 7 / 8), LOW);
-        let (high, low) = if opts.ablate.contains(&Ablate::FullCpu) { PART } else { full };
+        let (high, low) = shares(opts);
         let fixed = opts.ablate.contains(&Ablate::Resize).then_some(cpus);
         let resizes = opts.mode == Mode::Net && cpus > 1;
         resizes.then(|| Self { resizer: Resizer::new(cpus, high, low), high, fixed, seen: [0; SOURCES] })
@@ -38,13 +35,29 @@ impl NetCpus {
         self.fixed.map(|cpus| slot % cpus)
     }
 
-    /// Share of a CPU's time from which on there are too few; `None` if there will be no more.
-    pub(super) fn high(&self) -> Option<policy::Permille> {
-        self.fixed.is_none().then_some(self.high)
+    /// Share of a CPU's time from which on there are too few; 0 if there will be no more.
+    pub(super) fn high(&self) -> u32 {
+        if self.fixed.is_none() { self.high.into() } else { 0 }
     }
 }
 
+/// Shares from which on the set grows and shrinks. A poller that waits for its next budget has no time left either.
+fn shares(opts: &GuardOptions) -> (policy::Permille, policy::Permille) {
+    let budget = 1000 - 10 * policy::Permille::from(opts.reserve.min(99));
+    if opts.ablate.contains(&Ablate::FullCpu) { PART } else { (HIGH.min(budget * 7 / 8), LOW) }
+}
+
 impl Control {
+    /// The reserve may be another one.
+    pub(super) fn tune_net(&mut self) {
+        let (high, low) = shares(&self.opts);
+        let Some(net) = self.net.as_mut() else { return };
+        net.resizer.tune(high, low);
+        net.high = high;
+        let high = net.high();
+        self.workers.iter().for_each(|worker| worker.gauge.high.store(high, Relaxed));
+    }
+
     /// What the CPU of a poller is for, by the order of the pollers; empty outside of mode net.
     pub(super) fn role(&self, poller: usize) -> &'static str {
         match &self.net {
@@ -68,9 +81,12 @@ impl Control {
     pub(super) fn press_net(&mut self, now: Nanos, cpu: usize) {
         let polled = self.polled_net(false);
         let Some(from) = self.workers.iter().position(|worker| worker.cpu == cpu) else { return };
+        let bits = self.workers.iter().take(u64::BITS as usize).enumerate();
+        let away = bits.fold(0, |all, (n, worker)| all | u64::from(worker.gauge.away.load(Relaxed)) << n);
         let Some(net) = self.net.as_mut() else { return };
         let mut moves = Vec::new();
-        let changed = net.resizer.pressed(now, from, &polled, |slot, poller| moves.push((slot, poller)));
+        let changed =
+            net.resizer.pressed(now, from, away, &polled, |slot, poller| moves.push((slot, poller)));
         self.move_net(now, &polled, &moves, changed.is_some());
     }
 

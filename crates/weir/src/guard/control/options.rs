@@ -106,6 +106,7 @@ impl Control {
             self.log.line("warning", "config", &format!("the old classes stay in force: {e}"));
         }
         self.watch_cpus();
+        self.tune_net();
         let config = self.config();
         for worker in &self.workers {
             let _ = worker.commands.send(Command::Configure(config));

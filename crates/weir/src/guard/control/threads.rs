@@ -107,6 +107,7 @@ impl Control {
         let bell = self.gauges.bell(index, cpu)?;
         let (commands, inbox) = mpsc::channel();
         let gauge = Arc::new(Gauge::default());
+        gauge.high.store(self.net.as_ref().map_or(0, net::NetCpus::high), Relaxed);
         self.pulse.add(Arc::clone(&gauge));
         let prod = Arc::new(Prod::new(cpu)?);
         let poller = Poller {
@@ -114,7 +115,6 @@ impl Control {
             cpu,
             yielding: self.opts.sched == Sched::Other,
             level_wakes: Arc::clone(&self.level_wakes),
-            pressed: self.net.as_ref().and_then(net::NetCpus::high),
             lending: Arc::clone(&self.lending),
             views: Arc::clone(&self.gauges.views),
             commands: inbox,

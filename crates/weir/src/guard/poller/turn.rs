@@ -135,7 +135,8 @@ impl Loop {
         self.policy.turned(now, slot, turn);
         // Without its program nothing counts frames.
         let carried = turn.frames.max(turn.packets);
-        if self.p.pressed.is_some_and(|high| self.pressure.turned(now, carried, turn.spent, high)) {
+        let high = self.p.gauge.high.load(Relaxed) as policy::Permille;
+        if high != 0 && self.pressure.turned(now, carried, turn.spent, high) {
             self.p.reports.send(Report::Pressed { cpu: self.p.cpu });
         }
         if bulk {
