@@ -261,7 +261,8 @@ const PER_BYTE: f64 = 1e-10;
 fn socket_loss(pid: u32, first: &Reading, last: &Reading) -> f64 {
     let held = |raw: &Raw| -> u64 {
         let mine = raw.sockets.iter().filter(|s| raw.holders.get(&s.inode).is_some_and(|h| h.pid == pid));
-        mine.filter_map(|s| s.drops).sum()
+        // Those of a connection are duplicates, which nobody has lost.
+        mine.filter(|s| s.kind != kern::raw::Kind::Tcp).filter_map(|s| s.drops).sum()
     };
     held(&last.raw).saturating_sub(held(&first.raw)) as f64
 }

@@ -2,6 +2,7 @@
 //! own files are compared before and after. Nothing here is timed but the trial, which is given whatever load there is:
 //! states are waited for, so that a busy machine makes it slower and not wrong.
 
+use std::io::{BufRead, BufReader, Write};
 use std::net::UdpSocket;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -220,6 +221,42 @@ fn threads_of_napis_are_seated_and_what_an_administrator_sets_stays_root() {
     assert!(differing.iter().all(|d| d.contains("rx-2/rps_cpus") || d.starts_with(&threads[0].to_string())));
     assert_eq!(differing.len(), 2, "{differing:?}");
     assert_eq!((kern::cpus::affinity(threads[0] as i32).unwrap(), host.journals()), (other, 0));
+}
+
+/// A child has the CPUs of its parent, whether that was placed or not. Nothing is timed: the child says that it is there.
+#[test]
+fn a_child_of_a_placed_program_gets_the_cpus_from_before_root() {
+    let Some(host) = host("a_child_of_a_placed_program_gets_the_cpus_from_before_root") else { return };
+    let mut parent = Command::new("sh")
+        .args(["-c", "while read -r line; do sleep 20 & echo $!; done"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let (mut ask, mut told) = (parent.stdin.take().unwrap(), BufReader::new(parent.stdout.take().unwrap()));
+    let parent = Program(parent);
+    let mut child = || {
+        ask.write_all(b"one\n").unwrap();
+        let mut line = String::new();
+        told.read_line(&mut line).unwrap();
+        line.trim().parse::<i32>().unwrap()
+    };
+    let cpus = |pid: i32| kern::cpus::affinity(pid).unwrap();
+    let (id, before) = (parent.0.id(), cpus(parent.0.id() as i32));
+    // One from before has its CPUs from its administrator: those of the plan, by chance.
+    let early = child();
+    host.place(&["--strategy", "affine", "--program", &id.to_string(), "--apply"]);
+    let placed = cpus(id as i32);
+    assert!(placed.len() < before.len(), "{placed}");
+    kern::cpus::set_affinity(early, &placed).unwrap();
+    let late = child();
+    assert_eq!(cpus(late), placed);
+    let text = host.undo();
+    assert_eq!([id as i32, late, early].map(cpus), [before.clone(), before, placed], "{text}");
+    assert_eq!(host.journals(), 0, "{text}");
+    for child in [early, late] {
+        kill(Pid::from_raw(child), Signal::SIGKILL).unwrap();
+    }
 }
 
 /// Whatever moment it dies at, the journal tells what was changed by then. Which moments are met depends on the machine; the
