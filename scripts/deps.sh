@@ -115,8 +115,8 @@ if have apt-get && { [ -z "$as_root" ] || $as_root true 2>/dev/null; }; then
         echo "apt-get did not install everything" >&2
     for service in $services; do
         case "$before " in *" $service "*) continue ;; esac
-        ! enabled "$service" || $as_root systemctl disable "$service.service" >/dev/null 2>&1 ||
-            echo "$service.service is enabled; sudo systemctl disable $service.service ends that" >&2
+        ! enabled "$service" || $as_root systemctl disable --now "$service.service" >/dev/null 2>&1 ||
+            echo "$service.service is enabled; sudo systemctl disable --now $service.service ends that" >&2
     done
     look
 fi

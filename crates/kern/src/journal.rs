@@ -584,9 +584,7 @@ impl Journal {
             if let Some(e) = entries.iter().find(|e| e.is(&p.setting)) {
                 let others = e.whose(kernel, &p.setting, &p.old) == Whose::Others;
                 old = if others { old } else { e.old.clone() };
-            } else if let Setting::TaskCpus { tid, start } = p.setting
-                && entries.iter().any(|e| e.set == Kind::TaskCpus && e.ours.contains(&p.old))
-            {
+            } else if let Setting::TaskCpus { tid, start } = p.setting {
                 let heirs = heirs.get_or_insert_with(|| kernel.heirs(&tasks(&entries)));
                 let heir = heirs.iter().find(|h| (h.tid, h.start) == (tid, start));
                 let gave = heir.and_then(|heir| entries.iter().find(|e| e.gave(kernel, heir, &p.old)));

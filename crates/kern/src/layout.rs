@@ -7,15 +7,12 @@ use crate::{
     proc,
 };
 use serde::Serialize;
-use std::{
-    collections::{BTreeMap, VecDeque},
-    fs,
-    path::Path,
-    sync::Arc,
-};
+use std::{collections::BTreeMap, fs, path::Path, sync::Arc};
 
 /// Most threads of one program that are looked at.
 pub const MAX_THREADS: usize = 512;
+/// Most generations of processes that are looked back.
+const DEPTH: usize = 64;
 /// Most heirs that are looked at in one go.
 pub const MAX_HEIRS: usize = 65_536;
 /// Programs that write the settings of a placement themselves, by command name.
@@ -151,25 +148,24 @@ pub fn heirs(of: &[(u32, u64)]) -> Vec<Heir> {
             asked.entry(leader).or_default().push(tid);
         }
     }
-    let mut origin: BTreeMap<u32, Arc<[u32]>> =
-        asked.into_iter().map(|(leader, tids)| (leader, tids.into())).collect();
-    let mut children = BTreeMap::<u32, Vec<u32>>::new();
-    if !origin.is_empty() {
-        for pid in proc::pids_in(Path::new(proc::PROC)) {
-            if let Some(parent) = proc::parent(pid) {
-                children.entry(parent).or_default().push(pid);
-            }
-        }
+    if asked.is_empty() {
+        return Vec::new();
     }
-    let (mut heirs, mut queue) = (Vec::new(), origin.keys().copied().collect::<VecDeque<u32>>());
-    while let Some(pid) = queue.pop_front().filter(|_| heirs.len() < MAX_HEIRS) {
-        let Some(of) = origin.get(&pid).cloned() else { continue };
-        heirs.extend(threads(pid).iter().map(|t| Heir { tid: t.tid, start: t.start, of: Arc::clone(&of) }));
-        for &child in children.get(&pid).into_iter().flatten() {
-            if let std::collections::btree_map::Entry::Vacant(new) = origin.entry(child) {
-                new.insert(Arc::clone(&of));
-                queue.push_back(child);
-            }
+    let parents: BTreeMap<u32, u32> = proc::pids_in(Path::new(proc::PROC))
+        .into_iter()
+        .filter_map(|pid| Some((pid, proc::parent(pid)?)))
+        .collect();
+    let mut heirs = Vec::new();
+    for &pid in parents.keys() {
+        // Its own and those of its ancestors, the nearest first. A parent that has ended is not there.
+        let line = std::iter::successors(Some(pid), |pid| parents.get(pid).copied()).take(DEPTH);
+        let of: Arc<[u32]> = line.filter_map(|pid| asked.get(&pid)).flatten().copied().collect();
+        if !of.is_empty() && heirs.len() < MAX_HEIRS {
+            heirs.extend(threads(pid).iter().map(|t| Heir {
+                tid: t.tid,
+                start: t.start,
+                of: Arc::clone(&of),
+            }));
         }
     }
     heirs.truncate(MAX_HEIRS);

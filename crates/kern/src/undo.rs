@@ -134,7 +134,8 @@ pub fn left(dir: &Path) -> Result<usize> {
     Ok(count)
 }
 
-/// Journals in `dir` of this network namespace whose guard lives.
+/// Journals in `dir` of guards of this network namespace: what lives, or has died without putting all back, will put back what it
+/// has found.
 ///
 /// # Errors
 /// If the directory cannot be read, or the namespace cannot be told.
@@ -144,8 +145,7 @@ pub fn guards<K: Kernel>(kernel: &mut K, dir: &Path) -> Result<Vec<Journal>> {
     let mut guards = Vec::new();
     for path in paths.iter().filter(|path| !is_host(path)) {
         let journal = Journal::load_from(kernel, path).ok();
-        let ours = |j: &Journal| !j.is_away() && j.netns().same(&here) && kernel.alive(j.owner());
-        guards.extend(journal.filter(ours));
+        guards.extend(journal.filter(|j| !j.is_away() && j.netns().same(&here)));
     }
     Ok(guards)
 }
@@ -203,6 +203,7 @@ pub fn undo_with<K: Kernel>(
             continue;
         }
         if !only.is_empty() && !only.contains(&interface) {
+            guards.extend(Some(journal).filter(|_| guarded));
             continue;
         }
         // What an interface has taken along is nobody's any more.
@@ -234,7 +235,11 @@ pub fn undo_with<K: Kernel>(
         } else if alive {
             Undone::Guarded { interface, pid }
         } else {
-            restored(kernel, &journal, &guards, write, &mut report)?
+            let state = restored(kernel, &journal, &guards, write, &mut report)?;
+            let open =
+                matches!(&state, Undone::Restored { outcomes, .. } if !outcomes.iter().all(Outcome::settled));
+            guards.extend(Some(journal).filter(|_| guarded && open));
+            state
         };
         report.journals.push(state);
     }

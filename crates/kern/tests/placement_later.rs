@@ -171,6 +171,40 @@ fn what_a_guard_will_put_back_waits_for_it_whatever_is_there_now() {
 }
 
 #[test]
+fn an_inherited_mask_that_is_narrowed_is_known_as_inherited() {
+    let worker = Setting::TaskCpus { tid: 801, start: 20 };
+    let mut sim = Sim::new(usize::MAX, Event::Nothing);
+    assert!(sim.place(100));
+    let wider = [Change { new: cpus("2-3"), ..changes()[4].clone() }];
+    assert!(place_again(&mut sim, &wider));
+    // CPU 3 is offline when the worker begins, and when it is placed.
+    sim.usable = cpus_of("0-2");
+    sim.values.extend([(wider[0].setting, cpus("2")), (worker, cpus("2"))]);
+    sim.family = vec![Heir { tid: 801, start: 20, of: [700].into() }];
+    assert!(place_again(&mut sim, &[Change { setting: worker, queue: None, new: cpus("1"), first: None }]));
+    sim.usable = None;
+    assert!(sim.undo().unwrap().complete());
+    assert_eq!(sim.values[&worker], cpus("0-3"));
+}
+
+#[test]
+fn what_a_dead_guard_has_left_is_put_back_before_the_placement() {
+    let setting = Setting::RpsCpus { ifindex: 2, queue: 0 };
+    let mut sim = Sim::new(usize::MAX, Event::Nothing);
+    assert!(sim.place(100));
+    sim.me = Owner { pid: 200, start: 1 };
+    let (mut guards, _) = Journal::claim(Path::new(DIR), &mut sim, setting.ifindex()).unwrap();
+    let change = [Change { setting, queue: None, new: cpus(""), first: None }];
+    change::make(&mut sim, &mut guards, &change).unwrap();
+    // Guard and keeper die. Only the placement is to go: it cannot yet.
+    sim.alive.clear();
+    let report = undo::undo_with(&mut sim, Path::new(DIR), &["host".into()], Of::All, true).unwrap();
+    assert!(!report.complete() && sim.files.len() == 2, "{report:?}");
+    assert!(sim.undo().unwrap().complete());
+    sim.assert_as_before("after both");
+}
+
+#[test]
 fn what_a_live_guard_has_changed_over_it_waits_for_the_guard() {
     let mut sim = Sim::new(usize::MAX, Event::Nothing);
     assert!(sim.place(100));

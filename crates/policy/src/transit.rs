@@ -45,7 +45,8 @@ impl Transit {
         };
         let arrived = now_is.arrived.wrapping_sub(last.arrived);
         if arrived >= ENOUGH {
-            let here = now_is.here.wrapping_sub(last.here);
+            // What was on its way at the last look has been passed on since: then it is less than before.
+            let here = now_is.here.wrapping_sub(last.here).cast_signed().max(0).cast_unsigned();
             self.here_at = (here.saturating_mul(HERE) > arrived).then_some(now);
         }
         self.last = counted;
@@ -86,6 +87,16 @@ mod tests {
         assert!(transit.full_polls_count(700 * MS));
         transit.look(800 * MS, counted(201_999, 20_001));
         assert!(!transit.full_polls_count(800 * MS));
+    }
+
+    #[test]
+    fn what_was_on_its_way_is_not_for_the_host() {
+        let mut transit = Transit::default();
+        transit.look(0, counted(0, 0));
+        for (look, here) in [(1, 7), (2, 0), (3, 1), (4, 0)] {
+            transit.look(look * 200 * MS, counted(look * 100_000, here));
+            assert!(!transit.full_polls_count(look * 200 * MS), "{look}");
+        }
     }
 
     proptest! {

@@ -676,22 +676,21 @@ fn the_other_numbers_of_tcp_rmem_stay() {
 }
 
 #[test]
-fn rp_filter_is_set_where_it_is_known_to_be_the_one() {
+fn rp_filter_is_named_and_never_set() {
+    // The interface that is looked at need not be the one.
     let one = change(|p| {
         refused(p, "TcpExt.IPReversePathFilter", 500);
         p.after.devices[0].name = "eth7.100".into();
     });
-    assert_eq!(one[1], "sudo sysctl -w net.ipv4.conf.eth7/100.rp_filter=2     # else: any way back will do");
+    assert!(one[1].starts_with("# ") && one[1].ends_with("net.ipv4.conf.eth7/100.rp_filter"), "{}", one[1]);
     let two = change(|p| {
         refused(p, "TcpExt.IPReversePathFilter", 500);
         let other = kern::raw::Device { ifindex: 8, name: "eth8".into(), ..p.before.devices[0].clone() };
         p.before.devices.push(other.clone());
         p.after.devices.push(other);
     });
-    assert_eq!(
-        two[1],
-        "# else, of the interface that they come by, set to 2: net.ipv4.conf.eth7.rp_filter, net.ipv4.conf.eth8.rp_filter"
-    );
+    let both = "net.ipv4.conf.eth7.rp_filter, net.ipv4.conf.eth8.rp_filter";
+    assert!(two[1].starts_with("# ") && two[1].ends_with(both), "{}", two[1]);
 }
 
 #[test]

@@ -177,7 +177,7 @@ pub fn line(outcome: &Outcome, dry_run: bool, paint: Paint) -> String {
         Fate::Guarded { pid } => (
             paint.red("waiting "),
             format!(
-                "the guard of its interface, pid {pid}, has changed it; stop that and run weir undo again"
+                "a guard of its interface, pid {pid}, has changed it; once that has ended run weir undo again"
             ),
         ),
         Fate::Failed { why } => (paint.red("failed  "), why.clone()),

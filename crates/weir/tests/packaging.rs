@@ -388,7 +388,7 @@ fn services_that_come_with_tests_do_not_start_when_the_host_boots() {
     let output = deps(dir.path(), "rules", "");
     assert!(complaint(&output).contains("installing: prometheus"), "{}", complaint(&output));
     let asked = std::fs::read_to_string(asked).unwrap_or_default();
-    assert_eq!(asked, "disable nginx.service\n");
+    assert_eq!(asked, "disable --now nginx.service\n");
 }
 
 /// `a.b` of a file of values with one level of nesting; each value is a line.

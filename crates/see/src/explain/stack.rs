@@ -164,7 +164,7 @@ fn reverse_path(case: &Case<'_>) -> Option<Cause> {
         names.push(rp_filter("IF"));
     }
     let any_way = format!(
-        "# else any way back will do: set to 2, of the interface that has the address they come for, as {}",
+        "# else, of the interface that they come by (net.ipv4.conf.all.log_martians=1 logs it), set to 2: {}",
         names.join(", ")
     );
     cause(

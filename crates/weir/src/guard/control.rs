@@ -209,6 +209,8 @@ pub fn run(opts: GuardOptions) -> anyhow::Result<ExitCode> {
         control.start_worker(cpu)?;
     }
     control.start_hands(inbox)?;
+    // A router is known as one before its full polls could be taken for overload.
+    control.tick_dispatch();
     if let (Some(net), Ok(mut dispatch)) = (&control.net, control.dispatch.lock()) {
         dispatch.resize(net.size());
     }

@@ -160,7 +160,7 @@ pub fn put_back(args: &PlaceArgs, access: &mut Access, journal: &Journal) -> any
                 outcome.target, outcome.setting
             )),
             Fate::Guarded { pid } => talk(&format!(
-                "weir: {} {}: the guard of its interface, pid {pid}, has changed it; stop that, then run weir undo",
+                "weir: {} {}: a guard of its interface, pid {pid}, has changed it; once that has ended run weir undo",
                 outcome.target, outcome.setting
             )),
             Fate::Failed { why } => talk(&format!("weir: {} {}: {why}", outcome.target, outcome.setting)),

@@ -96,10 +96,18 @@ fn again(
             talk(&line);
         }
     }
-    // A guard that polls a source has RPS off meanwhile.
+    // A guard has RPS off while it polls, and in mode thread its own CPUs for the threads of NAPIs.
     let guarded = act::guarded(args, &looked)?;
+    let guards = |ifindex: u32| guarded.iter().any(|journal| journal.ifindex() == ifindex);
+    let theirs = |set: &place::Set| match set.what {
+        What::Task { tid, .. } => {
+            let mut sources = looked.layout.sources.iter().filter(|s| guards(s.ifindex));
+            sources.any(|s| s.thread.as_ref().is_some_and(|thread| thread.tid == tid))
+        }
+        what => what.ifindex().is_some_and(guards),
+    };
     plan.settings = ours;
-    plan.settings.retain(|set| !guarded.iter().any(|journal| Some(journal.ifindex()) == set.what.ifindex()));
+    plan.settings.retain(|set| !theirs(set));
     if plan.settings.is_empty() {
         return Ok(());
     }

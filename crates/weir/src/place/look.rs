@@ -231,14 +231,19 @@ fn window(looked: &Looked, first: &Reading, second: &Reading) -> Window {
         let fired = rate(told(second).zip(told(first)).map_or(0, |(now, then)| now.saturating_sub(then)));
         // A queue that never rests has few interrupts or none, and would count as the lightest.
         let tells = fired.saturating_mul(FEW_PER_INTERRUPT) >= packets;
+        let own = |device: &kern::raw::Device, queue| see::path::queue_packets(&device.driver, queue);
+        let by_queue =
+            |queue| own(&now, queue).zip(own(&then, queue)).map(|(n, t)| rate(n.saturating_sub(t)));
+        // Some drivers count what comes through one of several ways.
+        let whole: u64 = interface.sources.iter().filter_map(|s| by_queue(s.queue)).sum();
+        let whole = whole.saturating_mul(10) >= packets.saturating_mul(9);
         for source in &interface.sources {
             let counted = first.interrupts.get(&source.name).zip(second.interrupts.get(&source.name));
             let per_cpu: Option<Vec<u64>> = counted.map(|(then, now)| {
                 now.iter().zip(then).map(|(now, then)| rate(now.saturating_sub(*then))).collect()
             });
             let interrupts: u64 = per_cpu.as_ref().map_or(0, |all| all.iter().sum());
-            let own = |device: &kern::raw::Device| see::path::queue_packets(&device.driver, source.queue);
-            let counted = own(&now).zip(own(&then)).map(|(now, then)| rate(now.saturating_sub(then)));
+            let counted = by_queue(source.queue).filter(|_| whole);
             // In packets, so that devices compare: what the driver counts, or by its share of the interrupts.
             let load = match counted {
                 _ if queues == 1 => packets,

@@ -223,7 +223,8 @@ fn threads_of_napis_are_seated_and_what_an_administrator_sets_stays_root() {
     assert_eq!((kern::cpus::affinity(threads[0] as i32).unwrap(), host.journals()), (other, 0));
 }
 
-/// A child has the CPUs of its parent, whether that was placed or not. Nothing is timed: the child says that it is there.
+/// A child has the CPUs of its parent, whether that was placed or not. It says that it is there; which was first is told by the
+/// kernel's clock ticks, so one passes in between.
 #[test]
 fn a_child_of_a_placed_program_gets_the_cpus_from_before_root() {
     let Some(host) = host("a_child_of_a_placed_program_gets_the_cpus_from_before_root") else { return };
@@ -245,6 +246,7 @@ fn a_child_of_a_placed_program_gets_the_cpus_from_before_root() {
     let (id, before) = (parent.0.id(), cpus(parent.0.id() as i32));
     // One from before has its CPUs from its administrator: those of the plan, by chance.
     let early = child();
+    std::thread::sleep(ms(50));
     host.place(&["--strategy", "affine", "--program", &id.to_string(), "--apply"]);
     let placed = cpus(id as i32);
     assert!(placed.len() < before.len(), "{placed}");
