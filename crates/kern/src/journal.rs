@@ -114,7 +114,7 @@ pub enum Fate {
     /// Its interface is not here and may live in another network namespace, where it cannot be reached; it may come back
     /// with weir's value.
     Moved,
-    /// A live guard has changed it further, and will put weir's value back when it ends.
+    /// A guard has found it with this value of weir, and will put that back when it ends; or whoever undoes what a dead one has left.
     Guarded {
         /// That guard.
         pid: u32,
@@ -287,14 +287,12 @@ impl Entry {
         self.id == Entry::kind(setting).1 && self.like(setting)
     }
 
-    /// A thread that has begun at `start` with the value `found` has it from this one.
-    fn gave<K: Kernel>(&self, kernel: &mut K, heir: &Heir, found: &Value) -> bool {
+    /// A thread that has the value `found`, and may have `usable` CPUs, has it from this one.
+    fn gave(&self, heir: &Heir, found: &Value, usable: Option<&CpuSet>) -> bool {
         let (Some(tid), Kind::TaskCpus) = (self.id, self.set) else { return false };
-        let setting = Setting::TaskCpus { tid: heir.tid, start: heir.start };
         heir.of.contains(&tid)
             && heir.start >= self.since.unwrap_or(0)
-            && *found != self.old
-            && self.whose(kernel, &setting, found) == Whose::Ours
+            && self.whose_of(&heir.setting(), found, || usable.cloned()) == Whose::Ours
     }
 
     /// It is this setting, or the same one of another NAPI of the queue.
@@ -305,13 +303,18 @@ impl Entry {
 
     /// Whose value `found` is. Of a mask the kernel leaves out what is offline, or outside of the thread's cpuset.
     fn whose<K: Kernel>(&self, kernel: &mut K, setting: &Setting, found: &Value) -> Whose {
+        self.whose_of(setting, found, || kernel.usable(setting))
+    }
+
+    /// The same; the CPUs that it may have are asked for only where they matter.
+    fn whose_of(&self, setting: &Setting, found: &Value, usable: impl FnOnce() -> Option<CpuSet>) -> Whose {
         if *found == self.old {
             return Whose::Before;
         }
         if self.ours.contains(found) {
             return Whose::Ours;
         }
-        let usable = if matches!(found, Value::Cpus(_)) { kernel.usable(setting) } else { None };
+        let usable = if matches!(found, Value::Cpus(_)) { usable() } else { None };
         let Some(usable) = usable else { return Whose::Others };
         let is = |value: &Value| narrowed(setting, value, found, &usable);
         match () {
@@ -587,7 +590,9 @@ impl Journal {
             } else if let Setting::TaskCpus { tid, start } = p.setting {
                 let heirs = heirs.get_or_insert_with(|| kernel.heirs(&tasks(&entries)));
                 let heir = heirs.iter().find(|h| (h.tid, h.start) == (tid, start));
-                let gave = heir.and_then(|heir| entries.iter().find(|e| e.gave(kernel, heir, &p.old)));
+                let usable = heir.and_then(|_| kernel.usable(&p.setting));
+                let gave =
+                    heir.and_then(|heir| entries.iter().find(|e| e.gave(heir, &p.old, usable.as_ref())));
                 // Not its own from before weir: it began with weir's.
                 old = gave.map_or(old, |e| e.old.clone());
             }
@@ -675,7 +680,7 @@ impl Journal {
         settled
     }
 
-    /// As [`Journal::restore`], or [`Journal::dry_run`] unless it shall `write`, beside `guards` that live. What one of them has
+    /// As [`Journal::restore`], or [`Journal::dry_run`] unless it shall `write`, beside the journals of `guards`. What one of them has
     /// found with a value of this journal waits for it: it would put that back over whatever is here by then.
     pub fn restore_beside<K: Kernel>(&self, kernel: &mut K, guards: &[Journal], write: bool) -> Vec<Outcome> {
         let guard = |entry: &Entry| {

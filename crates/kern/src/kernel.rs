@@ -60,6 +60,13 @@ pub struct Heir {
     pub of: Arc<[u32]>,
 }
 
+impl Heir {
+    /// The CPUs that it may run on.
+    pub fn setting(&self) -> Setting {
+        Setting::TaskCpus { tid: self.tid, start: self.start }
+    }
+}
+
 /// The kernel and the files of weir, as one process sees them.
 pub trait Kernel {
     /// As [`Access::read`].

@@ -22,6 +22,16 @@ fn place_again(sim: &mut Sim, changes: &[Change]) -> bool {
     change::make(sim, &mut journal, changes).is_ok()
 }
 
+/// A guard sets RPS of one source, and lives until its id is no longer among those alive.
+fn guard(sim: &mut Sim, rps: &str) -> (Journal, [Change; 1]) {
+    let setting = cells()[1].0;
+    sim.me = Owner { pid: 200, start: 1 };
+    let (mut journal, _) = Journal::claim(Path::new(DIR), sim, setting.ifindex()).unwrap();
+    let change = [Change { setting, queue: None, new: cpus(rps), first: None }];
+    change::make(sim, &mut journal, &change).unwrap();
+    (journal, change)
+}
+
 fn outcomes(report: &Report) -> Vec<Outcome> {
     let of = |j: &Undone| match j {
         Undone::Restored { outcomes, .. } => outcomes.clone(),
@@ -149,13 +159,9 @@ fn a_mask_from_before_that_is_narrowed_now_stays_the_value_from_before() {
 #[test]
 fn what_a_guard_will_put_back_waits_for_it_whatever_is_there_now() {
     for polled in [true, false] {
-        let setting = Setting::RpsCpus { ifindex: 2, queue: 0 };
         let mut sim = Sim::new(usize::MAX, Event::Nothing);
         assert!(sim.place(100));
-        sim.me = Owner { pid: 200, start: 1 };
-        let (mut guards, _) = Journal::claim(Path::new(DIR), &mut sim, setting.ifindex()).unwrap();
-        let change = [Change { setting, queue: None, new: cpus(""), first: None }];
-        change::make(&mut sim, &mut guards, &change).unwrap();
+        let (guards, change) = guard(&mut sim, "");
         if !polled {
             change::put_back(&mut sim, &guards, &change);
         }
@@ -189,13 +195,9 @@ fn an_inherited_mask_that_is_narrowed_is_known_as_inherited() {
 
 #[test]
 fn what_a_dead_guard_has_left_is_put_back_before_the_placement() {
-    let setting = Setting::RpsCpus { ifindex: 2, queue: 0 };
     let mut sim = Sim::new(usize::MAX, Event::Nothing);
     assert!(sim.place(100));
-    sim.me = Owner { pid: 200, start: 1 };
-    let (mut guards, _) = Journal::claim(Path::new(DIR), &mut sim, setting.ifindex()).unwrap();
-    let change = [Change { setting, queue: None, new: cpus(""), first: None }];
-    change::make(&mut sim, &mut guards, &change).unwrap();
+    guard(&mut sim, "");
     // Guard and keeper die. Only the placement is to go: it cannot yet.
     sim.alive.clear();
     let report = undo::undo_with(&mut sim, Path::new(DIR), &["host".into()], Of::All, true).unwrap();
@@ -209,10 +211,7 @@ fn what_a_live_guard_has_changed_over_it_waits_for_the_guard() {
     let mut sim = Sim::new(usize::MAX, Event::Nothing);
     assert!(sim.place(100));
     let (setting, before, placed) = cells()[1].clone();
-    sim.me = Owner { pid: 200, start: 1 };
-    let (mut guards, _) = Journal::claim(Path::new(DIR), &mut sim, setting.ifindex()).unwrap();
-    change::make(&mut sim, &mut guards, &[Change { setting, queue: None, new: cpus("3"), first: None }])
-        .unwrap();
+    let (guards, _) = guard(&mut sim, "3");
     sim.alive = vec![200];
     let report = sim.undo().unwrap();
     let waiting: Vec<Outcome> = outcomes(&report).into_iter().filter(|o| !o.settled()).collect();

@@ -26,6 +26,13 @@ pub const CPUS_MAX: usize = 64;
 pub const HIGH: Permille = 750;
 /// Share of a set smaller by one below which it shrinks.
 pub const LOW: Permille = 500;
+/// Shares from which on the set grows and shrinks beside a reserve for programs, permille. A poller that waits for its next budget has
+/// no time left either, so the first is below any budget.
+#[must_use]
+pub fn shares(reserve: Permille) -> (Permille, Permille) {
+    (HIGH.min(1000u16.saturating_sub(reserve) / 8 * 7), LOW)
+}
+
 /// Looks in a row that must agree; with five a second that is 0.4 to 0.6 s.
 pub const HOLD: u32 = 2;
 
@@ -423,6 +430,22 @@ mod tests {
         assert_eq!(resizer.pressed(now, 0, 2, &sources, |_, _| panic!("it is away")), None);
         assert_eq!(resizer.pressed(now, 0, 0, &sources, |_, to| moved += to), None);
         assert_eq!(moved, 4);
+    }
+
+    /// Whatever the reserve is, a poller that uses its budget up is full, and so it stays after the reserve has changed.
+    #[test]
+    fn a_budget_that_is_used_up_is_a_full_cpu() {
+        for reserve in (10..=950u16).step_by(10) {
+            let (high, low) = shares(reserve);
+            assert!(high > 0 && high < 1000 - reserve, "{reserve}");
+            let mut net = Net::new(2, &[100_000, 60_000]);
+            net.resizer.tune(high, low);
+            for look in 1..4 {
+                let busy = look * TICK * u64::from(1000 - reserve) / 1000;
+                net.resizer.look(look * TICK, busy, &net.sources, |_, _| ());
+            }
+            assert_eq!(net.resizer.size(), 2, "{reserve}");
+        }
     }
 
     #[test]

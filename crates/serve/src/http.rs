@@ -158,28 +158,30 @@ struct Shared {
     loopback: bool,
 }
 
-/// A connection of one address; given back when dropped.
-struct Peer<'a>(&'a Shared, IpAddr);
+/// A connection of one address, `None` if it is not counted; given back when dropped.
+struct Peer<'a>(&'a Shared, Option<IpAddr>);
 
 impl Shared {
     /// `own` is the address that it has reached.
     fn admit(&self, peer: IpAddr, own: Option<IpAddr>) -> Option<Peer<'_>> {
         // Behind a proxy on this host all clients are this host.
-        if !peer.is_loopback() && own != Some(peer) {
-            let mut peers = self.peers.lock().unwrap_or_else(PoisonError::into_inner);
-            if peers.iter().filter(|known| **known == peer).count() >= self.limits.per_peer {
-                return None;
-            }
-            peers.push(peer);
+        if peer.is_loopback() || own == Some(peer) {
+            return Some(Peer(self, None));
         }
-        Some(Peer(self, peer))
+        let mut peers = self.peers.lock().unwrap_or_else(PoisonError::into_inner);
+        if peers.iter().filter(|known| **known == peer).count() >= self.limits.per_peer {
+            return None;
+        }
+        peers.push(peer);
+        Some(Peer(self, Some(peer)))
     }
 }
 
 impl Drop for Peer<'_> {
     fn drop(&mut self) {
+        let Some(peer) = self.1 else { return };
         let mut peers = self.0.peers.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(at) = peers.iter().position(|known| *known == self.1) {
+        if let Some(at) = peers.iter().position(|known| *known == peer) {
             peers.swap_remove(at);
         }
     }
@@ -210,18 +212,19 @@ fn admit(mut stream: TcpStream, peer: IpAddr, shared: &Arc<Shared>, count: &Arc<
         let _ = stream.write(&refusal(503, "too many connections; try again later\n"));
         return;
     };
+    let counted = admitted.1;
     std::mem::forget((slot, admitted));
     let (shared_there, count_there) = (Arc::clone(shared), Arc::clone(count));
     let spawned =
         std::thread::Builder::new().name("weir-http-client".into()).stack_size(STACK).spawn(move || {
             let _slot = Slot(&count_there);
-            let _peer = Peer(&shared_there, peer);
+            let _peer = Peer(&shared_there, counted);
             let _ = converse(&mut stream, &shared_there);
             close(&mut stream);
         });
     if spawned.is_err() {
         drop(Slot(count));
-        drop(Peer(shared, peer));
+        drop(Peer(shared, counted));
     }
 }
 

@@ -143,10 +143,10 @@ impl Journal {
             if known.contains(&(heir.tid, heir.start)) {
                 continue;
             }
-            let Ok(found) = kernel.read(&Setting::TaskCpus { tid: heir.tid, start: heir.start }) else {
-                continue;
-            };
-            let Some(&gave) = entries.iter().find(|e| e.gave(kernel, &heir, &found)) else { continue };
+            let Ok(found) = kernel.read(&heir.setting()) else { continue };
+            let usable = kernel.usable(&heir.setting());
+            let gave = entries.iter().find(|e| e.gave(&heir, &found, usable.as_ref()));
+            let Some(&gave) = gave else { continue };
             let own = Entry { id: Some(heir.tid), start: Some(heir.start), ..gave.clone() };
             let outcome = self.settle(kernel, &own, self.doc.ifindex, write);
             let told =

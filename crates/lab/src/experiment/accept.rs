@@ -145,7 +145,7 @@ pub(crate) fn even(options: &Options, progress: &mut dyn FnMut(Progress)) -> Res
         taken: Vec::new(),
     };
     grid.measure(&mut runner, |bench, arm, _, per_s| evenly(bench, arm, per_s, options))?;
-    let verdict = even_verdict(&grid);
+    let verdict = even_verdict(&grid, "received and served on the same CPU");
     grid.document(&runner, vec![("bytes", BYTES.into()), ("capacity_per_s", json!(capacity))], verdict)
 }
 
@@ -186,14 +186,14 @@ pub(crate) fn void(run: &Run) -> Option<String> {
 }
 
 /// Medians of a figure of the arm `name` and of weir.
-pub(crate) fn against(grid: &Grid, name: &str, at: (usize, usize, usize)) -> Option<(f64, f64)> {
+fn against(grid: &Grid, name: &str, at: (usize, usize, usize)) -> Option<(f64, f64)> {
     let (k, x, figure) = at;
     let other = grid.arms.iter().position(|arm| arm.name == name)?;
     Some((grid.median(grid.ours()?, k, x, figure)?, grid.median(other, k, x, figure)?))
 }
 
 /// How far the hash is from itself.
-pub(crate) fn again(grid: &Grid, at: (usize, usize, usize)) -> Option<String> {
+fn again(grid: &Grid, at: (usize, usize, usize)) -> Option<String> {
     let (k, x, figure) = at;
     let median = |name: &str| {
         let a = grid.arms.iter().position(|arm| arm.name == name)?;
@@ -203,17 +203,15 @@ pub(crate) fn again(grid: &Grid, at: (usize, usize, usize)) -> Option<String> {
     Some(format!("the hash against itself: {ratio:.3}"))
 }
 
-fn even_verdict(grid: &Grid) -> Vec<Verdict> {
+/// Of the first three figures: requests/s, CPU per request, and the share that is `affine`, as that is called.
+pub(crate) fn even_verdict(grid: &Grid, affine_as: &str) -> Vec<Verdict> {
     let ratio = |figure| against(grid, "hash", (0, 0, figure)).map(|(weir, hash)| weir / hash.max(1e-9));
     let note = |figure, claim: Verdict| Verdict { note: again(grid, (0, 0, figure)), digits: 3, ..claim };
     let affine = grid.ours().and_then(|ours| grid.median(ours, 0, 0, 2));
     vec![
         note(0, at_least("BH-19", "weir: requests/s against the hash", ratio(0), 0.98)),
         note(1, claim("BH-19", "weir: CPU per request against the hash", ratio(1), 1.0)),
-        Verdict {
-            digits: 1,
-            ..at_least("BH-14", "weir: received and served on the same CPU, %", affine, 95.0)
-        },
+        Verdict { digits: 1, ..at_least("BH-14", &format!("weir: {affine_as}, %"), affine, 95.0) },
     ]
 }
 
@@ -387,7 +385,7 @@ mod tests {
         assert_eq!(claims[0].note.as_deref(), Some("the hash against itself: 1.000"));
         assert!(!skew_verdict(&grid(26.0))[0].holds);
         // As fast, as much CPU, but on other CPUs than received.
-        let even = even_verdict(&grid(50.0));
+        let even = even_verdict(&grid(50.0), "own core");
         assert_eq!(even.iter().map(|claim| claim.holds).collect::<Vec<_>>(), [true, true, false]);
     }
 

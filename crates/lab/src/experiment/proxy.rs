@@ -1,16 +1,15 @@
 //! The experiment `proxy`: the testbed of the Beihang study in namespaces (BH-01 to BH-04), and where a proxy's connections to its back
 //! ends are received (BH-24).
 
-use results::{Document, Role, Verdict};
+use results::{Document, Role};
 use serde_json::json;
 
 use crate::accept_rig::{Server, Setup, Stage};
 use crate::arm::Arm;
 use crate::experiment::{Experiment, Simulated, accept, names};
 use crate::grid::{self, Figure, Grid, Sample};
-use crate::innocents::at_least;
 use crate::options::Options;
-use crate::plan::{Progress, Runner, claim};
+use crate::plan::{Progress, Runner};
 use crate::takes::Choice;
 use crate::trial::Bench;
 use crate::{Result, proxy_rig};
@@ -75,7 +74,7 @@ fn run(options: &Options, progress: &mut dyn FnMut(Progress)) -> Result<Document
         taken: Vec::new(),
     };
     grid.measure(&mut runner, |bench, arm, _, per_s| one(bench, arm, per_s, options))?;
-    let verdict = verdict(&grid);
+    let verdict = accept::even_verdict(&grid, "clients' connections on their own core");
     grid.document(&runner, vec![("capacity_per_s", json!(capacity)), ("at_once", AT_ONCE.into())], verdict)
 }
 
@@ -96,22 +95,4 @@ fn one(bench: &Bench, arm: &Arm, per_s: f64, options: &Options) -> Result<Sample
         ],
         void: accept::shared(&closed).or_else(|| accept::void(&open)),
     })
-}
-
-fn verdict(grid: &Grid) -> Vec<Verdict> {
-    let ratio = |figure| {
-        let pair = accept::against(grid, "hash", (0, 0, figure));
-        pair.map(|(weir, hash)| weir / hash.max(1e-9))
-    };
-    let note =
-        |figure, claim: Verdict| Verdict { note: accept::again(grid, (0, 0, figure)), digits: 3, ..claim };
-    let affine = grid.ours().and_then(|ours| grid.median(ours, 0, 0, 2));
-    vec![
-        note(0, at_least("BH-19", "weir: requests/s against the hash", ratio(0), 0.98)),
-        note(1, claim("BH-19", "weir: CPU per request against the hash", ratio(1), 1.0)),
-        Verdict {
-            digits: 1,
-            ..at_least("BH-14", "weir: clients' connections on their own core, %", affine, 95.0)
-        },
-    ]
 }

@@ -1,6 +1,6 @@
 //! The set of net CPUs resizes itself: policy decides, sources move through interrupts from one poller to another.
 
-use policy::netmove::{HIGH, LOW, Polled, Resizer};
+use policy::netmove::{self, Polled, Resizer};
 
 use super::*;
 
@@ -41,10 +41,10 @@ impl NetCpus {
     }
 }
 
-/// Shares from which on the set grows and shrinks. A poller that waits for its next budget has no time left either.
+/// Shares from which on the set grows and shrinks.
 fn shares(opts: &GuardOptions) -> (policy::Permille, policy::Permille) {
-    let budget = 1000 - 10 * policy::Permille::from(opts.reserve.min(99));
-    if opts.ablate.contains(&Ablate::FullCpu) { PART } else { (HIGH.min(budget * 7 / 8), LOW) }
+    let full = netmove::shares(10 * policy::Permille::from(opts.reserve));
+    if opts.ablate.contains(&Ablate::FullCpu) { PART } else { full }
 }
 
 impl Control {
