@@ -257,9 +257,17 @@ fn full_polls_of_what_is_passed_on_take_nothing_over() {
     d.tick(200 * MS, counts(100_000), Some(100));
     assert!(d.full(200 * MS, 200 * MS, 0, 0, false).is_none());
     assert!(d.clone().full(200 * MS, 200 * MS, 0, 0, true).is_some(), "a packet filter's queue is full");
-    let mut order = None;
-    d.clone().over_budget(200 * MS, 200 * MS, 0, counts(200_000), |o| order = Some(o.cause));
-    assert_eq!(order, Some(Cause::Budget), "programs lack CPU");
+    assert!(
+        d.clone().full(200 * MS, 200 * MS, 0, 0, true).is_some_and(|o| o.ring),
+        "the queue is what is paused for"
+    );
+    let starve = |d: &Dispatch, now: Nanos| {
+        let mut order = None;
+        d.clone().over_budget(now, now, 0, counts(300_000), |o| order = Some((o.cause, o.ring)));
+        order
+    };
+    assert_eq!(starve(&d, 200 * MS), Some((Cause::Budget, false)), "programs lack CPU");
     d.tick(400 * MS, counts(200_000), Some(50_000));
+    assert_eq!(starve(&d, 400 * MS), Some((Cause::Budget, true)), "most is for the host");
     assert!(d.full(400 * MS, 400 * MS, 0, 0, false).is_some());
 }

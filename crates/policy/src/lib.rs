@@ -64,6 +64,7 @@ pub mod host;
 pub mod lease;
 pub mod lending;
 pub mod look;
+pub mod lull;
 pub mod marking;
 pub mod netcpu;
 pub mod netmove;

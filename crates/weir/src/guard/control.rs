@@ -21,6 +21,7 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 use policy::contention::Contention;
 use policy::dispatch::FULL_POLLS;
 use policy::host::{Host, QUOTA_OFF, THOROUGH, TICK};
+use policy::lull::Lull;
 use policy::poller::Config;
 use policy::{MILLISECOND, Nanos};
 
@@ -385,6 +386,7 @@ impl Control {
             if self.interfaces[index].is_learning() {
                 self.learn(index);
             }
+            self.end_thread(index, now);
             self.share_device(index);
             self.call_net(index);
         }

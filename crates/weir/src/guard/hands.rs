@@ -178,8 +178,8 @@ impl Work {
             Order::Add(source) => self.add(source),
             Order::Remove(slot) => self.remove(slot),
             Order::TakeOver { ref source, .. } if self.is_leaving(source.slot) => self.later.push(order),
-            Order::TakeOver { source, switch, poller, evidence } => {
-                self.take(&source, switch, poller, evidence)
+            Order::TakeOver { source, switch, poller, ring, evidence } => {
+                self.take(&source, switch, (poller, ring), evidence)
             }
             Order::Settle(slot) => {
                 if let Some(life) = self.lives.get(&slot).filter(|l| l.phase != Phase::Interrupt) {
@@ -267,7 +267,13 @@ impl Work {
         self.leaving.iter().any(|l| l.source.slot == slot)
     }
 
-    fn take(&mut self, source: &Arc<Source>, switch: ModeSwitch, poller: usize, evidence: Nanos) {
+    fn take(
+        &mut self,
+        source: &Arc<Source>,
+        switch: ModeSwitch,
+        (poller, ring): (usize, bool),
+        evidence: Nanos,
+    ) {
         let known = self.lives.get(&source.slot).is_some_and(|l| Arc::ptr_eq(&l.source, source));
         // Its interface has gone meanwhile, or there was no socket for it.
         if !known {
@@ -276,7 +282,7 @@ impl Work {
         }
         let now = clock::now();
         self.h.pollers[poller].prod.need(now + PROD_MOST);
-        match self.change(source.slot, poller) {
+        match self.change(source.slot, poller, ring) {
             Ok((handle, revoked)) => {
                 source.now.by_ring.store(handle.is_ring(), Relaxed);
                 if handle.is_ring() {
@@ -329,11 +335,11 @@ impl Work {
     }
 
     /// Makes the settings of a source those of poll mode; its handle and how often the keeper has put settings back before.
-    fn change(&mut self, slot: usize, poller: usize) -> Result<(Handle, u32), (Refusal, String)> {
+    fn change(&mut self, slot: usize, poller: usize, ring: bool) -> Result<(Handle, u32), (Refusal, String)> {
         let other = |e: &dyn std::fmt::Display| (Refusal::Other, e.to_string());
         let Some(life) = self.lives.get_mut(&slot) else { return Err(other(&"it is gone")) };
         self.h.pulse.wake();
-        life.marking.wait(&self.h.views).map_err(|e| match e {
+        life.marking.wait(&self.h.views, ring).map_err(|e| match e {
             Unmarked::Io(e) => other(&e),
             why => (Refusal::Unmarked, why.to_string()),
         })?;

@@ -13,6 +13,7 @@ use kern::kernel::Kernel;
 use kern::netns;
 use kern::settings::Access;
 use policy::host::TICK;
+use policy::lull::Lull;
 use policy::{Nanos, marking};
 
 use super::plan::{self, Found, LeftAlone, Wish};
@@ -84,8 +85,10 @@ pub struct Interface {
     started: usize,
     /// Packets that fit into the ring of one source.
     pub ring: u32,
-    /// Why it is in mode thread, if weir chose that by itself: it stays so until weir ends.
+    /// Why it is in mode thread, if weir chose that by itself.
     pub thread_because: Option<String>,
+    /// It is so for a flood that no handle could poll, and ends with that. Otherwise it stays until weir ends.
+    pub lull: Option<Lull>,
     /// A turn on one of its handles polled nothing: its NAPIs may be others now.
     pub doubtful: bool,
     /// Packets that it had received when ids began to be learnt from them.
@@ -179,6 +182,7 @@ impl Interface {
             started: 0,
             ring: 0,
             thread_because: None,
+            lull: None,
             doubtful: false,
             learning_from: 0,
         }

@@ -151,15 +151,15 @@ impl Marking {
         }
     }
 
-    /// Waits until a packet has told the handle its id.
+    /// Waits until a packet has told the handle its id, or takes a ring where one `may` poll the source.
     ///
     /// # Errors
     /// If none did in time.
-    pub fn wait(&mut self, views: &Views) -> Result<(), Unmarked> {
+    pub fn wait(&mut self, views: &Views, may: bool) -> Result<(), Unmarked> {
         if self.marked {
             return Ok(());
         }
-        let (start, mut strangers, mut asked, mut seen, mut rings) = (clock::now(), 0, 0, None, true);
+        let (start, mut strangers, mut asked, mut seen, mut rings) = (clock::now(), 0, 0, None, may);
         let stat = &views.rx_stats[self.source.slot];
         // What was asked for in peace: a frame beside a datagram would be taken in vain.
         views.source_ctls[self.source.slot].marks.store(0, Relaxed);

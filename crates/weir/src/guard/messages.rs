@@ -94,6 +94,8 @@ pub enum Order {
         switch: ModeSwitch,
         /// For which poller.
         poller: usize,
+        /// A ring may poll it.
+        ring: bool,
         /// When the evidence of overload was seen.
         evidence: Nanos,
     },

@@ -431,12 +431,25 @@ fn forwarded_traffic_behind_default_deny_root() {
     let with = forwarded(ms(1000));
     let source = sources(&guard.ask(&world)).remove(0);
     println!("forwarded: {:.0} k/s, without weir {:.0}: {}", with / 1e3, without / 1e3, source["reason"]);
-    // Full polls take nothing over; programs of others on this CPU, which then starve, may.
-    let starve = source["reason"].as_str().unwrap().contains("more than the budget from programs");
-    assert!(source["mode"] == "interrupt" || starve, "{source:#}");
-    // Both are the kernel's own way; the machine has moods.
-    assert!(with >= 0.25 * without, "{with:.0} packets/s forwarded with weir, {without:.0} without");
+    // Full polls take nothing over; programs that starve may, and then nothing polls 8 packets at a time.
+    assert!(matches!(source["mode"].as_str(), Some("interrupt" | "thread")), "{source:#}");
+    // Each is the kernel's own way; the machine has moods.
+    assert!(with >= 0.4 * without, "{with:.0} packets/s forwarded with weir, {without:.0} without");
+    // Beside a program that computes the kernel's ksoftirqd may be fair by itself, or its own threads are until the flood is over.
+    let stop = Arc::new(AtomicBool::new(false));
+    let hog = hog(&stop);
+    let begin = Instant::now();
+    let mode = || sources(&guard.ask(&world))[0]["mode"].as_str().unwrap().to_owned();
+    while mode() != "thread" && begin.elapsed() < ms(3000) {
+        assert_ne!(mode(), "poll");
+        std::thread::sleep(ms(5));
+    }
+    println!("forwarded: {:.0} k/s beside a program: {}", forwarded(ms(1000)) / 1e3, mode());
+    stop.store(true, Relaxed);
+    hog.join().unwrap();
     drop(load);
+    let ended = policy::lull::CALM + 2 * policy::host::TICK;
+    within("threads end with the flood", Duration::from_nanos(ended), || mode() == "interrupt");
     assert_eq!(guard.stop().0.code(), Some(0));
     // Asked to poll: the firewall drops a frame that was rewritten for the host, a few are tried, and the ring stays.
     let guard = world.guard(&["--mode", "poll"]);
@@ -449,6 +462,17 @@ fn forwarded_traffic_behind_default_deny_root() {
     drop(load);
     assert_eq!(guard.stop().0.code(), Some(0));
     assert_same(&before, &world.dump(), "forwarded");
+}
+
+/// Computes on the host CPU until it is told to stop.
+fn hog(stop: &Arc<AtomicBool>) -> std::thread::JoinHandle<()> {
+    let stop = Arc::clone(stop);
+    std::thread::spawn(move || {
+        bind_to(&[HOST_CPU]);
+        while !stop.load(Relaxed) {
+            std::hint::spin_loop();
+        }
+    })
 }
 
 /// Most packets that handles take at one takeover and while a socket is looked for.

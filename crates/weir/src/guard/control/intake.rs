@@ -10,6 +10,7 @@ use kern::guard::{MACS, When};
 use kern::sysfs::Sysfs;
 use policy::causes::{Fallback, Release};
 use policy::host::STAYS;
+use policy::lull::Lull;
 use policy::{MILLISECOND, Nanos};
 
 use super::super::clock;
@@ -111,7 +112,7 @@ impl Control {
                     (fallback, found, self.opts.mode)
                     && !polled(&self.interfaces[index])
                 {
-                    self.go_thread(index, why);
+                    self.go_thread(index, why, Some(Lull::default()));
                 }
             }
             Report::Released { source, time, why } => {
@@ -127,7 +128,7 @@ impl Control {
                 let found = self.interfaces.iter().position(|i| i.sources.iter().any(mine));
                 match (why, found) {
                     (Release::Stale, Some(index)) => self.interfaces[index].doubtful = true,
-                    (Release::Leaks, Some(index)) => self.go_thread(index, why.to_string()),
+                    (Release::Leaks, Some(index)) => self.go_thread(index, why.to_string(), None),
                     (Release::Resized, _) => self.follow(source.slot),
                     _ => {}
                 }

@@ -157,17 +157,32 @@ impl Control {
                 true => format!("its packets tell no NAPI id while LRO is on (ethtool -K {name} lro off)"),
                 false => "its packets tell no NAPI id".to_owned(),
             };
-            self.go_thread(index, why);
+            self.go_thread(index, why, None);
         }
     }
 
-    /// What polling cannot do for an interface its NAPIs' kernel threads do, until weir ends.
-    pub(super) fn go_thread(&mut self, index: usize, why: String) {
+    /// What polling cannot do for an interface its NAPIs' kernel threads do: until the `lull` after the flood, or until weir ends.
+    pub(super) fn go_thread(&mut self, index: usize, why: String, lull: Option<Lull>) {
         let name = self.interfaces[index].name.clone();
         self.log.event(clock::now(), "thread", &name, &why);
-        self.interfaces[index].thread_because = Some(why);
+        (self.interfaces[index].thread_because, self.interfaces[index].lull) = (Some(why), lull);
         self.lose(index, State::Down, "mode thread from here on");
         self.find_again(index);
+    }
+
+    /// Ends the threads that a flood has made needed, once it is over.
+    pub(super) fn end_thread(&mut self, index: usize, now: Nanos) {
+        let interface = &mut self.interfaces[index];
+        let views = &self.gauges.views;
+        let of = |s: &Arc<Source>| views.source_stats[s.slot].packets.load(Relaxed);
+        let packets = interface.sources.iter().map(of).fold(0, u64::wrapping_add);
+        if interface.state == State::Guarded
+            && interface.lull.as_mut().is_some_and(|l| l.is_over(now, packets))
+        {
+            (interface.thread_because, interface.lull) = (None, None);
+            self.lose(index, State::Down, "the flood is over: no threads any more");
+            self.find_again(index);
+        }
     }
     /// Tells the watch thread where RPS has packets handled, which an administrator changes at any time. While a source is polled
     /// RPS is off.
