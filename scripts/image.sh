@@ -38,9 +38,10 @@ trap clean EXIT
 trap 'exit 130' INT TERM
 
 install -m 755 "$program" "$work/weir"
-touch -d "@$epoch" "$work/weir"
+install -m 755 "$(dirname "$program")/weir-guard" "$work/weir-guard"
+touch -d "@$epoch" "$work/weir" "$work/weir-guard"
 container=$(with from scratch)
-with copy --quiet --chown 0:0 --chmod 755 "$container" "$work/weir" /weir >/dev/null
+with copy --quiet --chown 0:0 --chmod 755 "$container" "$work/weir" "$work/weir-guard" / >/dev/null
 with config --arch "$arch" --os linux --entrypoint '["/weir"]' --workingdir / \
     --label "org.opencontainers.image.title=weir" \
     --label "org.opencontainers.image.version=$version" \

@@ -70,11 +70,11 @@ export RUSTFLAGS="--remap-path-prefix=$PWD=/weir --remap-path-prefix=$home=/carg
 export LIBBPF_SYS_EXTRA_CFLAGS="-I$libraries/include $kernel -ffile-prefix-map=$source=/libbpf -g0"
 export "CFLAGS_$(echo "$target" | tr - _)=$kernel"
 export "LIBBPF_SYS_LIBRARY_PATH_$(echo "$target" | tr - _)=$libraries"
-"$cargo" build --locked -p weir --bin weir --features static --target "$target" --profile "$profile"
+"$cargo" build --locked -p weir --bins --features static --target "$target" --profile "$profile"
 case $profile in
-dev) built=target/$target/debug/weir ;;
-*) built=target/$target/$profile/weir ;;
+dev) built=target/$target/debug ;;
+*) built=target/$target/$profile ;;
 esac
 # The release profile strips by itself, others do not.
-install -s -m 755 "$built" "$out/weir"
-echo "built: target/static/weir, $(stat -c %s "$out/weir") bytes"
+install -s -m 755 "$built/weir" "$built/weir-guard" "$out"
+echo "built: target/static/weir, $(stat -c %s "$out/weir") bytes, and weir-guard, $(stat -c %s "$out/weir-guard") bytes"

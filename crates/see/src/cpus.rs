@@ -12,7 +12,12 @@ fn packet_thread(name: &str) -> bool {
 
 /// Whether it is one of those or weir itself: part of the packet work, and no program that competes with its reader.
 pub fn works_on_packets(name: &str) -> bool {
-    packet_thread(name) || name == "weir"
+    packet_thread(name) || is_weir(name)
+}
+
+/// The guard is a program of its own; the other commands are weir.
+fn is_weir(name: &str) -> bool {
+    matches!(name, "weir" | "weir-guard")
 }
 
 /// Shares of all CPUs that are in both readings, over `span_ns`.
@@ -43,7 +48,7 @@ fn cpu(then: &CpuTime, now: &CpuTime, before: &Raw, after: &Raw, processes: &[Pr
     };
     // Threads are measured in ns and CPUs in ticks of 10 ms: one cannot have more than the other.
     let threads = on_it(packet_thread).min(busy);
-    let weir = on_it(|name| name == "weir").min(busy - threads).max(0.0);
+    let weir = on_it(is_weir).min(busy - threads).max(0.0);
     let net = |raw: &Raw| raw.softnet.iter().find(|s| s.cpu == now.cpu).copied();
     let moved = |get: fn(kern::proc::Softnet) -> u32| match (net(before), net(after)) {
         (Some(a), Some(b)) => moved32(get(a).into(), get(b).into()),

@@ -555,7 +555,7 @@ fn packet_work_is_no_rival_of_the_program_that_reads() {
         })
     };
     assert_eq!(beside("hog"), ["sudo renice -n 10 -p 9", "sudo taskset -acp 0 9     # or move it away"]);
-    for name in ["weir", "ksoftirqd/1", "napi/eth7-8193", "cpumap/1/map:5"] {
+    for name in ["weir", "weir-guard", "ksoftirqd/1", "napi/eth7-8193", "cpumap/1/map:5"] {
         assert_eq!(beside(name), ["sudo renice -n -10 -p 5"], "{name}");
     }
 }

@@ -4,9 +4,8 @@
 #![allow(rustdoc::broken_intra_doc_links, reason = "brackets in help texts hold defaults")]
 
 use crate::options::RUN_DIR;
-use crate::options::rows::FromArgs;
 use crate::out::ColorWhen;
-use crate::parse::{self, Ablate, Sched};
+use crate::parse;
 use clap::{Args, Parser, Subcommand};
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -21,6 +20,7 @@ mod sim;
 
 pub use accept::AcceptArgs;
 pub use bug_report::BugReportArgs;
+pub use guard::args::GuardArgs;
 pub use place::{Layout, PlaceArgs};
 pub use results::{ResultsCommand, ResultsMergeArgs};
 pub use screen::ScreenArgs;
@@ -176,13 +176,6 @@ pub enum Command {
         /// Existing directory
         #[arg(value_name = "DIR")]
         dir: PathBuf,
-    },
-    /// Waits for its guard to die and puts the settings back.
-    #[command(hide = true)]
-    Keeper {
-        /// Pipe from the guard.
-        #[arg(long)]
-        fd: i32,
     },
 }
 
@@ -374,55 +367,6 @@ pub enum FailOn {
 pub enum Require {
     /// `weir guard` in full.
     Guard,
-}
-
-/// `weir guard`.
-#[derive(Debug, Clone, Args)]
-#[command(override_usage = "weir guard IF... [OPTIONS]")]
-pub struct GuardArgs {
-    /// Those that the configuration file has too.
-    #[command(flatten)]
-    pub given: FromArgs,
-
-    /// Print every change, make none
-    ///
-    /// weir guard eth0 --dry-run
-    #[arg(long, help_heading = "Output")]
-    pub dry_run: bool,
-
-    /// Errors only
-    ///
-    /// weir guard eth0 --quiet --status weir.jsonl
-    #[arg(short, long, help_heading = "Output")]
-    pub quiet: bool,
-
-    /// The same names in TOML; the command line wins
-    ///
-    /// SIGHUP reads it again; a bad file changes nothing.
-    ///
-    /// weir guard eth0 --config guard.toml
-    #[arg(long, value_name = "FILE", help_heading = "Configuration")]
-    pub config: Option<PathBuf>,
-
-    /// Switch one mechanism off, for the lab.
-    #[arg(long, hide = true)]
-    pub ablate: Vec<Ablate>,
-
-    /// Flush timeout of a source in poll mode. An emulated machine is too slow for the default.
-    #[arg(long, value_name = "DUR", hide = true, default_value = "5ms", value_parser = parse::timeout)]
-    pub flush: std::time::Duration,
-
-    /// How the poller is scheduled.
-    #[arg(long, hide = true, default_value = "auto")]
-    pub sched: Sched,
-
-    /// Directory of the journal.
-    #[arg(long, hide = true, default_value = RUN_DIR)]
-    pub journal_dir: PathBuf,
-
-    /// Directory of the socket for `weir status`.
-    #[arg(long, hide = true, default_value = RUN_DIR)]
-    pub control_dir: PathBuf,
 }
 
 /// `weir status`.

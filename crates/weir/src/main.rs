@@ -8,18 +8,12 @@ mod accept;
 mod bug_report;
 mod check;
 mod cli;
-mod config;
-mod error;
 mod explain;
 #[cfg(fuzzing)]
 mod fuzz;
-mod guard;
 mod help;
 mod install;
 mod lab;
-mod options;
-mod out;
-mod outbox;
 mod parse;
 mod place;
 mod predict;
@@ -28,32 +22,18 @@ mod screen;
 mod sim;
 mod status;
 mod undo;
-mod usage;
 mod watch;
 
-use clap::FromArgMatches;
 use clap::error::ErrorKind;
+use clap::{CommandFactory, FromArgMatches};
 use cli::{Cli, Command};
+use guard::{config, error, options, out, outbox, usage};
 use std::ffi::OsString;
+use std::os::unix::process::CommandExt;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    let code = lead();
-    out::drain();
-    code
-}
-
-fn lead() -> ExitCode {
-    match run(std::env::args_os().collect()) {
-        Ok(code) => code,
-        Err(err) => {
-            let code = error::code(&err);
-            if code != 0 {
-                out::tell(out::Weight::Error, &format!("error: {}", error::text(&err)));
-            }
-            ExitCode::from(code)
-        }
-    }
+    guard::program::lead(|| run(std::env::args_os().collect()))
 }
 
 fn run(args: Vec<OsString>) -> anyhow::Result<ExitCode> {
@@ -70,20 +50,31 @@ fn run(args: Vec<OsString>) -> anyhow::Result<ExitCode> {
                 out::talk(err.render().to_string().trim_end());
                 return Ok(ExitCode::from(2));
             }
-            _ => return Err(usage::error(&err, &args).into()),
+            _ => return Err(usage::error(&err, &args, Cli::command()).into()),
         },
     };
-    let cli = Cli::from_arg_matches(&matches).map_err(|err| usage::error(&err, &args))?;
-    command(cli)
+    let cli = Cli::from_arg_matches(&matches).map_err(|err| usage::error(&err, &args, Cli::command()))?;
+    command(cli, args)
 }
 
-fn command(cli: Cli) -> anyhow::Result<ExitCode> {
+/// The guard is a program of its own, which takes the place of this one.
+fn guarding(mut args: Vec<OsString>) -> anyhow::Result<ExitCode> {
+    let program = ::lab::locate("weir-guard", None).map_err(error::missing)?;
+    args.remove(0);
+    if let Some(at) = args.iter().position(|arg| arg == "guard") {
+        args.remove(at);
+    }
+    let err = std::process::Command::new(&program).arg0("weir-guard").args(args).exec();
+    Err(error::failed(format!("{}: {err}", program.display())))
+}
+
+fn command(cli: Cli, args: Vec<OsString>) -> anyhow::Result<ExitCode> {
     let paint = out::Paint::stdout(cli.color);
     match cli.command {
         Command::Check(args) => check::run(&args, paint),
         Command::Watch(args) => watch::run(&args, cli.color),
         Command::Explain(args) => explain::run(&args, paint),
-        Command::Guard(args) => guard(*args),
+        Command::Guard(_) => guarding(args),
         Command::Screen(args) => screen::run(&args),
         #[cfg(not(no_bpf))]
         Command::Accept(args) => accept::run(&args),
@@ -95,33 +86,9 @@ fn command(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Man { dir } => install::man(&dir),
         Command::BugReport(args) => bug_report::run(&args),
         Command::Undo(args) => undo::run(&args, paint),
-        Command::Keeper { fd } => {
-            guard::last_words::aborts("the keeper");
-            kern::keeper::main(fd).map_err(error::usage)?;
-            Ok(ExitCode::SUCCESS)
-        }
         Command::Predict(args) => predict::run(&args, paint),
         Command::Lab { command } => lab::run(&command),
         Command::Sim { command } => sim::run(&command),
         Command::Results { command } => results::run(&command),
     }
-}
-
-/// Options first: a wrong one is answered the same with and without privileges.
-fn guard(args: cli::GuardArgs) -> anyhow::Result<ExitCode> {
-    let opts = options::GuardOptions::resolve(args, &host()?)?;
-    if !opts.dry_run {
-        let mut access = kern::settings::Access::for_current_netns()?;
-        kern::tier::require_privileges(&kern::tier::host(&mut access))?;
-    }
-    guard::last_words::aborts("the guard");
-    if !opts.dry_run {
-        out::never_wait();
-    }
-    guard::run(opts)
-}
-
-/// What the host has that options can name, now.
-fn host() -> anyhow::Result<options::Host> {
-    Ok(options::Host::here()?)
 }

@@ -39,6 +39,25 @@ fn fails(answer: &Answer, code: i32, parts: &[&str]) {
     parts.iter().for_each(|part| assert!(stderr.contains(part), "no {part:?} in {stderr}"));
 }
 
+/// The guard's own program answers as `weir guard` does, and is its keeper for nobody else.
+#[test]
+fn the_guard_is_a_program_of_its_own() {
+    let guard = |words: &[&str]| {
+        let output = Command::new(env!("CARGO_BIN_EXE_weir-guard")).args(words).stdin(Stdio::null()).output();
+        answer(output.expect("weir-guard starts"))
+    };
+    fails(&guard(&["keeper", "--fd", "0"]), 2, &["--fd 0", "started by `weir guard` only"]);
+    for words in [&["v0", "--quota", "15"][..], &["--nosuch"], &["weir-nosuch"], &["--color", "never"]] {
+        let through = weir_args(&[&["guard"], words].concat());
+        assert_eq!(guard(words), through);
+        fails(&through, 2, &[]);
+        // A global option may stand before the command.
+        assert_eq!(weir_args(&[&["--color", "always", "guard"], &words[..words.len().min(1)]].concat()).0, 2);
+    }
+    let (code, help, _) = guard(&["--help"]);
+    assert!(code == 0 && help.contains("see weir guard --help"), "{help}");
+}
+
 #[test]
 fn bad_options_are_one_line_with_the_fix() {
     for (words, parts) in [
@@ -139,7 +158,6 @@ fn bad_options_are_one_line_with_the_fix() {
         ("sim show quoat", ["quoat: no such choice", "did you mean quota?"]),
         ("man /nonexistent", ["/nonexistent: no such directory", "mkdir -p /nonexistent"]),
         ("completions tcsh", ["tcsh: no such choice", "choose from bash"]),
-        ("keeper --fd 0", ["--fd 0", "started by `weir guard` only"]),
     ] {
         fails(&weir(words), 2, &parts);
     }
@@ -437,7 +455,9 @@ impl Public {
     fn new() -> Public {
         let dir = tempfile::tempdir().expect("directory");
         std::fs::set_permissions(dir.path(), PermissionsExt::from_mode(0o755)).expect("mode");
-        std::fs::copy(WEIR, dir.path().join("weir")).expect("copy");
+        for (program, name) in [(WEIR, "weir"), (env!("CARGO_BIN_EXE_weir-guard"), "weir-guard")] {
+            std::fs::copy(program, dir.path().join(name)).expect("copy");
+        }
         Public { dir }
     }
 

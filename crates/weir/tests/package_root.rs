@@ -15,7 +15,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use common::dump::assert_same;
-use common::procs::{Sink, signal, weirs};
+use common::procs::{Sink, is_guard, signal, weirs};
 use common::world::{FLOOD, PORT, World, bind_to, sh};
 use common::{HOST_CPU, PATIENCE, WIRE_CPU, alone, ms, possible, within};
 use nix::sys::signal::Signal;
@@ -274,11 +274,7 @@ fn the_package_comes_guards_and_goes_root() {
 
     // It hangs: the watchdog ends it, and it comes back.
     let hung = debian.main_pid();
-    let guard = |pid: &&u32| {
-        std::fs::read(format!("/proc/{pid}/cmdline"))
-            .is_ok_and(|c| c.split(|b| *b == 0).any(|w| w == b"guard"))
-    };
-    weirs(&world.host).iter().filter(guard).for_each(|pid| signal(*pid, Signal::SIGSTOP));
+    weirs(&world.host).iter().filter(|pid| is_guard(**pid)).for_each(|pid| signal(*pid, Signal::SIGSTOP));
     let begin = Instant::now();
     within("the manager starts a hung guard again", ms(20_000), || {
         debian.active() && debian.main_pid() != hung

@@ -82,11 +82,7 @@ impl Podman<'_> {
 
 /// Processes `weir guard` in the host's namespace, as this machine numbers them.
 pub fn guards(world: &World) -> Vec<u32> {
-    let is_guard = |pid: &u32| {
-        std::fs::read(format!("/proc/{pid}/cmdline"))
-            .is_ok_and(|c| c.split(|b| *b == 0).any(|w| w == b"guard"))
-    };
-    super::procs::weirs(&world.host).into_iter().filter(is_guard).collect()
+    super::procs::weirs(&world.host).into_iter().filter(|pid| super::procs::is_guard(*pid)).collect()
 }
 
 /// The effective capabilities of a process.

@@ -422,11 +422,31 @@ pub fn weirs(ns: &Namespace) -> Vec<u32> {
     let of_weir = |pid: &u32| {
         let exe = std::fs::read_link(format!("/proc/{pid}/exe")).unwrap_or_default();
         // A build meanwhile has replaced the file.
-        let weir = exe.to_string_lossy().trim_end_matches(" (deleted)").ends_with("/weir");
+        let exe = exe.to_string_lossy();
+        let weir = ["/weir", "/weir-guard"].iter().any(|n| exe.trim_end_matches(" (deleted)").ends_with(n));
         let inode = std::fs::metadata(format!("/proc/{pid}/ns/net")).map_or(0, |m| m.ino());
         weir && inode == u64::from(ns.inode())
     };
     pids.filter(of_weir).collect()
+}
+
+/// True for a guard that is not a keeper.
+pub fn is_guard(pid: u32) -> bool {
+    let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    let mut words = line.split(|b| *b == 0);
+    words.next().is_some_and(|w| w.ends_with(b"weir-guard")) && words.next() != Some(b"keeper")
+}
+
+/// Puts the programs of a guard beside each other in `dir`: those files take the names, as a package manager does it.
+pub fn install(dir: &std::path::Path) -> PathBuf {
+    for (name, built) in
+        [("weir", env!("CARGO_BIN_EXE_weir")), ("weir-guard", env!("CARGO_BIN_EXE_weir-guard"))]
+    {
+        let new = dir.join(format!("{name}.new"));
+        std::fs::copy(built, &new).unwrap();
+        std::fs::rename(&new, dir.join(name)).unwrap();
+    }
+    dir.join("weir")
 }
 
 /// Waits until no weir is left in the host; the time it took.

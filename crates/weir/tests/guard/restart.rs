@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use crate::common::dump::assert_same;
-use crate::common::procs::{Guard, Manner, Sink, signal};
+use crate::common::procs::{Guard, Manner, Sink, install, signal};
 use crate::common::world::{FLOOD, PORT, World};
 use crate::common::{HOST_CPU, PATIENCE, WIRE_CPU, alone, ms, possible, rounds, within};
 use nix::sys::signal::Signal;
@@ -53,9 +53,7 @@ fn a_restart_under_flood_costs_little_root() {
     let world = World::new("restart", 1);
     let mut sink = world.sink(0, PORT);
     let before = world.dump();
-    let manner = Manner { program: Some(world.dir.path().join("weir")), ..Manner::default() };
-    let program = manner.program.clone().unwrap();
-    std::fs::copy(env!("CARGO_BIN_EXE_weir"), &program).unwrap();
+    let manner = Manner { program: Some(install(world.dir.path())), ..Manner::default() };
     let start = |cpus: &[usize]| Guard::start_as(&world, &["in0", "--cpu", "1"], cpus, &manner).unwrap();
     for cpus in PLACES {
         let mut guard = start(cpus);
@@ -66,10 +64,8 @@ fn a_restart_under_flood_costs_little_root() {
         for round in 0..rounds(2, 20) {
             let upgrade = round % 2 == 1;
             if upgrade {
-                // As a package manager does it: the new file takes the name, the old one lives on without.
-                let new = world.dir.path().join("weir.new");
-                std::fs::copy(env!("CARGO_BIN_EXE_weir"), &new).unwrap();
-                std::fs::rename(&new, &program).unwrap();
+                // The old files live on without a name.
+                install(world.dir.path());
                 // A keeper that dies now is replaced, although the guard's file is gone.
                 let keeper = guard.keeper();
                 signal(keeper, Signal::SIGKILL);

@@ -62,6 +62,7 @@ pub fn run(opts: &Options, kernel: &str, driver: Driver, work: &Path) -> anyhow:
     let mut image = Archive::new();
     image.program(&std::env::current_exe()?, "init")?;
     image.program(&opts.programs.join("weir"), "bin/weir")?;
+    image.program(&opts.programs.join("weir-guard"), "bin/weir-guard")?;
     image.program(&opts.programs.join("udp-sink"), "bin/udp-sink")?;
     if driver.device.starts_with("virtio") {
         simulated(opts, work, &mut image)?;

@@ -1,0 +1,79 @@
+//! Handles that wait for a packet while nothing else does: those that are marked in peace, and the sockets that are to take the place
+//! of rings.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+use policy::Nanos;
+use policy::marking::{self, IN_PEACE_MAX, LOOKS};
+
+use super::{Life, Phase, Work};
+use crate::clock;
+use crate::marking::Search;
+use crate::messages::Command;
+
+impl Work {
+    /// Looks for a socket in place of the ring that polls this source from now on.
+    pub(super) fn improve(&mut self, slot: usize, now: Nanos) {
+        if self.h.steering.is_some()
+            && let Some(life) = self.lives.get_mut(&slot)
+        {
+            life.improving = Some(Search::begin(now));
+            self.look = (now + LOOKS.0, LOOKS.0);
+        }
+    }
+
+    /// Gives pollers the sockets that datagrams have marked meanwhile. True if some are still looked for.
+    fn look_at_rings(&mut self, now: Nanos) -> bool {
+        let Work { h, lives, .. } = self;
+        // One handle of an interface can wait at a time.
+        let mut asked = BTreeSet::new();
+        for life in lives.values_mut() {
+            let Phase::Polled { poller } = life.phase else { continue };
+            let Some(mut search) = life.improving else { continue };
+            if !asked.insert(life.source.first) {
+                continue;
+            }
+            let found = life.marking.improve(&h.views, &mut search);
+            let goes_on = found.is_none() && marking::improves(now.saturating_sub(search.since), search.lost);
+            life.improving = goes_on.then_some(search);
+            if !goes_on {
+                life.marking.end(&h.views);
+            }
+            if let Some(handle) = found {
+                let source = Arc::clone(&life.source);
+                // A poller that has ended has given the source back.
+                let _ = h.pollers[poller].commands.send(Command::Upgrade { source, handle });
+            }
+        }
+        lives.values().any(|l| l.improving.is_some())
+    }
+
+    /// Notes which handles packets have marked; ends marking when all are, or when some have waited long enough while
+    /// others got packets.
+    pub(super) fn look_at_marks(&mut self) {
+        let now = clock::now();
+        let mut new = false;
+        for life in self.lives.values_mut().filter(|l| l.in_peace.is_some() && l.phase == Phase::Interrupt) {
+            new |= life.marking.look(&self.h.views);
+        }
+        let waits = |l: &&mut Life| {
+            l.in_peace.is_some_and(|since| l.marking.is_marked() || now.saturating_sub(since) > IN_PEACE_MAX)
+        };
+        let mut lives = std::mem::take(&mut self.lives);
+        lives.values_mut().filter(waits).for_each(|l| self.end_peace(l));
+        let waiting = lives.values().any(|l| l.in_peace.is_some());
+        self.lives = lives;
+        let waiting = self.look_at_rings(now) || waiting;
+        let next = if new { LOOKS.0 } else { (2 * self.look.1).min(LOOKS.1) };
+        self.look = (if waiting { now + next } else { Nanos::MAX }, next);
+    }
+
+    pub(super) fn end_peace(&self, life: &mut Life) {
+        if life.in_peace.take().is_some() {
+            life.source.now.is_marking.store(false, Relaxed);
+            life.source.release_rx(0);
+        }
+    }
+}

@@ -1,0 +1,289 @@
+//! The turns of a poller, what they cost, and its sleeps.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+
+use kern::guard::{CONSUMERS, TurnEnd, wake};
+use policy::Nanos;
+use policy::causes::Release;
+use policy::gate::tick;
+use policy::poller::{Turned, WakeOn};
+use policy::turns::REFUSED_NAP;
+
+use super::Loop;
+use crate::clock;
+use crate::messages::Report;
+
+impl Loop {
+    /// Other programs may run between two charges.
+    fn preempted(&self) -> bool {
+        self.p.yielding || self.lender.is_lent()
+    }
+    /// Charges what this thread did since the last charge; sleeps are not charged.
+    ///
+    /// A SCHED_FIFO thread has the CPU from one charge to the next, so the cheap clock serves; what it misses (the
+    /// way into a sleep and out of it) is settled by the thread's CPU clock at each wake. A SCHED_OTHER thread may
+    /// be preempted in between, so it asks the CPU clock each time.
+    pub(super) fn spent(&mut self, now: Nanos) -> Nanos {
+        let spent = if self.preempted() {
+            let cpu = clock::thread_cpu();
+            cpu.saturating_sub(std::mem::replace(&mut self.cpu_until, cpu))
+        } else {
+            now.saturating_sub(self.charged_until)
+        };
+        self.charged_until = now;
+        self.charged += spent;
+        spent
+    }
+    /// After a sleep: charges the CPU time that the charges so far have missed.
+    pub(super) fn settle(&mut self) {
+        let now = clock::now();
+        let cpu = clock::thread_cpu();
+        let missed = if self.preempted() {
+            cpu.saturating_sub(self.cpu_until)
+        } else {
+            cpu.saturating_sub(self.cpu_until).saturating_sub(self.charged)
+        };
+        self.policy.charge(now, missed);
+        self.pressure.slept(missed);
+        self.p.gauge.busy_ns.fetch_add(self.charged + missed, Relaxed);
+        (self.charged_until, self.cpu_until, self.charged) = (now, cpu, 0);
+    }
+    pub(super) fn turn(&mut self, slot: usize, packets: u32) {
+        #[cfg(debug_assertions)]
+        crate::last_words::test_panic();
+        let views = Arc::clone(&self.p.views);
+        let (stat, rx) = (&views.source_stats[slot], &views.rx_stats[slot]);
+        let Some(polled) = self.polled[slot].as_mut() else { return };
+        let before = (
+            stat.own_polls.load(Relaxed),
+            stat.own_packets.load(Relaxed),
+            rx.frames.load(Relaxed),
+            rx.to_full.load(Relaxed),
+            rx.shed.load(Relaxed),
+            rx.by_class[2].load(Relaxed),
+            rx.known.load(Relaxed),
+            rx.nobody.load(Relaxed),
+            stat.full_polls.load(Relaxed),
+            rx.syns.load(Relaxed),
+            rx.quiet.load(Relaxed),
+        );
+        let own = &views.poller_ctls[self.p.index];
+        own.admit.store(u32::from(self.policy.admits()), Relaxed);
+        let feeds = self.policy.feeds(self.charged_until, slot);
+        own.feeds.store(u32::from(feeds), Relaxed);
+        let quota = match self.policy.feed(self.charged_until, slot) {
+            0 => 0,
+            quota => polled.turns.share(quota),
+        };
+        own.quota.store(quota, Relaxed);
+        let here = self.p.cpu;
+        let elsewhere = || views.cpu_stats.get(here).map_or(0, |c| c.elsewhere.load(Relaxed));
+        let refused = elsewhere();
+        let net_rx = || views.cpu_stats.get(here).map_or(0, |c| c.net_rx_ns.load(Relaxed));
+        let softirq = net_rx();
+        let end = match polled.handle.set_budget(polled.turns.budget(packets)) {
+            Ok(()) => polled.handle.turn(),
+            Err(_) => TurnEnd::Nothing,
+        };
+        let now = clock::now();
+        let polls = stat.own_polls.load(Relaxed).wrapping_sub(before.0) as u32;
+        let work = stat.own_packets.load(Relaxed).wrapping_sub(before.1) as u32;
+        let shed = rx.shed.load(Relaxed).wrapping_sub(before.4) as u32;
+        let source = Arc::clone(&polled.source);
+        source.counts.turns.fetch_add(1, Relaxed);
+        if polls == 0 || end == TurnEnd::Nothing {
+            let stale = polled.turns.silent();
+            source.counts.refused.fetch_add(1, Relaxed);
+            let spent = self.spent(now);
+            self.policy.refused(now, slot, spent);
+            if stale {
+                self.release(slot, Release::Stale);
+            } else {
+                // SCHED_FIFO must sleep here, else the owner of the NAPI may never run (drivers.md T4).
+                std::thread::sleep(Duration::from_nanos(REFUSED_NAP));
+                self.settle();
+            }
+            return;
+        }
+        polled.turns.polled(packets, polls, work);
+        let leaks = polled
+            .holding
+            .as_mut()
+            .filter(|h| h.due(now))
+            .is_some_and(|h| polled.source.counters(&views).is_some_and(|seen| h.leaks(now, seen)));
+        let bulk =
+            polled.bulk.as_mut().is_some_and(|b| b.is(now, rx.frames.load(Relaxed), rx.tcp.load(Relaxed)));
+        let turn = Turned {
+            packets: work.saturating_sub(shed),
+            frames: rx.frames.load(Relaxed).wrapping_sub(before.2) as u32,
+            to_full: rx.to_full.load(Relaxed).wrapping_sub(before.3) as u32,
+            nobody: rx.nobody.load(Relaxed).wrapping_sub(before.7) as u32,
+            syns: rx.syns.load(Relaxed).wrapping_sub(before.9) as u32,
+            shed,
+            known: rx.known.load(Relaxed).wrapping_sub(before.6) as u32,
+            quiet: rx.quiet.load(Relaxed).wrapping_sub(before.10) as u32,
+            protected: rx.by_class[2].load(Relaxed).wrapping_sub(before.5) as u32,
+            refused: elsewhere().wrapping_sub(refused) as u32,
+            spent: self.spent(now),
+            // One poll that found less than it might have taken.
+            drained: (polls as u64) > stat.full_polls.load(Relaxed).wrapping_sub(before.8),
+        };
+        let until = self.settling.turned(now, net_rx().saturating_sub(softirq));
+        self.p.prod.need(until);
+        self.policy.turned(now, slot, turn);
+        // Without its program nothing counts frames.
+        let carried = turn.frames.max(turn.packets);
+        let high = self.p.gauge.high.load(Relaxed) as policy::Permille;
+        if high != 0 && self.pressure.turned(now, carried, turn.spent, high) {
+            self.p.reports.send(Report::Pressed { cpu: self.p.cpu });
+        }
+        if bulk {
+            // Before it can be ordered anew.
+            if let Ok(mut dispatch) = self.p.dispatch.lock() {
+                dispatch.was_bulk(slot, now);
+            }
+            self.release(slot, Release::Bulk);
+        } else if leaks {
+            self.release(slot, Release::Leaks);
+        }
+        if self.p.yielding {
+            // SAFETY: plain system call without arguments.
+            unsafe { libc::sched_yield() };
+        }
+    }
+    /// Feeds the levels that BPF sampled to the policy and mirrors its inhibits into the maps.
+    pub(super) fn watch_levels(&mut self, now: Nanos) {
+        let used = (self.p.views.guard[0].consumers.load(Relaxed) as usize).min(CONSUMERS);
+        self.consumers_known = used;
+        let (mut most, mut enabled) = (0, false);
+        let slices = self.p.views.guard[0].slices.load(Relaxed);
+        for consumer in 0..used {
+            let stat = &self.p.views.consumer_stats[consumer];
+            let level = stat.level.load(Relaxed).min(1000) as u16;
+            if self.p.views.consumer_ctls[consumer].sk.load(Relaxed) == 0 {
+                continue;
+            }
+            most = most.max(level);
+            if self.policy.level(now, consumer, level) {
+                if self.policy.is_inhibited(consumer) {
+                    self.inhibit(consumer);
+                } else {
+                    self.lift(consumer);
+                    enabled = true;
+                }
+            }
+            let (size, truesize) = (stat.rcvbuf.load(Relaxed), stat.truesize.load(Relaxed));
+            self.policy.has_room(consumer, policy::gate::room_at(size, level, truesize, slices));
+        }
+        if enabled && self.pauses.enabled(now, most, self.p.level_wakes.load(Relaxed)) {
+            self.p.reports.send(Report::Contended { cpu: self.p.cpu });
+        }
+        self.policy.levels_read();
+    }
+    fn inhibit(&self, consumer: usize) {
+        let bit = 1u64 << self.p.index;
+        let ctl = &self.p.views.consumer_ctls[consumer];
+        ctl.paused.store(tick(clock::coarse()), Relaxed);
+        if ctl.inhibited.fetch_or(bit, Relaxed) & bit == 0 {
+            self.p.views.guard[0].inhibited.fetch_add(1, Relaxed);
+        }
+    }
+    pub(super) fn lift(&self, consumer: usize) {
+        let bit = 1u64 << self.p.index;
+        if self.p.views.consumer_ctls[consumer].inhibited.fetch_and(!bit, Relaxed) & bit != 0 {
+            self.p.views.guard[0].inhibited.fetch_sub(1, Relaxed);
+        }
+    }
+    fn lift_enabled(&self) {
+        for consumer in 0..self.consumers_known {
+            if !self.policy.is_inhibited(consumer) {
+                self.lift(consumer);
+            }
+        }
+    }
+    pub(super) fn lift_all(&mut self) {
+        for consumer in 0..CONSUMERS {
+            self.policy.forget(consumer);
+            self.lift(consumer);
+        }
+    }
+    pub(super) fn sleep(&mut self, now: Nanos, until: Nanos, on: WakeOn) {
+        self.shows(until);
+        let spent = self.spent(now);
+        self.policy.charge(now, spent);
+        self.pauses.sleeps(now, on.level);
+        if self.lender.yields(now, &self.policy, on, self.alone()) {
+            // SCHED_IDLE comes to run when the readers have read what they had.
+            // SAFETY: plain system call without arguments.
+            unsafe { libc::sched_yield() };
+            self.idle(clock::now());
+            return;
+        }
+        self.lender.runs(now, until);
+        let views = Arc::clone(&self.p.views);
+        let idle = on.idle;
+        let bits = if on.level { wake::LEVEL } else { 0 } | if idle { wake::IDLE } else { 0 };
+        let ctl = &views.poller_ctls[self.p.index];
+        let net_rx = views.cpu_stats.get(self.p.cpu).map_or(0, |c| c.net_rx_ns.load(Relaxed));
+        if idle {
+            views.guard[0].pollers_waiting_idle.fetch_add(1, Relaxed);
+        }
+        ctl.wait.store(bits, Relaxed);
+        // A consumer that drained before the bits were set has left its level in the map.
+        let drained = on.level && self.any_at_low();
+        let reasons = if drained {
+            0
+        } else {
+            self.bell.sleep(Duration::from_nanos(until.saturating_sub(now))).unwrap_or(0)
+        };
+        ctl.wait.store(0, Relaxed);
+        if idle {
+            views.guard[0].pollers_waiting_idle.fetch_sub(1, Relaxed);
+        }
+        let now = clock::now();
+        if reasons & wake::IDLE != 0 {
+            self.idle(now);
+            if self.lender.may(now, &self.policy, self.alone()) {
+                // The clock of what is spent changes with the priority.
+                self.settle();
+                self.lender.idle(now, &self.policy, self.alone());
+            }
+        }
+        // Interrupts and softirqs of this CPU are packet work too, whoever started them.
+        let softirq = views.cpu_stats.get(self.p.cpu).map_or(0, |c| c.net_rx_ns.load(Relaxed)) - net_rx;
+        if softirq > 0 {
+            self.policy.charge(now, softirq);
+            self.p.gauge.softirq_ns.fetch_add(softirq, Relaxed);
+        }
+        self.publish();
+        self.settle();
+    }
+    /// Nothing else wants the CPU.
+    pub(super) fn idle(&mut self, now: Nanos) {
+        self.pauses.idle();
+        if self.policy.cpu_idle(now) {
+            self.lift_enabled();
+        }
+    }
+    /// False if other programs compete, so that a lent poller would not run, or if this thread has no priority to lend: programs do
+    /// not run on a net CPU.
+    fn alone(&self) -> bool {
+        !self.p.yielding && !self.p.level_wakes.load(Relaxed) && !self.policy.config().net
+    }
+    fn any_at_low(&self) -> bool {
+        (0..self.consumers_known).any(|c| {
+            self.policy.is_inhibited(c)
+                && self.p.views.consumer_stats[c].level.load(Relaxed)
+                    <= self.p.views.consumer_ctls[c].low.load(Relaxed)
+        })
+    }
+    pub(super) fn publish(&self) {
+        let bound = &self.p.views.poller_ctls[self.p.index].protected_ns;
+        bound.store(self.policy.protected_ns(), Relaxed);
+        if let Ok(mut counts) = self.p.gauge.counts.try_lock() {
+            *counts = self.policy.counts();
+        }
+    }
+}
