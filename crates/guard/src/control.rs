@@ -346,7 +346,7 @@ impl Control {
         let asks = self.opts.mode == Mode::Auto && self.others.forwards;
         let here = asks.then(|| kern::proc::kept_by_ip().ok()).flatten();
         if let Ok(mut dispatch) = self.dispatch.lock() {
-            dispatch.tick(&self.gauges.views, here);
+            dispatch.tick(&self.gauges.views, here, self.has_filters);
         }
     }
 

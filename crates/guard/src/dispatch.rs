@@ -141,9 +141,9 @@ impl Dispatch {
         self.policy.succeeded(slot);
     }
 
-    /// A tick has passed; `here` as [`kern::proc::kept_by_ip`], if this host forwards.
-    pub fn tick(&mut self, views: &Views, here: Option<u64>) {
-        self.policy.tick(clock::now(), |slot| traffic(views, slot), here);
+    /// A tick has passed; `here` as [`kern::proc::kept_by_ip`], if this host forwards. `asked`: programs read from NFQUEUE.
+    pub fn tick(&mut self, views: &Views, here: Option<u64>, asked: bool) {
+        self.policy.tick(clock::now(), |slot| traffic(views, slot), here, asked);
     }
 
     /// Sources whose packets may come past their NAPI: that of a veth is bypassed by a peer with TSO, which ends when

@@ -265,6 +265,17 @@ mod tests {
         assert_eq!(route.consumer(9, 106), None, "to somebody who is not tracked");
     }
 
+    #[test]
+    fn a_flood_is_evidence_without_a_gap_and_a_stock_is_small() {
+        let mut place = Carried::default();
+        let refused = (0..10_000).filter(|_| place.carry(1, 100) && place.claim(1, 100)).count();
+        assert_eq!(refused, 10_000, "in one tick");
+        // What was accepted is no stock for those who send from here.
+        (0..10_000).for_each(|_| _ = place.carry(1, 100));
+        let foreign = (0..10_000).filter(|_| place.claim(1, 100)).count();
+        assert!(foreign <= CARRIED_MOST as usize, "{foreign}");
+    }
+
     proptest! {
         /// However packets come and are lost: of any run of ticks no more losses are evidence than packets were brought in it and in
         /// the window that was open when it began.

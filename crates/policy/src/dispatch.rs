@@ -23,7 +23,7 @@ use crate::poller::SOURCES_MAX;
 use crate::refusals::{Pause, Refusals};
 use crate::shedding::Needed;
 use crate::switch::{Mode, ModeSwitch, Timing};
-use crate::transit::{Counted, Transit};
+use crate::transit::{Counted, FRESH, Transit};
 use crate::{MILLISECOND, Nanos};
 
 /// Full polls in a row that are evidence: 512 packets without an end, more than a burst of one ring.
@@ -56,7 +56,7 @@ pub struct Order {
     pub cpu: usize,
     /// For what.
     pub cause: Cause,
-    /// A ring may poll it: 8 packets at a time, which pass on a third of what the kernel's own polls do.
+    /// A ring may poll it: 8 packets at a time, which pass on a third of what the kernel's own polls do, and shed as well.
     pub ring: bool,
     /// The source's mode switch, which has decided so.
     pub switch: ModeSwitch,
@@ -105,6 +105,10 @@ pub struct Dispatch {
     set: usize,
     next: usize,
     transit: Transit,
+    /// When a consumer was found to overflow, here or in a container.
+    harmed_at: Option<Nanos>,
+    /// Programs are asked about packets.
+    asked: bool,
 }
 
 impl Dispatch {
@@ -118,6 +122,8 @@ impl Dispatch {
             set: usize::MAX,
             next: 0,
             transit: Transit::default(),
+            harmed_at: None,
+            asked: false,
         }
     }
 
@@ -231,8 +237,9 @@ impl Dispatch {
     }
 
     /// A tick has passed: what a source carried before the one before it blames it for nothing. `here`: packets so far that the IP
-    /// layer has taken and not passed on, if this host forwards.
-    pub fn tick(&mut self, now: Nanos, traffic: impl Fn(usize) -> Traffic, here: Option<u64>) {
+    /// layer has taken and not passed on, if this host forwards. `asked`: programs are asked about packets (NFQUEUE).
+    pub fn tick(&mut self, now: Nanos, traffic: impl Fn(usize) -> Traffic, here: Option<u64>, asked: bool) {
+        self.asked = asked;
         let known = (0..SOURCES_MAX).filter(|slot| self.slots[*slot].known);
         let arrived = known.fold(0u64, |sum, slot| sum.wrapping_add(traffic(slot).packets));
         self.transit.look(now, here.map(|here| Counted { arrived, here }));
@@ -357,6 +364,9 @@ impl Dispatch {
         if carried.iter().all(|c| c.polled || c.packets == 0) {
             return false;
         }
+        if cause == Cause::Overflow {
+            self.harmed_at = Some(now);
+        }
         for slot in blame::flooded(carried) {
             if let Some(order) = self.order(now, evidence, slot, cpu as usize, cause) {
                 give(order);
@@ -367,8 +377,9 @@ impl Dispatch {
 
     /// Evidence of overload on a source whose softirq ran on `cpu`.
     fn order(&mut self, now: Nanos, evidence: Nanos, slot: usize, cpu: usize, cause: Cause) -> Option<Order> {
-        // Full polls count on a router where a packet filter's queue is full: the pause before it is worth more than the ring costs.
-        let ring = cause == Cause::FullPolls || !self.passes_on(now);
+        let harmed = self.harmed_at.is_some_and(|at| now.saturating_sub(at) < FRESH);
+        // Where something is full, what is shed or paused is worth more than the ring costs.
+        let ring = cause != Cause::Budget || harmed || self.asked || !self.passes_on(now);
         let state = self.slots.get_mut(slot).filter(|s| s.known && s.refusals.allow(now))?;
         // If all CPUs of the set are away, any is better than none.
         let set = match self.away.iter().take(self.set).all(|away| *away) {

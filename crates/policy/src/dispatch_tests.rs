@@ -75,8 +75,8 @@ fn an_overflow_blames_those_that_carry_most_and_once() {
 fn what_came_two_ticks_ago_blames_nobody() {
     let mut d = host(2);
     let counts = |slot: usize| on(0, [1000, 0][slot]);
-    d.tick(0, counts, None);
-    d.tick(0, counts, None);
+    d.tick(0, counts, None, false);
+    d.tick(0, counts, None, false);
     assert!(d.overflows(0, 0, 0, counts, |o| panic!("{o:?}")));
 }
 
@@ -185,7 +185,7 @@ proptest! {
                 Step::Budget(cpu) => d.over_budget(now, now, cpu, |s| traffic[s], |o| orders.push(o)),
                 Step::Companion(slot) => orders.extend(d.companion(now, slot, traffic[slot])),
                 Step::Bulk(slot) => d.was_bulk(now, slot),
-                Step::Tick => d.tick(now, |s| traffic[s], None),
+                Step::Tick => d.tick(now, |s| traffic[s], None, false),
                 Step::Remove(slot) => {
                     d.remove(slot);
                     (known[slot], under_way[slot]) = (false, None);
@@ -253,8 +253,8 @@ fn a_poller_that_is_away_gets_nothing_and_all_away_take_nothing() {
 fn full_polls_of_what_is_passed_on_take_nothing_over() {
     let mut d = host(1);
     let counts = |packets| move |_| on(0, packets);
-    d.tick(0, counts(0), Some(0));
-    d.tick(200 * MS, counts(100_000), Some(100));
+    d.tick(0, counts(0), Some(0), false);
+    d.tick(200 * MS, counts(100_000), Some(100), false);
     assert!(d.full(200 * MS, 200 * MS, 0, 0, false).is_none());
     assert!(d.clone().full(200 * MS, 200 * MS, 0, 0, true).is_some(), "a packet filter's queue is full");
     assert!(
@@ -263,11 +263,20 @@ fn full_polls_of_what_is_passed_on_take_nothing_over() {
     );
     let starve = |d: &Dispatch, now: Nanos| {
         let mut order = None;
-        d.clone().over_budget(now, now, 0, counts(300_000), |o| order = Some((o.cause, o.ring)));
+        d.clone().over_budget(now, now, 0, counts(400_000), |o| order = Some((o.cause, o.ring)));
         order
     };
     assert_eq!(starve(&d, 200 * MS), Some((Cause::Budget, false)), "programs lack CPU");
-    d.tick(400 * MS, counts(200_000), Some(50_000));
+    let mut asked = d.clone();
+    asked.tick(300 * MS, counts(200_000), Some(200), true);
+    assert_eq!(starve(&asked, 300 * MS), Some((Cause::Budget, true)), "a program's queue may be full");
+    let mut container = d.clone();
+    assert!(!container.overflows(210 * MS, 210 * MS, 0, counts(300_000), |o| assert!(o.ring)));
+    assert_eq!(container.slots[0].switch.map(|s| s.mode()), None);
+    container.add(0, Timing::default(), None);
+    assert_eq!(starve(&container, 800 * MS), Some((Cause::Budget, true)), "a container's socket is full");
+    assert_eq!(starve(&container, 810 * MS), Some((Cause::Budget, false)), "no more");
+    d.tick(400 * MS, counts(200_000), Some(50_000), false);
     assert_eq!(starve(&d, 400 * MS), Some((Cause::Budget, true)), "most is for the host");
     assert!(d.full(400 * MS, 400 * MS, 0, 0, false).is_some());
 }

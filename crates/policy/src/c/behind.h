@@ -79,7 +79,8 @@ WEIR_INLINE weir_u32 weir_carry(struct weir_carried *carried, weir_u32 mark, wei
 
 	if (carried->mark != mark && recent)
 		return 0;
-	if (!recent) {
+	/* All of a window is claimed: the next one begins at once, so that a flood that is refused is evidence without a gap. */
+	if (!recent || carried->claimed >= WEIR_CARRIED_MOST) {
 		carried->mark = mark;
 		carried->begun = now;
 		carried->carried = 0;

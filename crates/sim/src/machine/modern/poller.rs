@@ -205,7 +205,7 @@ impl State {
             // A router passes all on.
             let forwards = self.s.workload == Workload::Router || self.s.transit > 0;
             let here = forwards.then_some(self.here);
-            self.weir.dispatch.tick(now, |_| traffic, here);
+            self.weir.dispatch.tick(now, |_| traffic, here, false);
             if self.gate.mode == Mode::Shed && self.weir.dispatch.gate_is_over(now, SOURCE, self.gate.shed) {
                 self.weir.dispatch.calmed(now, SOURCE);
                 self.gate.mode = Mode::Interrupt;
