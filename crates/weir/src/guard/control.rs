@@ -74,6 +74,13 @@ pub struct Worker {
     thread: Option<JoinHandle<()>>,
 }
 
+impl Worker {
+    /// Whether its poller takes sources.
+    fn takes(&self) -> bool {
+        !self.gauge.away.load(Relaxed)
+    }
+}
+
 /// The guard's state; the status is made from it.
 pub struct Control {
     /// Options in force.

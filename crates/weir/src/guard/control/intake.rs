@@ -167,6 +167,7 @@ impl Control {
                 if let (Some(index), Ok(mut dispatch)) =
                     (self.workers.iter().position(|w| w.cpu == cpu), self.dispatch.lock())
                 {
+                    self.workers[index].gauge.away.store(true, Relaxed);
                     dispatch.set_away(index, true);
                 }
                 self.log.line("warning", &format!("CPU {cpu}"), &format!("its poller ended: {why}"));
