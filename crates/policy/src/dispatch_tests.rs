@@ -94,6 +94,27 @@ fn bulk_tcp_fills_polls_for_a_while_without_effect() {
     assert!(!d.waits(0));
 }
 
+/// Without weir's XDP program nothing tells bulk TCP from a flood: neither full polls nor arrivals take the source over, and each
+/// try waits longer.
+#[test]
+fn frames_that_are_not_counted_may_be_bulk_tcp() {
+    let mut d = host(1);
+    let (mut now, mut tries) = (0, Vec::new());
+    for look in 0..600 {
+        now = look * 200 * MS;
+        let order = d.full(now, now, 0, 0, false).or_else(|| d.arrives(now, 0, on(0, look * 1_000_000)));
+        let Some(mut order) = order else { continue };
+        tries.push(now / (1000 * MS));
+        d.uncounted(now, 0);
+        order.switch.revoked();
+        d.released(0, order.switch);
+    }
+    assert_eq!(tries, [0, 1, 3, 7, 15, 31, 61, 91]);
+    let mut harm = Vec::new();
+    d.over_budget(now, now, 0, |_| on(0, u64::MAX / 2), |order| harm.push(order.cause));
+    assert_eq!(harm, [Cause::Budget], "harm counts all the same");
+}
+
 #[test]
 fn a_companion_needs_packets_between_two_looks() {
     let mut d = host(2);
