@@ -74,6 +74,13 @@ pub struct Worker {
     thread: Option<JoinHandle<()>>,
 }
 
+impl Worker {
+    /// Whether its poller takes sources.
+    fn takes(&self) -> bool {
+        !self.gauge.away.load(Relaxed) && !self.gauge.stuck.load(Relaxed)
+    }
+}
+
 /// The guard's state; the status is made from it.
 pub struct Control {
     /// Options in force.
@@ -160,9 +167,9 @@ pub fn run(opts: GuardOptions) -> anyhow::Result<ExitCode> {
     // Refused: `check` says so, and handles are marked by frames that are rewritten.
     let steering = if acts { Steering::load().ok().map(Arc::new) } else { None };
     let beats = kern::keeper::Pulse::new()?;
-    let pulse = Pulse::start(Arc::clone(&gauges.views), steering.clone(), beats.clone())?;
-    let gate = Gate::start(&gauges.views)?;
     let (orders, inbox) = mpsc::channel();
+    let pulse = Pulse::start(Arc::clone(&gauges.views), steering.clone(), beats.clone(), orders.clone())?;
+    let gate = Gate::start(&gauges.views)?;
     let mut control = Control {
         consumers: Consumers::new(u32::from(opts.low) * 10, !opts.ablate.contains(&Ablate::Feedback)),
         filters: Filters::default(),
@@ -356,6 +363,7 @@ impl Control {
         self.watch_cpus();
         self.gate.look(&mut self.gauges, now, self.opts.mode == Mode::Net, self.others.translates);
         self.look_at_cpus();
+        self.look_at_stuck(now);
         self.tick_dispatch();
         if let Ok(mut dispatch) = self.dispatch.lock() {
             for slot in dispatch.gates_over(now, &self.gauges.views) {

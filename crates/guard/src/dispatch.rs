@@ -14,6 +14,7 @@ use kern::guard::{Behind, Event, EventRing, EventSource, SOURCES, Views};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use policy::causes::{Fallback, Refusal};
 use policy::dispatch::{self, BUSY_SPAN, Order, Traffic};
+use policy::standing::Call;
 use policy::switch::{ModeSwitch, Timing};
 use policy::{MILLISECOND, Nanos, lending};
 
@@ -79,6 +80,16 @@ impl Dispatch {
         self.policy.set_away(poller, away);
     }
 
+    /// A poller was found not to run.
+    pub fn stuck(&mut self, now: Nanos, poller: usize) {
+        self.policy.stuck(now, poller);
+    }
+
+    /// What is to be done about a poller, which has said at `answered` that it runs.
+    pub fn look_at_poller(&mut self, now: Nanos, poller: usize, answered: Nanos) -> Option<Call> {
+        self.policy.look_at_poller(now, poller, answered)
+    }
+
     /// The source may be taken over from here on.
     pub fn add(&mut self, source: &Arc<Source>, timing: Timing) {
         self.policy.add(source.slot, timing, source.rps_cpu);
@@ -134,6 +145,11 @@ impl Dispatch {
     /// The source carried bulk TCP.
     pub fn was_bulk(&mut self, slot: usize, now: Nanos) {
         self.policy.was_bulk(now, slot);
+    }
+
+    /// Nothing counts the source's frames.
+    pub fn uncounted(&mut self, slot: usize, now: Nanos) {
+        self.policy.uncounted(now, slot);
     }
 
     /// A takeover succeeded.

@@ -22,6 +22,12 @@ pub struct Gauge {
     pub next: AtomicU64,
     /// It is not on its CPU.
     pub away: AtomicBool,
+    /// It did not run, and has not shown itself since: written by the hands, and by the control loop when it gets sources again.
+    pub stuck: AtomicBool,
+    /// How often its sources were taken from it for that; counted before the first write and after the last.
+    pub seized: AtomicU32,
+    /// When it has answered [`crate::messages::Command::Show`] last, ns.
+    pub shown: AtomicU64,
     /// Share of its time, permille, from which on it is to say that it has none left; 0: never.
     pub high: AtomicU32,
 }

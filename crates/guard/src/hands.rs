@@ -24,7 +24,7 @@ use policy::causes::{Refusal, Release};
 use policy::marking::LOOKS;
 use policy::settling::PROD_MOST;
 use policy::switch::ModeSwitch;
-use policy::{MILLISECOND, Nanos};
+use policy::{MILLISECOND, Nanos, lease};
 
 use crate::dispatch::Dispatch;
 use crate::gauge::Gauge;
@@ -51,6 +51,11 @@ enum Phase {
         /// Which one.
         poller: usize,
     },
+    /// Its settings are the kernel's again, and a poller that does not run has its handle.
+    Seized {
+        /// Which one.
+        poller: usize,
+    },
 }
 
 /// One source, as long as its interface is known under its index.
@@ -70,6 +75,8 @@ struct Life {
 
 /// A poller, as the hands know it.
 pub struct Hired {
+    /// Its CPU.
+    pub cpu: usize,
     /// What it is told.
     pub commands: Sender<Command>,
     /// Keeps softirqs short on its CPU.
@@ -187,6 +194,7 @@ impl Work {
                     let _ = plan::settle(&mut self.access, &life.changes);
                 }
             }
+            Order::Seize(poller) => self.seize(poller),
             Order::Spare(slot) => self.spare(slot),
             Order::GiveBack { adopted, why } => self.give_back(adopted, why),
             Order::NewKeeper => self.meet(),
@@ -252,10 +260,10 @@ impl Work {
             // A keeper that is lost is noticed by the control loop.
             let _ = keeper.drop_handle(life.source.now.napi_id.load(Relaxed));
         }
-        if let Phase::Polled { poller } = life.phase {
+        if let Phase::Polled { poller } | Phase::Seized { poller } = life.phase {
             if self.h.pollers[poller].commands.send(Command::Drop(slot)).is_ok() {
                 self.leaving.push(life);
-            } else {
+            } else if life.phase == (Phase::Polled { poller }) {
                 let changes = std::mem::take(&mut life.changes);
                 self.undo(&Arc::clone(&life.source), changes);
                 self.h.pulse.end();
@@ -281,6 +289,20 @@ impl Work {
             return;
         }
         let now = clock::now();
+        // It was found not to run since this was ordered.
+        if self.h.pollers[poller].gauge.stuck.load(Relaxed) {
+            self.decline(source, switch);
+            return;
+        }
+        // A program of another owner was in the way, and may be gone.
+        if source.now.by_polls.load(Relaxed) && source.now.uncounted.load(Relaxed) && !Self::counts(source) {
+            if let Ok(mut dispatch) = self.h.dispatch.lock() {
+                dispatch.uncounted(source.slot, now);
+            }
+            source.because(format!("not taken over: {}", Release::Uncounted));
+            self.decline(source, switch);
+            return;
+        }
         self.h.pollers[poller].prod.need(now + PROD_MOST);
         match self.change(source.slot, poller, ring) {
             Ok((handle, revoked)) => {
@@ -305,6 +327,70 @@ impl Work {
                 self.refuse(source, switch, why, text);
             }
         }
+    }
+
+    /// Has the source's frames counted, which waits for the whole kernel: true if they are.
+    fn counts(source: &Source) -> bool {
+        let _gentle = sched::Gentle::begin();
+        source.hold_rx().is_ok() && source.rx_attached()
+    }
+
+    /// A takeover that is not even tried, for a reason that says nothing about the source.
+    fn decline(&self, source: &Arc<Source>, mut switch: ModeSwitch) {
+        switch.revoked();
+        self.end_gate(source, clock::now());
+        if let Ok(mut dispatch) = self.h.dispatch.lock() {
+            dispatch.released(source, switch);
+        }
+    }
+
+    /// The poller does not run: the kernel gets its sources, and it gets no more until it has shown itself. It gives their handles
+    /// back when it runs again.
+    fn seize(&mut self, poller: usize) {
+        let now = clock::now();
+        let Some(hired) = self.h.pollers.get(poller) else { return };
+        let (cpu, gauge) = (hired.cpu, Arc::clone(&hired.gauge));
+        let next = gauge.next.load(Relaxed);
+        // It runs again, or this thread was late itself.
+        if next == 0 || lease::is_fresh(now, next) {
+            return;
+        }
+        gauge.stuck.store(true, Relaxed);
+        // Before the first write too, as the keeper does: it may go on at any moment.
+        gauge.seized.fetch_add(1, Relaxed);
+        if let Ok(mut dispatch) = self.h.dispatch.lock() {
+            dispatch.stuck(now, poller);
+        }
+        // What it keeps from full consumers would be kept from them by the pollers that run, too.
+        let bit = 1u64 << poller;
+        for ctl in self.h.views.consumer_ctls.iter() {
+            if ctl.inhibited.fetch_and(!bit, Relaxed) & bit != 0 {
+                self.h.views.guard[0].inhibited.fetch_sub(1, Relaxed);
+            }
+        }
+        let all = self.lives.values_mut().chain(&mut self.leaving);
+        let mut taken = Vec::new();
+        for life in all.filter(|l| l.phase == (Phase::Polled { poller })) {
+            life.phase = Phase::Seized { poller };
+            let handle = life.kept.as_ref().and_then(|kept| kept.try_clone().ok());
+            taken.push((Arc::clone(&life.source), std::mem::take(&mut life.changes), handle));
+        }
+        for (source, changes, handle) in taken {
+            let mode = &self.h.views.source_ctls[source.slot].mode;
+            let _ = mode.compare_exchange(mode::POLL, mode::INTERRUPT, Relaxed, Relaxed);
+            self.attach.retain(|s| !Arc::ptr_eq(s, &source));
+            self.undo(&source, changes);
+            if let Some(handle) = handle {
+                kern::keeper::turn(handle.as_fd());
+            }
+            self.h.pulse.end();
+            source.counts.releases.fetch_add(1, Relaxed);
+            self.h.reports.send(Report::Released { source, time: now, why: Release::Stuck });
+        }
+        gauge.seized.fetch_add(1, Relaxed);
+        // It is late no more, for it polls nothing; if it has come to run meanwhile it says so itself.
+        let _ = gauge.next.compare_exchange(next, 0, Relaxed, Relaxed);
+        self.h.reports.send(Report::Stuck { cpu });
     }
 
     /// The source needs its XDP program no more; true if it was in mode shed, which ends by that.
@@ -351,13 +437,13 @@ impl Work {
                 Kept::Nobody => return Err(other(&"no keeper lives: another one is being started")),
             }
         }
-        let revoked = self.h.pulse.revoked();
+        let gauge = Arc::clone(&self.h.pollers[poller].gauge);
+        let revoked = self.h.pulse.revoked_of(&gauge);
         // From here on it is missed if it does not run.
-        let next = &self.h.pollers[poller].gauge.next;
-        let _ = next.compare_exchange(0, clock::now(), Relaxed, Relaxed);
+        let _ = gauge.next.compare_exchange(0, clock::now(), Relaxed, Relaxed);
         self.h.pulse.begin();
         let changed = self.make(slot);
-        let still = self.h.pulse.revoked() == revoked;
+        let still = self.h.pulse.revoked_of(&gauge) == revoked;
         let Some(life) = self.lives.get_mut(&slot) else { return Err(other(&"it is gone")) };
         let result = match changed {
             Ok(()) if still => {
@@ -452,10 +538,14 @@ impl Work {
         let Adopted { source, handle, mut switch, .. } = adopted;
         let same = |l: &&mut Life| Arc::ptr_eq(&l.source, &source);
         let life = self.lives.values_mut().chain(&mut self.leaving).find(same);
+        // Then it was released, and told so, already.
+        let seized = life.as_ref().is_some_and(|l| matches!(l.phase, Phase::Seized { .. }));
         let changes = life.map(|l| std::mem::take(&mut l.changes)).unwrap_or_default();
         self.undo(&source, changes);
         handle.turn();
-        self.h.pulse.end();
+        if !seized {
+            self.h.pulse.end();
+        }
         let now = clock::now();
         self.attach.retain(|s| !Arc::ptr_eq(s, &source));
         if let Some(life) = self.lives.get_mut(&source.slot).filter(|l| Arc::ptr_eq(&l.source, &source)) {
@@ -475,15 +565,17 @@ impl Work {
             End::Released(why) => {
                 match why {
                     // On a veth it halves the transfer for as long as it is attached.
-                    Release::Bulk => source.drop_rx(),
+                    Release::Bulk | Release::Uncounted => source.drop_rx(),
                     Release::Sheds => {}
                     _ => _ = self.end_gate(&source, now),
                 }
-                source.counts.releases.fetch_add(1, Relaxed);
                 if let Ok(mut dispatch) = self.h.dispatch.lock() {
                     dispatch.released(&source, switch);
                 }
-                self.h.reports.send(Report::Released { source, time: now, why });
+                if !seized {
+                    source.counts.releases.fetch_add(1, Relaxed);
+                    self.h.reports.send(Report::Released { source, time: now, why });
+                }
             }
             End::Refused => {
                 source.release_rx(now);
@@ -499,8 +591,22 @@ impl Work {
     /// The XDP program of a source that is polled: attaching waits for the whole kernel.
     fn attach_one(&mut self) {
         let Some(source) = self.attach.pop() else { return };
-        let _gentle = sched::Gentle::begin();
-        if let Err(e) = source.hold_rx() {
+        let gentle = sched::Gentle::begin();
+        let held = source.hold_rx();
+        drop(gentle);
+        let counted = held.is_ok() && source.rx_attached();
+        source.now.uncounted.store(!counted, Relaxed);
+        let life = self.lives.get(&source.slot).filter(|l| Arc::ptr_eq(&l.source, &source));
+        if let Some(Phase::Polled { poller }) = life.map(|l| l.phase).filter(|_| !counted)
+            && source.now.by_polls.load(Relaxed)
+        {
+            // Before it can be ordered anew.
+            if let Ok(mut dispatch) = self.h.dispatch.lock() {
+                dispatch.uncounted(source.slot, clock::now());
+            }
+            let _ = self.h.pollers[poller].commands.send(Command::Uncounted(source.slot));
+        }
+        if let Err(e) = held {
             self.h.reports.send(Report::Warning { source, text: format!("no XDP program ({e}): no shed") });
         }
     }

@@ -48,6 +48,10 @@ pub enum Command {
     Leave,
     /// Its CPU is there again.
     Return,
+    /// Nothing counts the source's frames: give it back, if bulk TCP would explain why it was taken over.
+    Uncounted(usize),
+    /// Show that this thread runs again.
+    Show,
     /// Say that this thread still runs, by this number.
     Beat(u64),
     /// Release everything and end.
@@ -64,6 +68,10 @@ pub enum Report {
     Released { source: Arc<Source>, time: Nanos, why: Release },
     /// A poller is not on its CPU any more, or is there again.
     Moved { cpu: usize, away: bool },
+    /// A poller does not run: the kernel has its sources.
+    Stuck { cpu: usize },
+    /// A poller that did not run has answered.
+    Shown,
     /// The keeper does not answer.
     KeeperLost,
     /// A setting that somebody else has changed while it was weir's: it is left.
@@ -101,6 +109,8 @@ pub enum Order {
     },
     /// The takeover is over, those of other sources too: what it held longer gets its value of poll mode.
     Settle(usize),
+    /// This poller may not run: if so, its sources are the kernel's from here on.
+    Seize(usize),
     /// Nothing is shed of a source in mode shed: it is the kernel's alone again.
     Spare(usize),
     /// A poller has made its last turn of the source.

@@ -213,6 +213,18 @@ impl Loop {
             Command::Drop(source) => self.release(source, Release::Gone),
             Command::Move(source) => self.release(source, Release::Resized),
             Command::Expect(slot) => self.policy.expect(clock::now(), slot),
+            Command::Uncounted(slot) => {
+                let judged = |p: &Option<Polled>| p.as_ref().is_some_and(|p| p.bulk.is_some());
+                if self.polled.get(slot).is_some_and(judged) {
+                    self.release(slot, Release::Uncounted);
+                }
+            }
+            Command::Show => {
+                // Before it may be given others.
+                self.give_back_revoked();
+                self.p.gauge.shown.store(clock::now(), Relaxed);
+                self.p.reports.send(Report::Shown);
+            }
             Command::Leave => self.leave(),
             Command::Return => self.come_back(),
             Command::Beat(number) => self.p.gauge.beat.store(number, Relaxed),
@@ -252,9 +264,11 @@ impl Loop {
     }
     /// Polls a source from now on, if a turn polls it; else the hands have it back.
     fn adopt(&mut self, mut adopted: Adopted) {
-        if self.is_away() {
-            adopted.switch.released(clock::now());
-            self.order(Order::GiveBack { adopted, why: End::Released(Release::Moved) });
+        let (moved, revoked) = (self.is_away(), adopted.revoked != self.p.pulse.revoked_of(&self.p.gauge));
+        if moved || revoked {
+            adopted.switch.revoked();
+            let why = if moved { Release::Moved } else { Release::Revoked };
+            self.order(Order::GiveBack { adopted, why: End::Released(why) });
             return;
         }
         self.p.prod.need(self.settling.begins(clock::now()));
@@ -313,9 +327,9 @@ impl Loop {
         // The hands end after the pollers.
         let _ = self.p.orders.send(order);
     }
-    /// While this process stood still the keeper has put settings back: they are not those of poll mode any more.
+    /// While this process or this thread stood still settings were put back: they are not those of poll mode any more.
     fn give_back_revoked(&mut self) {
-        let revoked = self.p.pulse.revoked();
+        let revoked = self.p.pulse.revoked_of(&self.p.gauge);
         for slot in 0..self.polled.len() {
             if self.polled[slot].as_ref().is_some_and(|p| p.revoked != revoked) {
                 self.release(slot, Release::Revoked);
@@ -347,7 +361,9 @@ impl Loop {
             self.meter();
         }
         let switch = match why {
-            Release::Revoked | Release::Moved | Release::Resized => self.policy.revoked(slot),
+            Release::Revoked | Release::Moved | Release::Resized | Release::Uncounted => {
+                self.policy.revoked(slot)
+            }
             Release::Sheds => self.policy.sheds(clock::now(), slot),
             _ => self.policy.released(clock::now(), slot),
         };

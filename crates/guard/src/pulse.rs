@@ -1,15 +1,21 @@
 //! The pulse: renews what BPF holds back for a poller that runs, and tells the keeper that the guard lives. Its thread does
 //! nothing else, waits for nothing, and sleeps for good while nothing is held.
+//!
+//! A poller that is late holds the beat back, and if it goes on, the hands are told to give its sources to the kernel: then nobody
+//! is late any more. Should the hands not run either, the keeper acts.
 
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use kern::guard::{Steering, Views, mode};
+use policy::standing::Lateness;
 use policy::{Nanos, lease};
 
 use crate::gauge::Gauge;
+use crate::messages::Order;
 use crate::{clock, sched};
 
 /// Stack of the thread, bytes.
@@ -21,6 +27,7 @@ pub struct Pulse {
     steering: Option<Arc<Steering>>,
     pollers: Mutex<Vec<Arc<Gauge>>>,
     keeper: kern::keeper::Pulse,
+    hands: Sender<Order>,
     stop: AtomicBool,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
@@ -34,12 +41,14 @@ impl Pulse {
         views: Arc<Views>,
         steering: Option<Arc<Steering>>,
         keeper: kern::keeper::Pulse,
+        hands: Sender<Order>,
     ) -> std::io::Result<Arc<Self>> {
         let pulse = Arc::new(Self {
             views,
             steering,
             pollers: Mutex::default(),
             keeper,
+            hands,
             stop: AtomicBool::new(false),
             thread: Mutex::default(),
         });
@@ -84,6 +93,11 @@ impl Pulse {
         self.keeper.revoked()
     }
 
+    /// How often the settings of a poller's sources were put back by others: the keeper, or the hands because it did not run.
+    pub fn revoked_of(&self, poller: &Gauge) -> u32 {
+        self.revoked().wrapping_add(poller.seized.load(Relaxed))
+    }
+
     /// False once its thread has ended.
     pub fn runs(&self) -> bool {
         self.thread.lock().is_ok_and(|t| t.as_ref().is_some_and(|t| !t.is_finished()))
@@ -101,9 +115,10 @@ impl Pulse {
     fn run(&self) {
         // Before the pollers: what they hold back hangs on it.
         sched::go_above_fifo();
+        let mut lateness = Vec::new();
         while !self.stop.load(Relaxed) {
             let now = clock::now();
-            let (held, fresh) = self.renew(now);
+            let (held, fresh) = self.renew(now, &mut lateness);
             let changed = self.keeper.polled() > 0;
             if fresh && changed {
                 self.keeper.tick();
@@ -116,13 +131,21 @@ impl Pulse {
         }
     }
 
-    /// Renews every lease that somebody is fresh enough for. True if there is one at all; and if no poller is late.
-    fn renew(&self, now: Nanos) -> (bool, bool) {
+    /// Renews every lease that somebody is fresh enough for, and tells the hands of pollers that do not run. True if there is a
+    /// lease at all; and if no poller is late.
+    fn renew(&self, now: Nanos, lateness: &mut Vec<Lateness>) -> (bool, bool) {
         let mut held = false;
         let next: Vec<Nanos> = match self.pollers.lock() {
             Ok(pollers) => pollers.iter().map(|g| g.next.load(Relaxed)).collect(),
             Err(_) => return (false, false),
         };
+        lateness.resize(next.len(), Lateness::default());
+        for (poller, (lateness, next)) in lateness.iter_mut().zip(&next).enumerate() {
+            if lateness.look(now, *next) {
+                // Hands that do not listen any more are ending with the guard.
+                let _ = self.hands.send(Order::Seize(poller));
+            }
+        }
         for ctl in self.views.source_ctls.iter() {
             let until = match ctl.mode.load(Relaxed) {
                 mode::POLL => {

@@ -69,6 +69,8 @@ pub struct Now {
     pub by_polls: AtomicBool,
     /// Polled through a ring.
     pub by_ring: AtomicBool,
+    /// While it was polled last nothing counted its frames: its XDP program was refused.
+    pub uncounted: AtomicBool,
 }
 
 /// Counters of a source since it is known.
@@ -99,6 +101,7 @@ impl Now {
             holds_rx: AtomicBool::new(false),
             by_polls: AtomicBool::new(false),
             by_ring: AtomicBool::new(false),
+            uncounted: AtomicBool::new(false),
         }
     }
 }

@@ -570,7 +570,7 @@ fn turns(handles: &BTreeMap<u32, OwnedFd>) {
 
 /// One turn: a receive that finds nothing polls the handle's NAPI once. Datagrams that lie in the socket end
 /// a receive before it polls, so they are taken out first. A handle that is no socket is a ring.
-fn turn(handle: BorrowedFd<'_>) {
+pub fn turn(handle: BorrowedFd<'_>) {
     let mut byte = [0u8; 1];
     for _ in 0..MAX_STRAY {
         match recv(handle.as_raw_fd(), &mut byte, MsgFlags::MSG_DONTWAIT) {

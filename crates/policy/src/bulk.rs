@@ -3,6 +3,8 @@
 //! A bulk transfer fills poll after poll and is no overload: the receiver's window holds the sender. Small turns undo
 //! what GRO merges, so that poll mode harms it. A flood is not answered and does not slow down, whatever it is dressed
 //! as; one of TCP segments takes the CPU from programs instead, and that sign is judged apart.
+//!
+//! Where nothing counts frames the two look alike, and full polls alone are no evidence ([`crate::dispatch::Dispatch::uncounted`]).
 
 use crate::{MILLISECOND, Nanos, Permille};
 

@@ -94,6 +94,10 @@ pub enum Release {
     Leaks,
     /// The keeper has put its settings back, because the guard stood still.
     Revoked,
+    /// Its poller does not run, and others do.
+    Stuck,
+    /// Its frames are not counted, so that bulk TCP would look like a flood.
+    Uncounted,
     /// Its poller does not run on its CPU any more: that one is offline, or somebody has moved the thread.
     Moved,
     /// Another net CPU is to poll it.
@@ -112,6 +116,8 @@ impl fmt::Display for Release {
             Self::Stale => "stale_source: its turns poll nothing",
             Self::Bulk => "bulk TCP, which slows itself down",
             Self::Leaks => "the driver keeps its interrupts on",
+            Self::Stuck => "its poller does not run",
+            Self::Uncounted => "its frames are not counted: full polls may be bulk TCP",
             Self::Moved => "its poller is not on its CPU any more",
             Self::Resized => "another net CPU polls it",
             Self::Revoked => "this process stood still, and the keeper has put its settings back",

@@ -12,8 +12,8 @@
 //! # Properties
 //! - A source that is taken over, or for which an order is under way, gets no second order before it is released or refused.
 //! - No order comes within the pause after a refusal ([`crate::refusals`]), none for full polls while they may be bulk TCP.
-//! - An order names a poller that exists and is on its CPU; if the source's own CPU has one, that one. While all are away there is
-//!   none.
+//! - An order names a poller that exists, is on its CPU and runs; if the source's own CPU has one, that one. While none is there
+//!   there is no order.
 
 use crate::blame::{self, Carried};
 use crate::causes::{Cause, Fallback, Refusal};
@@ -22,6 +22,7 @@ use crate::overflow::Overflow;
 use crate::poller::SOURCES_MAX;
 use crate::refusals::{Pause, Refusals};
 use crate::shedding::Needed;
+use crate::standing::{Call, Standing};
 use crate::switch::{Mode, ModeSwitch, Timing};
 use crate::transit::{Counted, FRESH, Transit};
 use crate::{MILLISECOND, Nanos};
@@ -101,7 +102,9 @@ pub struct Dispatch {
     pollers: Vec<usize>,
     /// Whether each is away from it: the CPU is offline. Two on one CPU would each count the other's time as the programs'.
     away: Vec<bool>,
-    /// Pollers from here on have no part in the set of net CPUs.
+    /// Whether each runs.
+    standing: Vec<Standing>,
+    /// As many of those that are there are the set of net CPUs, the first ones.
     set: usize,
     next: usize,
     transit: Transit,
@@ -119,6 +122,7 @@ impl Dispatch {
             overflows: vec![Overflow::default(); cpus + 1].into(),
             pollers: Vec::with_capacity(cpus),
             away: Vec::with_capacity(cpus),
+            standing: Vec::with_capacity(cpus),
             set: usize::MAX,
             next: 0,
             transit: Transit::default(),
@@ -131,6 +135,7 @@ impl Dispatch {
     pub fn add_poller(&mut self, cpu: usize) {
         self.pollers.push(cpu);
         self.away.push(false);
+        self.standing.push(Standing::default());
     }
 
     /// The poller, by the order in which it was added, is not on its CPU, or is there again.
@@ -140,7 +145,19 @@ impl Dispatch {
         }
     }
 
-    /// Only the first `set` pollers take sources from here on: they are the net CPUs.
+    /// The poller was found at `now` not to run: it gets nothing until it has shown itself.
+    pub fn stuck(&mut self, now: Nanos, poller: usize) {
+        if let Some(state) = self.standing.get_mut(poller) {
+            state.stuck(now);
+        }
+    }
+
+    /// A look at the poller, which has said at `answered` that it runs: what is to be done about it.
+    pub fn look_at_poller(&mut self, now: Nanos, poller: usize, answered: Nanos) -> Option<Call> {
+        self.standing.get_mut(poller)?.look(now, answered)
+    }
+
+    /// Only the first `set` pollers of those that are there take sources from here on: they are the net CPUs.
     pub fn resize(&mut self, set: usize) {
         self.set = set.max(1);
     }
@@ -234,6 +251,11 @@ impl Dispatch {
         if let Some(state) = self.slots.get_mut(slot) {
             state.bulk = Some(Pause::after(state.bulk, now));
         }
+    }
+
+    /// Nothing counts the source's frames, by which bulk TCP is told: its full polls are judged as if they were that.
+    pub fn uncounted(&mut self, now: Nanos, slot: usize) {
+        self.was_bulk(now, slot);
     }
 
     /// A tick has passed: what a source carried before the one before it blames it for nothing. `here`: packets so far that the IP
@@ -381,12 +403,10 @@ impl Dispatch {
         // Where something is full, what is shed or paused is worth more than the ring costs.
         let ring = cause != Cause::Budget || harmed || self.asked || !self.passes_on(now);
         let state = self.slots.get_mut(slot).filter(|s| s.known && s.refusals.allow(now))?;
-        // If all CPUs of the set are away, any is better than none.
-        let set = match self.away.iter().take(self.set).all(|away| *away) {
-            true => usize::MAX,
-            false => self.set,
-        };
-        let there = self.away.iter().take(set).filter(|away| !**away).count();
+        let there = self.away.iter().zip(&self.standing).map(|(away, standing)| !away && standing.takes());
+        let able = self.pollers.iter().zip(there).enumerate();
+        let mut able = able.filter_map(|(n, (cpu, there))| there.then_some((n, *cpu))).take(self.set);
+        let there = able.clone().count();
         if there == 0 {
             return None;
         }
@@ -397,10 +417,8 @@ impl Dispatch {
         let switch = state.switch.take()?;
         // The CPU where the work of this source is done already, if weir may use it; else they share the rest.
         let cpu = state.rps_cpu.map_or(cpu, |c| c as usize);
-        let pollers = self.pollers.iter().zip(&self.away).take(set);
-        let mut able = pollers.enumerate().filter(|(_, (_, away))| !**away);
         let seat = state.seat.take().filter(|seat| able.clone().any(|(poller, _)| poller == *seat));
-        let poller = seat.or_else(|| able.clone().find(|(_, (c, _))| **c == cpu).map(|(poller, _)| poller));
+        let poller = seat.or_else(|| able.clone().find(|(_, c)| *c == cpu).map(|(poller, _)| poller));
         let poller = poller.or_else(|| {
             self.next = self.next.wrapping_add(1);
             able.nth(self.next % there).map(|(poller, _)| poller)

@@ -54,7 +54,7 @@ fn net_cpus_take_sources_while_they_are_in_the_set() {
     d.seat(2, 1);
     d.resize(1);
     assert_eq!(d.full(0, 0, 2, 1, false).map(|o| o.cpu), Some(0));
-    // Where the whole set is away any poller is better than none.
+    // The set is one of those that are there.
     d.set_away(0, true);
     assert_eq!(d.full(0, 0, 3, 0, false).map(|o| o.cpu), Some(1));
 }
@@ -92,6 +92,27 @@ fn bulk_tcp_fills_polls_for_a_while_without_effect() {
     assert!(d.full(2999 * MS, 2999 * MS, 0, 0, false).is_none(), "twice as long");
     assert!(!d.overflows(1001 * MS, 1001 * MS, 0, |_| on(0, 100), |_| ()), "harm counts all the same");
     assert!(!d.waits(0));
+}
+
+/// Without weir's XDP program nothing tells bulk TCP from a flood: neither full polls nor arrivals take the source over, and each
+/// try waits longer.
+#[test]
+fn frames_that_are_not_counted_may_be_bulk_tcp() {
+    let mut d = host(1);
+    let (mut now, mut tries) = (0, Vec::new());
+    for look in 0..600 {
+        now = look * 200 * MS;
+        let order = d.full(now, now, 0, 0, false).or_else(|| d.arrives(now, 0, on(0, look * 1_000_000)));
+        let Some(mut order) = order else { continue };
+        tries.push(now / (1000 * MS));
+        d.uncounted(now, 0);
+        order.switch.revoked();
+        d.released(0, order.switch);
+    }
+    assert_eq!(tries, [0, 1, 3, 7, 15, 31, 61, 91]);
+    let mut harm = Vec::new();
+    d.over_budget(now, now, 0, |_| on(0, u64::MAX / 2), |order| harm.push(order.cause));
+    assert_eq!(harm, [Cause::Budget], "harm counts all the same");
 }
 
 #[test]
@@ -279,4 +300,59 @@ fn full_polls_of_what_is_passed_on_take_nothing_over() {
     d.tick(400 * MS, counts(200_000), Some(50_000), false);
     assert_eq!(starve(&d, 400 * MS), Some((Cause::Budget, true)), "most is for the host");
     assert!(d.full(400 * MS, 400 * MS, 0, 0, false).is_some());
+}
+
+#[test]
+fn a_poller_that_does_not_run_gets_nothing_until_it_has_answered() {
+    let mut d = host(4);
+    d.stuck(MS, 1);
+    assert_eq!(d.look_at_poller(MS, 1, 0), Some(Call::Ask));
+    assert_eq!(d.full(2 * MS, 2 * MS, 0, 1, false).map(|o| o.cpu), Some(0));
+    assert_eq!(d.look_at_poller(3 * MS, 0, 3 * MS), None, "the other one runs");
+    assert_eq!(d.look_at_poller(3 * MS, 1, MS), None, "no answer yet");
+    assert_eq!(d.look_at_poller(4 * MS, 1, 4 * MS), Some(Call::Return));
+    assert_eq!(d.full(5 * MS, 5 * MS, 1, 1, false).map(|o| o.cpu), Some(1));
+    // Soon again: it is not asked before a second has passed.
+    d.stuck(100 * MS, 1);
+    assert_eq!(d.look_at_poller(1099 * MS, 1, 1099 * MS), None);
+    assert_eq!(d.full(1099 * MS, 1099 * MS, 2, 1, false).map(|o| o.cpu), Some(0));
+    // With none that runs a source waits, and its switch is not lost.
+    d.stuck(1099 * MS, 0);
+    assert!(d.full(1099 * MS, 1099 * MS, 3, 1, false).is_none() && d.waits(3));
+}
+
+proptest! {
+    /// Whoever is away or does not run: an order names one of the first pollers of the set that are there.
+    #[test]
+    fn orders_are_for_those_that_are_there(steps in prop::collection::vec((0usize..4, 0u8..4, 1usize..5), 1..60)) {
+        let mut d = Dispatch::new(4);
+        (0..4).for_each(|cpu| d.add_poller(cpu));
+        d.add(0, Timing::default(), None);
+        let (mut away, mut stuck, mut now) = ([false; 4], [false; 4], 0);
+        for (poller, what, set) in steps {
+            now += 40_000 * MS;
+            match what {
+                0 => (away[poller], _) = (!away[poller], d.set_away(poller, !away[poller])),
+                1 if !stuck[poller] => (stuck[poller], _) = (true, d.stuck(now, poller)),
+                2 => {
+                    let asked = d.look_at_poller(now, poller, 0);
+                    let back = d.look_at_poller(now + 2, poller, now + 1);
+                    prop_assert_eq!((asked, back).0, stuck[poller].then_some(Call::Ask));
+                    prop_assert_eq!(back, stuck[poller].then_some(Call::Return));
+                    stuck[poller] = false;
+                }
+                _ => d.resize(set),
+            }
+            let set = if what > 2 { set } else { d.set };
+            let there: Vec<usize> = (0..4).filter(|n| !away[*n] && !stuck[*n]).take(set).collect();
+            let order = d.full(now, now, 0, poller, false);
+            prop_assert_eq!(order.is_some(), !there.is_empty());
+            if let Some(mut order) = order {
+                prop_assert!(there.contains(&order.poller), "{} of {there:?}", order.poller);
+                prop_assert!(!there.contains(&poller) || order.poller == poller);
+                order.switch.revoked();
+                d.released(0, order.switch);
+            }
+        }
+    }
 }

@@ -2,7 +2,7 @@
 //!
 //! What a poller has BPF hold back (frames for full consumers) ends by itself [`LEASE`] after the poller has last shown that
 //! it runs. A thread that does nothing else renews it every [`EVERY`]; while all pollers are fresh it also tells the keeper
-//! that the guard lives.
+//! that the guard lives ([`crate::standing`] has what becomes of one that is not).
 //!
 //! # Properties
 //! - No lease is further away than [`LEASE`], from now and from the poller's last sign.
@@ -15,7 +15,7 @@ use crate::{MILLISECOND, Nanos};
 pub const LEASE: Nanos = 50 * MILLISECOND;
 /// Between two renewals, ns.
 pub const EVERY: Nanos = 10 * MILLISECOND;
-/// A poller that is this late has stopped, or is kept from running: its settings are for the keeper to put back, ns.
+/// A poller that is this late has stopped, or is kept from running: its settings are for others to put back, ns.
 pub const LATE: Nanos = 25 * MILLISECOND;
 
 /// When a lease that is renewed at `now` ends, for a poller that meant to run at `next` at the latest.

@@ -34,6 +34,7 @@
 //! | [`place`] | where receive work runs: seats of sources, and whether a trial has helped | ES-07, ES-08, BH-12 |
 //! | [`holding`] | whether a driver keeps its interrupts off | M&R 6.4, X-02 |
 //! | [`lease`] | until when something is held back for a poller that may have stopped | |
+//! | [`standing`] | whether a poller runs, and when one that did not gets sources again | |
 //! | [`marking`] | how a handle learns its id, and for how long that is tried | |
 //! | [`turns`] | how many polls a turn makes, when a handle is stale | |
 //! | [`lending`] | when the poller runs behind its programs | M&R 7 |
@@ -79,6 +80,7 @@ pub mod screen;
 pub mod seats;
 pub mod settling;
 pub mod shedding;
+pub mod standing;
 pub mod switch;
 pub mod syns;
 pub mod transit;

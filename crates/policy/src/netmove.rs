@@ -1,6 +1,7 @@
 //! Which net CPU polls which source while their set resizes (ES-17).
 //!
-//! [`crate::netset`] says how many of the CPUs are net CPUs: the first of the list. What moves is a whole source: a NAPI is
+//! [`crate::netset`] says how many of the CPUs are net CPUs: the first of the list whose pollers are there. One that is away (its
+//! CPU is offline, or it does not run) is no part of the set: nobody would take what it is given. What moves is a whole source: a NAPI is
 //! polled by one CPU at a time and each turn runs to completion, so the packets of a flow keep their order. The set of none
 //! is the sources' own doing: those that rest are the kernel's ([`crate::netcpu`]), so that here the least is one CPU.
 //!
@@ -10,6 +11,7 @@
 //! # Properties
 //! - A CPU is added only if some source would move there and leave the busiest CPU no less than it takes.
 //! - After a change every polled source is on a CPU of the set, and none has moved twice.
+//! - No source moves to a poller that is away, and the set is no larger than those that are there.
 //! - A load that does not change is followed by at most as many changes as there are CPUs.
 //! - After a CPU was taken away none is added by pressure for [`CALM`]: gusts do not move sources to and fro.
 //! - In a set that cannot grow pressure moves sources to the lightest pollers, once per [`CALM`], as far as that evens the load.
@@ -97,6 +99,12 @@ pub struct Polled {
 #[derive(Clone, Debug)]
 pub struct Resizer {
     set: NetSet,
+    /// All CPUs, a bit each.
+    cpus: u64,
+    /// Those whose pollers take nothing.
+    away: u64,
+    /// The set as it was told last.
+    told: u64,
     high: Permille,
     low: Permille,
     last: Option<(Nanos, Nanos)>,
@@ -112,10 +120,14 @@ impl Resizer {
     #[must_use]
     pub fn new(cpus: usize, high: Permille, low: Permille) -> Self {
         let most = u32::try_from(cpus.min(CPUS_MAX)).unwrap_or(1).max(1);
+        let all = u64::MAX >> (u64::BITS - most);
         // An empty set is not met here, so `first` says nothing.
         let rules = Rules { most, first: high, high, low: low.min(high.saturating_sub(1)), hold: HOLD };
         Self {
             set: NetSet::new(rules, 1),
+            cpus: all,
+            away: 0,
+            told: first(all, 1),
             high,
             low: rules.low,
             last: None,
@@ -137,23 +149,52 @@ impl Resizer {
         self.set.size() as usize
     }
 
-    /// Changes so far.
+    /// Changes so far that the load has asked for.
     #[must_use]
     pub fn changes(&self) -> u64 {
         self.set.changes()
     }
 
-    /// A look at `now`: pollers have spent `busy` ns on packets since they began; at most [`SOURCES_MAX`] sources are looked at.
-    /// The new size if it changes; `give` gets the slots that move, each with its new poller.
+    /// The set: a bit for each poller, by the order of the CPUs.
+    #[must_use]
+    pub fn members(&self) -> u64 {
+        first(self.cpus & !self.away, self.size())
+    }
+
+    /// The poller that one more CPU would be, if there is one.
+    fn next(&self) -> Option<usize> {
+        let more = first(self.cpus & !self.away, self.size() + 1) & !self.members();
+        (more != 0).then(|| more.trailing_zeros() as usize)
+    }
+
+    /// Pollers whose bit is set in `away` take nothing from here on.
+    fn sees(&mut self, away: u64) {
+        self.away = away;
+        // One at least: it is the first that comes back.
+        self.set.bound((self.cpus & !away).count_ones().max(1));
+    }
+
+    /// The size, if the set is another one than was told last.
+    fn changed(&mut self) -> Option<usize> {
+        let members = self.members();
+        (std::mem::replace(&mut self.told, members) != members).then(|| self.size())
+    }
+
+    /// A look at `now`: pollers have spent `busy` ns on packets since they began, and those whose bit is set in `away` take
+    /// nothing; at most [`SOURCES_MAX`] sources are looked at. The size if the set changes; `give` gets the slots that move, each
+    /// with its new poller.
     pub fn look(
         &mut self,
         now: Nanos,
         busy: Nanos,
+        away: u64,
         polled: &[Polled],
         mut give: impl FnMut(usize, usize),
     ) -> Option<usize> {
-        let (at, was) = self.last.replace((now, busy))?;
+        self.sees(away);
+        let Some((at, was)) = self.last.replace((now, busy)) else { return self.changed() };
         let (period, size) = (now.saturating_sub(at), self.size());
+        let (members, next) = (self.members(), self.next());
         let share = |of: Permille, cpus: usize| {
             let ns = u128::from(period) * u128::from(of) * cpus as u128 / 1000;
             Nanos::try_from(ns).unwrap_or(Nanos::MAX)
@@ -161,26 +202,26 @@ impl Resizer {
         let mut seated = Seated::new(polled);
         let mut spent = busy.saturating_sub(was);
         // Nothing would move to one more CPU, so it would be of no use.
-        if seated.best(size, size + 1).is_none() {
+        if next.and_then(|next| seated.best(members, next)).is_none() {
             spent = spent.min(share(self.high, size));
         }
         if size == 1 {
             spent = spent.max(share(self.low, 1));
         }
         let new = self.set.observe(period, spent) as usize;
-        if new > size {
-            seated.spread(size, give);
-        } else {
-            if new < size {
-                self.shrunk = Some(now);
-            }
-            while let Some(n) = seated.heaviest_from(new) {
-                let to = seated.lightest(new);
-                give(seated.of[n].slot, to);
-                seated.moves(n, to);
-            }
+        if new < size {
+            self.shrunk = Some(now);
         }
-        (new != size).then_some(new)
+        while let Some(n) = seated.heaviest_outside(self.members())
+            && let Some(to) = seated.lightest(self.members())
+        {
+            give(seated.of[n].slot, to);
+            seated.moves(n, to);
+        }
+        if let Some(next) = next.filter(|_| new > size) {
+            seated.spread(members, next, give);
+        }
+        self.changed()
     }
 
     /// The poller `from` has said at `now` that it has no time left: as [`Self::look`], for what would wait for two of them. Packets
@@ -194,35 +235,47 @@ impl Resizer {
         mut give: impl FnMut(usize, usize),
     ) -> Option<usize> {
         let lately = |at: Option<Nanos>, span| at.is_some_and(|at| now.saturating_sub(at) < span);
-        let (size, mut seated) = (self.size(), Seated::new(polled));
+        self.sees(away);
+        let (members, mut seated) = (self.members(), Seated::new(polled));
         if lately(self.pressed, PRESSED_EVERY) || lately(self.shrunk, CALM) {
-            return None;
+            return self.changed();
         }
         if self.set.is_full() && lately(self.last.map(|(at, _)| at), PRESSED_EVERY) {
             // What was counted since the last look is too little to tell.
-            return None;
+            return self.changed();
         }
-        if self.set.is_full() {
+        let Some(next) = self.next() else {
             while !lately(self.evened, CALM)
-                && let Some(to) = seated.lightest_there(size, away)
+                && let Some(to) = seated.lightest(members)
                 && let Some(n) = seated.best_of(from, to)
             {
                 give(seated.of[n].slot, to);
                 seated.moves(n, to);
             }
             self.evened = Some(now).filter(|_| seated.any_moved()).or(self.evened);
-            return None;
+            return self.changed();
+        };
+        if seated.best_of(from, next).is_none() {
+            return self.changed();
         }
-        seated.best_of(from, size)?;
         self.pressed = Some(now);
-        let new = self.set.grow() as usize;
-        while let Some(n) = seated.best_of(from, size) {
-            give(seated.of[n].slot, size);
-            seated.moves(n, size);
+        self.set.grow();
+        while let Some(n) = seated.best_of(from, next) {
+            give(seated.of[n].slot, next);
+            seated.moves(n, next);
         }
-        seated.spread(size, give);
-        Some(new)
+        seated.spread(members, next, give);
+        self.changed()
     }
+}
+
+/// The lowest `count` bits of those that are set in `of`.
+fn first(of: u64, count: usize) -> u64 {
+    let mut rest = of;
+    for _ in 0..count.min(CPUS_MAX) {
+        rest &= rest.saturating_sub(1);
+    }
+    of & !rest
 }
 
 /// Sources by poller.
@@ -254,11 +307,10 @@ impl Seated {
         self.of[..self.count].iter().enumerate().filter(|(n, _)| !self.moved[*n])
     }
 
-    /// The source to move to the poller `new - 1`, by place: the heaviest of the busiest of the others that leaves the busiest
-    /// no less than the new one gets.
-    fn best(&self, size: usize, new: usize) -> Option<usize> {
-        let to = new - 1;
-        let from = (0..size).filter(|p| *p != to && *p < CPUS_MAX).max_by_key(|p| self.load[*p])?;
+    /// The source to move to the poller `to`, by place: the heaviest of the busiest other one of the set that leaves the busiest no
+    /// less than the new one gets.
+    fn best(&self, members: u64, to: usize) -> Option<usize> {
+        let from = pollers(members).filter(|p| *p != to).max_by_key(|p| self.load[*p])?;
         self.best_of(from, to)
     }
 
@@ -270,29 +322,26 @@ impl Seated {
         of.max_by_key(|(_, p)| p.packets).map(|(n, _)| n)
     }
 
-    /// The poller `to` gets what evens the load.
-    fn spread(&mut self, to: usize, mut give: impl FnMut(usize, usize)) {
-        while let Some(n) = self.best(to, to + 1) {
+    /// The poller `to` gets what evens its load with that of the set.
+    fn spread(&mut self, members: u64, to: usize, mut give: impl FnMut(usize, usize)) {
+        while let Some(n) = self.best(members, to) {
             give(self.of[n].slot, to);
             self.moves(n, to);
         }
     }
 
-    /// The heaviest source of the pollers from `from` on.
-    fn heaviest_from(&self, from: usize) -> Option<usize> {
-        self.still().filter(|(_, p)| p.poller >= from).max_by_key(|(_, p)| p.packets).map(|(n, _)| n)
+    /// The heaviest source of pollers outside of the set.
+    fn heaviest_outside(&self, members: u64) -> Option<usize> {
+        let outside = |p: &Polled| members >> p.poller & 1 == 0;
+        self.still().filter(|(_, p)| outside(p)).max_by_key(|(_, p)| p.packets).map(|(n, _)| n)
     }
 
     fn any_moved(&self) -> bool {
         self.moved[..self.count].contains(&true)
     }
 
-    fn lightest_there(&self, below: usize, away: u64) -> Option<usize> {
-        (0..below.min(CPUS_MAX)).filter(|p| away >> p & 1 == 0).min_by_key(|p| self.load[*p])
-    }
-
-    fn lightest(&self, below: usize) -> usize {
-        (0..below.min(CPUS_MAX)).min_by_key(|p| self.load[*p]).unwrap_or(0)
+    fn lightest(&self, members: u64) -> Option<usize> {
+        pollers(members).min_by_key(|p| self.load[*p])
     }
 
     fn moves(&mut self, n: usize, to: usize) {
@@ -301,6 +350,11 @@ impl Seated {
         self.load[to] += source.packets;
         (source.poller, self.moved[n]) = (to, true);
     }
+}
+
+/// The pollers whose bits are set.
+fn pollers(members: u64) -> impl Iterator<Item = usize> {
+    (0..CPUS_MAX).filter(move |p| members >> p & 1 == 1)
 }
 
 #[cfg(test)]
@@ -317,6 +371,7 @@ mod tests {
         sources: Vec<Polled>,
         now: Nanos,
         busy: Nanos,
+        away: u64,
         moved: Vec<(usize, usize)>,
     }
 
@@ -325,7 +380,7 @@ mod tests {
             let source = |(slot, packets): (usize, &u64)| Polled { slot, poller: 0, packets: *packets };
             let sources = rates.iter().enumerate().map(source).collect();
             let resizer = Resizer::new(cpus, HIGH, LOW);
-            Self { resizer, sources, now: 0, busy: 0, moved: Vec::new() }
+            Self { resizer, sources, now: 0, busy: 0, away: 0, moved: Vec::new() }
         }
 
         /// Looks `n` times; packets are per look and take a microsecond each.
@@ -337,7 +392,8 @@ mod tests {
                     self.busy += (of.map(|s| s.packets).sum::<u64>() * 1000).min(TICK);
                 }
                 let mut moves = Vec::new();
-                self.resizer.look(self.now, self.busy, &self.sources, |slot, to| moves.push((slot, to)));
+                self.resizer
+                    .look(self.now, self.busy, self.away, &self.sources, |slot, to| moves.push((slot, to)));
                 for &(slot, to) in &moves {
                     self.sources[slot].poller = to;
                 }
@@ -427,7 +483,6 @@ mod tests {
         let sources: Vec<Polled> = (0..8).map(|slot| Polled { slot, poller: 0, packets: 10_000 }).collect();
         assert_eq!(resizer.pressed(MILLISECOND, 0, 0, &sources, |_, _| ()), Some(2));
         let mut moved = 0;
-        assert_eq!(resizer.pressed(now, 0, 2, &sources, |_, _| panic!("it is away")), None);
         assert_eq!(resizer.pressed(now, 0, 0, &sources, |_, to| moved += to), None);
         assert_eq!(moved, 4);
     }
@@ -442,7 +497,7 @@ mod tests {
             net.resizer.tune(high, low);
             for look in 1..4 {
                 let busy = look * TICK * u64::from(1000 - reserve) / 1000;
-                net.resizer.look(look * TICK, busy, &net.sources, |_, _| ());
+                net.resizer.look(look * TICK, busy, 0, &net.sources, |_, _| ());
             }
             assert_eq!(net.resizer.size(), 2, "{reserve}");
         }
@@ -465,6 +520,33 @@ mod tests {
             net.looks(1);
         }
         assert_eq!(net.resizer.changes(), 0);
+    }
+
+    #[test]
+    fn a_poller_that_is_away_is_passed_over_and_gets_its_part_back() {
+        let sources: Vec<Polled> = (0..4).map(|slot| Polled { slot, poller: 0, packets: 10_000 }).collect();
+        let mut resizer = Resizer::new(3, HIGH, LOW);
+        let size = resizer.pressed(MILLISECOND, 0, 0b010, &sources, |slot, to| assert_eq!(to, 2, "{slot}"));
+        assert_eq!((size, resizer.members()), (Some(2), 0b101));
+        // The same by looks.
+        let mut net = Net::new(3, &[60_000; 3]);
+        net.away = 0b010;
+        net.looks(3);
+        assert_eq!((net.resizer.members(), net.moved.clone()), (0b101, vec![(2, 2)]));
+        // Only the last one is there, and then all are again: the first two poll.
+        net.away = 0b011;
+        net.looks(1);
+        assert_eq!(net.resizer.members(), 0b100);
+        assert!(net.sources.iter().all(|s| s.poller == 2), "{:?}", net.sources);
+        net.away = 0;
+        net.looks(3);
+        assert_eq!(net.resizer.members(), 0b011);
+        assert!(net.sources.iter().all(|s| s.poller < 2), "{:?}", net.sources);
+        // With all away nothing can move.
+        net.away = u64::MAX;
+        let moved = net.moved.len();
+        net.looks(3);
+        assert_eq!((net.resizer.members(), net.moved.len()), (0, moved));
     }
 
     proptest! {
@@ -512,6 +594,42 @@ mod tests {
             prop_assert_eq!((net.resizer.changes(), net.moved.len()), still);
         }
 
+        /// Whoever comes and goes, and whatever is looked at and told: sources move to pollers that are there and of the set, each
+        /// once, and after a look none that can be is outside of it.
+        #[test]
+        fn no_source_goes_to_a_poller_that_is_away(
+            steps in prop::collection::vec(
+                (0u64..16, prop::collection::vec(0u64..100_000, 5), 0u64..400_000_000, prop::option::of(0usize..4)),
+                1..60,
+            ),
+        ) {
+            let (mut net, mut looked) = (Net::new(4, &[0; 5]), false);
+            for (away, rates, busy, pressed) in steps {
+                net.offer(&rates);
+                net.now += TICK;
+                net.busy += busy;
+                let (mut moves, before) = (Vec::new(), net.resizer.members());
+                let give = |slot, to| moves.push((slot, to));
+                let told = match pressed {
+                    Some(from) => net.resizer.pressed(net.now, from, away, &net.sources, give),
+                    None => net.resizer.look(net.now, net.busy, away, &net.sources, give),
+                };
+                let members = net.resizer.members();
+                prop_assert_eq!(told.is_some(), members != before, "the set is told when it changes");
+                prop_assert_eq!(members & away, 0);
+                prop_assert_eq!(members == 0, away == 15);
+                for (n, (slot, to)) in moves.iter().enumerate() {
+                    prop_assert!(members >> to & 1 == 1, "{moves:?} {away:b}");
+                    prop_assert!(moves[..n].iter().all(|(other, _)| other != slot));
+                    net.sources[*slot].poller = *to;
+                }
+                // The first look only begins to count.
+                if pressed.is_none() && std::mem::replace(&mut looked, true) && members != 0 {
+                    prop_assert!(net.sources.iter().all(|s| members >> s.poller & 1 == 1));
+                }
+            }
+        }
+
         /// Whatever is looked at, a source moves to a CPU of the set, and once per look.
         #[test]
         fn sources_are_in_the_set(
@@ -523,7 +641,7 @@ mod tests {
                 net.now += TICK;
                 net.busy += busy;
                 let mut moves = Vec::new();
-                net.resizer.look(net.now, net.busy, &net.sources, |slot, to| moves.push((slot, to)));
+                net.resizer.look(net.now, net.busy, 0, &net.sources, |slot, to| moves.push((slot, to)));
                 for (n, (slot, to)) in moves.iter().enumerate() {
                     prop_assert!(moves[..n].iter().all(|(other, _)| other != slot));
                     net.sources[*slot].poller = *to;

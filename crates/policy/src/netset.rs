@@ -65,6 +65,14 @@ impl NetSet {
         self.rules
     }
 
+    /// There are `most` CPUs from here on: those beyond are none of the set, and that is no change of the load's.
+    pub fn bound(&mut self, most: u32) {
+        self.rules.most = most;
+        if self.size > most {
+            (self.size, self.up, self.down) = (most, 0, 0);
+        }
+    }
+
     /// There may be no more CPUs.
     pub fn is_full(&self) -> bool {
         self.size >= self.rules.most

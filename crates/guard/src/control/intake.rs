@@ -11,6 +11,7 @@ use kern::sysfs::Sysfs;
 use policy::causes::{Fallback, Release};
 use policy::host::STAYS;
 use policy::lull::Lull;
+use policy::standing::Call;
 use policy::{MILLISECOND, Nanos};
 
 use super::{Control, State, Worker};
@@ -161,12 +162,19 @@ impl Control {
                 }
             }
             Report::Pressed { cpu } => self.press_net(clock::now(), cpu),
+            Report::Stuck { cpu } => {
+                let text = "its poller does not run: the kernel has its sources";
+                self.log.line("stuck", &format!("CPU {cpu}"), text);
+                self.look_at_stuck(clock::now());
+            }
+            Report::Shown => self.look_at_stuck(clock::now()),
             Report::KeeperLost => self.replace_keeper("it does not answer"),
             Report::Failed { cpu, why } => {
                 // Nothing is ordered from it any more.
                 if let (Some(index), Ok(mut dispatch)) =
                     (self.workers.iter().position(|w| w.cpu == cpu), self.dispatch.lock())
                 {
+                    self.workers[index].gauge.away.store(true, Relaxed);
                     dispatch.set_away(index, true);
                 }
                 self.log.line("warning", &format!("CPU {cpu}"), &format!("its poller ended: {why}"));
@@ -185,6 +193,23 @@ impl Control {
             };
             // A poller that does not listen any more is ending with the guard.
             let _ = worker.commands.send(command);
+        }
+    }
+
+    /// Asks pollers that did not run to show themselves, and lets those that have done so take sources again.
+    pub(super) fn look_at_stuck(&mut self, now: Nanos) {
+        for (index, worker) in self.workers.iter().enumerate() {
+            let answered = worker.gauge.shown.load(Relaxed);
+            let call = self.dispatch.lock().ok().and_then(|mut d| d.look_at_poller(now, index, answered));
+            match call {
+                // A poller that does not listen any more is ending with the guard.
+                Some(Call::Ask) => _ = worker.commands.send(Command::Show),
+                Some(Call::Return) => {
+                    worker.gauge.stuck.store(false, Relaxed);
+                    self.log.line("back", &format!("CPU {}", worker.cpu), "its poller runs again");
+                }
+                None => {}
+            }
         }
     }
 

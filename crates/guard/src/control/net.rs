@@ -1,6 +1,6 @@
 //! The set of net CPUs resizes itself: policy decides, sources move through interrupts from one poller to another.
 
-use policy::netmove::{self, Polled, Resizer};
+use policy::netmove::{self, CPUS_MAX, Polled, Resizer};
 
 use super::*;
 
@@ -28,6 +28,11 @@ impl NetCpus {
     /// CPUs of the set.
     pub(super) fn size(&self) -> usize {
         self.fixed.unwrap_or_else(|| self.resizer.size())
+    }
+
+    /// Whether a poller is of the set.
+    fn has(&self, poller: usize) -> bool {
+        self.fixed.is_some() || poller < CPUS_MAX && self.resizer.members() >> poller & 1 == 1
     }
 
     /// Which poller is to have a source, if the set is fixed.
@@ -62,7 +67,7 @@ impl Control {
     pub(super) fn role(&self, poller: usize) -> &'static str {
         match &self.net {
             _ if self.opts.mode != Mode::Net => "",
-            Some(net) if poller >= net.size() => "host",
+            Some(net) if !net.has(poller) => "host",
             _ => "net",
         }
     }
@@ -71,9 +76,10 @@ impl Control {
     pub(super) fn resize_net(&mut self, now: Nanos) {
         let polled = self.polled_net(true);
         let busy = self.workers.iter().map(|worker| worker.gauge.busy_ns.load(Relaxed)).sum();
+        let away = self.away();
         let Some(net) = self.net.as_mut().filter(|net| net.fixed.is_none()) else { return };
         let mut moves = Vec::new();
-        let changed = net.resizer.look(now, busy, &polled, |slot, poller| moves.push((slot, poller)));
+        let changed = net.resizer.look(now, busy, away, &polled, |slot, poller| moves.push((slot, poller)));
         self.move_net(now, &polled, &moves, changed.is_some());
     }
 
@@ -81,13 +87,18 @@ impl Control {
     pub(super) fn press_net(&mut self, now: Nanos, cpu: usize) {
         let polled = self.polled_net(false);
         let Some(from) = self.workers.iter().position(|worker| worker.cpu == cpu) else { return };
-        let bits = self.workers.iter().take(u64::BITS as usize).enumerate();
-        let away = bits.fold(0, |all, (n, worker)| all | u64::from(worker.gauge.away.load(Relaxed)) << n);
+        let away = self.away();
         let Some(net) = self.net.as_mut() else { return };
         let mut moves = Vec::new();
         let changed =
             net.resizer.pressed(now, from, away, &polled, |slot, poller| moves.push((slot, poller)));
         self.move_net(now, &polled, &moves, changed.is_some());
+    }
+
+    /// Pollers that take nothing, a bit each.
+    fn away(&self) -> u64 {
+        let bits = self.workers.iter().take(CPUS_MAX).enumerate();
+        bits.fold(0, |all, (n, worker)| all | u64::from(!worker.takes()) << n)
     }
 
     /// The sources that are polled, with what they carried since the last look; `look`: this is one.
@@ -110,9 +121,6 @@ impl Control {
     }
 
     fn move_net(&mut self, now: Nanos, polled: &[Polled], moves: &[(usize, usize)], changed: bool) {
-        // A poller that is not on its CPU would not take it, and whoever did would be told to move it again.
-        let there = |poller: usize| self.workers.get(poller).is_some_and(|w| !w.gauge.away.load(Relaxed));
-        let moves: Vec<(usize, usize)> = moves.iter().copied().filter(|(_, poller)| there(*poller)).collect();
         let Some(net) = self.net.as_ref().filter(|_| changed || !moves.is_empty()) else { return };
         let size = net.size();
         // Where it goes is known before its poller can give it back.
@@ -120,14 +128,15 @@ impl Control {
             dispatch.resize(size);
             moves.iter().for_each(|&(slot, poller)| dispatch.seat(slot, poller));
         }
-        for (slot, _) in &moves {
+        for (slot, _) in moves {
             let from = polled.iter().find(|p| p.slot == *slot).map(|p| p.poller);
             if let Some(worker) = from.and_then(|poller| self.workers.get(poller)) {
                 let _ = worker.commands.send(Command::Move(*slot));
             }
         }
         if changed {
-            let cpus: kern::cpus::CpuSet = self.workers.iter().take(size).map(|worker| worker.cpu).collect();
+            let members = self.workers.iter().enumerate().filter(|(n, _)| net.has(*n));
+            let cpus: kern::cpus::CpuSet = members.map(|(_, worker)| worker.cpu).collect();
             let text = match moves.len() {
                 1 => "1 source moves".to_owned(),
                 n => format!("{n} sources move"),

@@ -43,6 +43,7 @@ impl Control {
 
     pub(super) fn start_hands(&mut self, orders: Receiver<Order>) -> anyhow::Result<()> {
         let hired = |w: &Worker| Hired {
+            cpu: w.cpu,
             commands: w.commands.clone(),
             prod: Arc::clone(&w.prod),
             gauge: Arc::clone(&w.gauge),

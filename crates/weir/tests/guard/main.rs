@@ -25,6 +25,7 @@ mod local;
 mod many;
 mod net;
 mod net_resize;
+mod net_stuck;
 mod offered;
 mod output;
 mod passed_on;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-use crate::common::foreign::AfXdp;
+use crate::common::foreign::{AfXdp, xdp_pass};
 use crate::common::procs::sources;
 use crate::common::world::{PORT, World};
 use crate::common::{HOST_CPU, PATIENCE, alone, ms, possible, within};
@@ -363,6 +363,38 @@ fn bulk_tcp_is_let_go_root() {
     assert!(rate > 0.0, "nothing arrives");
     let status = guard.ask(&world);
     assert_eq!(sources(&status)[0]["mode"], "interrupt", "taken over again: {:?}", guard.all());
+    drop(users);
+    assert_eq!(guard.stop().0.code(), Some(0));
+}
+
+/// Without weir's XDP program nothing tells bulk TCP from a flood: full polls alone take nothing over. States are waited for; that
+/// the source stays with the kernel is looked at where the guard has seen ten looks, of which each would have taken it over.
+#[test]
+fn bulk_tcp_beside_a_foreign_xdp_program_is_let_go_root() {
+    if !possible("bulk_tcp_beside_a_foreign_xdp_program_is_let_go_root") {
+        return;
+    }
+    let _alone = alone();
+    let world = World::new("bulkx", 1);
+    let guard = world.guard(&["--mode", "net"]);
+    let xdp = || guard.ask(&world)["interfaces"][0]["xdp"].as_str().unwrap().to_owned();
+    within("polled from the start", ms(1000), || guard.said("takeover").is_some());
+    within("released, as nothing comes", ms(5000), || guard.said("release ").is_some() && !world.taken(0));
+    within("nobody needs weir's program", ms(10_000), || xdp().starts_with("waits, at takeover"));
+    let _foreign = xdp_pass(&world, "in0");
+    let mut users = Users { stop: Arc::default(), threads: Vec::new() };
+    let bytes = stream(&world, &mut users);
+    within("it says why it lets go", ms(3000), || guard.said("its frames are not counted").is_some());
+    within("it is the kernel's", ms(1000), || !world.taken(0));
+    let (before, mut polled) = (bytes.load(Relaxed), 0);
+    for _ in 0..400 {
+        std::thread::sleep(ms(5));
+        polled += u32::from(world.taken(0));
+    }
+    let rate = (bytes.load(Relaxed) - before) as f64 * 8.0 / 2.0 / 1e9;
+    println!("{rate:.1} Gbit/s, polled at {polled} of 400 looks");
+    assert!(rate > 0.0, "nothing arrives");
+    assert_eq!(polled, 0, "taken over again: {:#?}", guard.all());
     drop(users);
     assert_eq!(guard.stop().0.code(), Some(0));
 }
