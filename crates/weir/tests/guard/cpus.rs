@@ -88,7 +88,8 @@ fn the_sources_of_a_cpu_that_is_offline_go_to_another_root() {
         more => panic!("{more} budgets for one source"),
     });
     online("0-1");
-    within("it is there again", ms(400), || guard.said("its poller is there again").is_some());
+    // The control loop, which reads the list, may have the CPU of wire and poller: FIFO threads let it run when the kernel moves it.
+    within("it is there again", ms(2000), || guard.said("its poller is there again").is_some());
     drop(load);
     assert_eq!(guard.stop().0.code(), Some(0));
 }
