@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use common::dump::assert_same;
 use common::procs::{Sink, is_guard, signal, weirs};
 use common::world::{FLOOD, PORT, World, bind_to, sh};
-use common::{HOST_CPU, PATIENCE, WIRE_CPU, alone, ms, possible, within};
+use common::{HOST_CPU, PATIENCE, WIRE_CPU, alone, ms, possible, resident_kib, within};
 use nix::sys::signal::Signal;
 
 /// A restart may cost the programs this long.
@@ -225,6 +225,9 @@ fn the_package_comes_guards_and_goes_root() {
     for there in ["/usr/bin/weir", "/etc/weir/weir.toml", "/usr/share/man/man1/weir-guard.1.gz"] {
         assert!(debian.root.join(&there[1..]).exists(), "{there}");
     }
+    // What runs with capabilities is small.
+    let size = std::fs::metadata(debian.root.join("usr/lib/weir/weir-guard")).unwrap().len();
+    assert!(size <= 4 << 20, "{size} bytes");
     assert!(!debian.active(), "nothing is started before an administrator names an interface");
     println!("{}", debian.sh(&format!("systemd-analyze verify --man=no {UNIT} && echo verified")));
     let exposure = debian.sh(&format!("systemd-analyze security --no-pager {UNIT} | tail -n 1"));
@@ -238,6 +241,9 @@ fn the_package_comes_guards_and_goes_root() {
     debian.sh("sed -i 's/^#cpu = .*/cpu = \"1\"/' /etc/weir/weir.toml");
     debian.sh(&format!("systemctl enable --now {UNIT}"));
     assert!(debian.active());
+    let resident = resident_kib(debian.main_pid());
+    println!("weir-guard: {size} bytes, {resident} KiB resident");
+    assert!(resident <= 16 << 10, "{resident} KiB");
     let mut sink = world.sink(0, PORT);
     let load = world.send(&[(0, PORT)], &[], &[(ms(300_000), FLOOD)]);
     within("takeover", ms(200), || world.taken(0));
