@@ -13,12 +13,14 @@
 //!
 //! This runs once per plan and never in the packet path, so it allocates.
 
+mod auto;
 #[cfg(test)]
 #[path = "place/tests.rs"]
 mod tests;
 mod trial;
 mod types;
 
+pub use auto::{Course, Host, Planner, Trial, auto};
 pub use trial::{LEAST_PPS, Measured, Verdict, candidates, judge};
 pub use types::{
     Cpu, Cpus, Impossible, Irq, Kept, Layout, Output, Plan, Program, Request, Seat, Set, Source, State,

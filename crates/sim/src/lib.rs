@@ -9,6 +9,7 @@
 //! | [`mod@settings`] | named settings with units, ranges and help, for files and `--set` |
 //! | [`machine`] | the machines; each decides nothing that `policy` decides |
 //! | [`scenario`] | experiments as TOML, errors with file, line and fix |
+//! | [`claims`] | what experiments claim of their own panels |
 //! | [`table`] | curves against the papers' marks |
 //! | [`mod@run`] | arms x sweep on several threads, a document that does not depend on their number |
 //! | [`shard`] | a part of a run, and one document of all parts |
@@ -18,6 +19,7 @@
 //! an event. Rates and shares become floating point when a point is reported.
 
 pub mod check;
+pub mod claims;
 pub mod cpu;
 pub mod engine;
 pub mod like;

@@ -340,6 +340,9 @@ pub(crate) fn collect(
         document.panels.push(panel);
     }
     document.finish(&[]);
+    if let Some(claims) = scenario.claims.filter(|_| document.partial.is_none()) {
+        document.verdict.extend((claims.judge)(&document));
+    }
     Ran { document, events, faults }
 }
 

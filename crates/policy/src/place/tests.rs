@@ -242,7 +242,7 @@ proptest! {
     /// The same window again is no gain, and a change that loses everything is never kept.
     #[test]
     fn a_trial_keeps_only_what_helps(a in 2000u64..1_000_000, noise in 0u64..100, lost in 0u64..100_000) {
-        let m = |goodput, lost| Measured { packets: vec![(0, goodput), (1, goodput / 4)], goodput, lost };
+        let m = |goodput, lost| Measured { packets: vec![(0, goodput), (1, goodput / 4)], goodput, lost, busy: 900 };
         let (first, second) = (m(a, lost), m(a * (1000 - noise) / 1000, lost));
         prop_assert_eq!(judge(&first, &second, &second), Verdict::Same);
         prop_assert_eq!(judge(&first, &second, &m(a / 10, lost + a)), Verdict::Worse);
@@ -254,11 +254,15 @@ proptest! {
 #[test]
 fn only_an_uneven_or_losing_host_is_tried() {
     let usable = cpus(&[0, 1]);
-    let m = |a, b, lost| Measured { packets: vec![(0, a), (1, b)], goodput: a + b, lost };
+    let m = |a, b, lost| Measured { packets: vec![(0, a), (1, b)], goodput: a + b, lost, busy: 900 };
     assert!(candidates(&m(500, 0, 0), &usable, true).is_empty(), "too few packets to tell");
     assert!(candidates(&m(60_000, 40_000, 0), &usable, true).is_empty(), "even enough");
     assert_eq!(candidates(&m(90_000, 1_000, 0), &usable, false), [Strategy::Spread]);
     assert_eq!(candidates(&m(60_000, 40_000, 50_000), &usable, true).len(), 3);
+    // A way between CPUs only costs where no CPU is busy with packets and none is lost.
+    let idle = Measured { busy: 300, ..m(90_000, 1_000, 0) };
+    assert!(candidates(&idle, &usable, true).is_empty());
+    assert_eq!(candidates(&Measured { lost: 9_000, ..idle }, &usable, true).len(), 3);
     assert_eq!(m(90_000, 10_000, 0).hottest(), Some((0, 900)));
 }
 
@@ -276,4 +280,120 @@ fn what_comes_in_at_an_unknown_place_is_not_sent_to_one_cpu() {
     // Spread over several CPUs it is worth its hop.
     let placed = plan(&layout, &request(Strategy::Spread)).unwrap();
     assert!(placed.settings.iter().all(|set| set.to.len() > 1), "{placed:?}");
+}
+
+/// A host on which a plan does to goodput what was drawn for it; 100,000 packets/s arrive.
+struct Fake {
+    layout: Layout,
+    /// Goodput without a plan, and with that of each strategy.
+    before: u64,
+    with: [u64; 3],
+    in_force: Option<Plan>,
+    /// Fails at this call.
+    fails: usize,
+    calls: usize,
+}
+
+const ARRIVE: u64 = 100_000;
+
+impl Fake {
+    fn goodput(&self) -> u64 {
+        self.in_force.as_ref().map_or(self.before, |plan| self.with[plan.strategy as usize])
+    }
+
+    fn call(&mut self) -> Result<(), ()> {
+        self.calls += 1;
+        if self.calls == self.fails { Err(()) } else { Ok(()) }
+    }
+}
+
+impl Host for Fake {
+    type Error = ();
+
+    fn layout(&mut self) -> Result<Layout, ()> {
+        assert_eq!(self.in_force, None, "a plan is made of the host as it was");
+        self.call().map(|()| self.layout.clone())
+    }
+
+    fn measure(&mut self) -> Result<Measured, ()> {
+        let goodput = self.goodput();
+        self.call()?;
+        Ok(Measured { packets: vec![(0, ARRIVE), (1, 0)], goodput, lost: ARRIVE - goodput, busy: 900 })
+    }
+
+    fn carry_out(&mut self, plan: &Plan) -> Result<(), ()> {
+        assert_eq!(self.in_force, None, "one after the other");
+        self.call()?;
+        self.in_force = Some(plan.clone());
+        Ok(())
+    }
+
+    fn put_back(&mut self) -> Result<(), ()> {
+        self.in_force = None;
+        Ok(())
+    }
+}
+
+fn fake(before: u64, with: [u64; 3], fails: usize) -> Fake {
+    let mut layout = host(4);
+    layout.sources = vec![source(0, Some(&[0]), ARRIVE), source(1, Some(&[0]), ARRIVE)];
+    layout.programs = vec![program(2, &[0])];
+    layout.net_permille = 1000;
+    Fake { layout, before, with, in_force: None, fails, calls: 0 }
+}
+
+fn course(fake: &mut Fake) -> Result<Course, ()> {
+    let all = [Strategy::Spread, Strategy::Affine, Strategy::Dedicate].map(request);
+    auto(fake, &all, plan)
+}
+
+proptest! {
+    /// No host is left worse, what is in force is what the course says, and nothing is in force after an error.
+    #[test]
+    fn auto_leaves_no_host_worse(
+        before in 1000..=ARRIVE,
+        with in prop::array::uniform3(1000..=ARRIVE),
+        fails in 0usize..40,
+    ) {
+        let mut fake = fake(before, with, fails);
+        match course(&mut fake) {
+            Err(()) => prop_assert_eq!(fake.in_force, None),
+            Ok(course) => {
+                prop_assert_eq!(fake.in_force.as_ref(), course.kept().map(|trial| &trial.plan));
+                prop_assert!(fake.goodput() >= before, "{} after {before}", fake.goodput());
+                // Of those that were tried none would have been clearly better.
+                for trial in course.trials {
+                    prop_assert!(trial.after.goodput * 100 <= fake.goodput().max(before) * 117, "{:?}", with);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn auto_goes_on_while_packets_are_lost_and_keeps_the_best() {
+    let tried = |with| {
+        let mut fake = fake(40_000, with, 0);
+        let course = course(&mut fake).unwrap();
+        (course.trials.len(), course.kept().map(|trial| trial.plan.strategy))
+    };
+    // Nothing is lost any more.
+    assert_eq!(tried([ARRIVE, 0, 0]), (1, Some(Strategy::Spread)));
+    assert_eq!(tried([50_000, 45_000, 90_000]), (3, Some(Strategy::Dedicate)));
+    assert_eq!(
+        tried([50_000, 90_000, 92_000]),
+        (3, Some(Strategy::Affine)),
+        "a chance is no reason to go on"
+    );
+    assert_eq!(tried([30_000, 20_000, 40_000]), (3, None));
+}
+
+/// What evens out a host that loses can cost more than chance hides.
+#[test]
+fn a_flatter_layout_is_no_gain_where_packets_are_lost() {
+    let m =
+        |goodput, lost, other| Measured { packets: vec![(0, 100_000), (1, other)], goodput, lost, busy: 900 };
+    let after = m(96_000, 104_000, 100_000);
+    assert_eq!(judge(&m(100_000, 100_000, 0), &m(98_000, 102_000, 0), &after), Verdict::Same);
+    assert_eq!(judge(&m(100_000, 0, 0), &m(98_000, 0, 0), &m(98_000, 0, 100_000)), Verdict::Better);
 }

@@ -4,12 +4,14 @@ use super::{Cpus, Strategy};
 
 /// Below this many packets per second a measurement says nothing about a layout.
 pub const LEAST_PPS: u64 = 1000;
+/// Where nothing is lost and no CPU spends so much of its time on packets, permille, a way between CPUs costs latency and saves nothing.
+const BUSY: u64 = 750;
 /// A gain that is kept, permille.
-const GAIN: u64 = 50;
+pub(super) const GAIN: u64 = 50;
 /// What goodput may differ by from window to window without anything being changed, permille: two windows can agree by chance.
 const NOISE: u64 = 50;
 /// Losses of this share of what arrived, permille, are some.
-const SOME_LOSS: u64 = 10;
+pub(super) const SOME_LOSS: u64 = 10;
 
 /// A window of a few seconds.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -20,6 +22,8 @@ pub struct Measured {
     pub goodput: u64,
     /// Packets lost at any place that is counted, per second.
     pub lost: u64,
+    /// Time in interrupts and softirqs of the CPU that spends the most in them, permille.
+    pub busy: u64,
 }
 
 impl Measured {
@@ -58,14 +62,15 @@ pub enum Verdict {
     Unknown,
 }
 
-/// The strategies worth a trial, best first; none if packets are spread well, or too few to tell.
+/// The strategies worth a trial, best first; none if packets are spread well, no CPU is busy with them, or they are too few to tell.
 #[must_use]
 pub fn candidates(now: &Measured, usable: &Cpus, programs: bool) -> Vec<Strategy> {
     let cpus = usable.len() as u64;
     let Some((_, hottest)) = now.hottest() else { return Vec::new() };
     // Half more than its even share is uneven.
     let even = hottest.saturating_mul(cpus) <= 1500;
-    if now.total() < LEAST_PPS || cpus < 2 || (even && now.loss() < SOME_LOSS) {
+    let well = even || now.busy < BUSY;
+    if now.total() < LEAST_PPS || cpus < 2 || (well && now.loss() < SOME_LOSS) {
         return Vec::new();
     }
     match programs {
@@ -96,8 +101,10 @@ pub fn judge(first: &Measured, second: &Measured, after: &Measured) -> Verdict {
     let more = after.goodput > most.saturating_add(chance).saturating_add(most.saturating_mul(GAIN) / 1000);
     let fewer = after.loss().saturating_add(spread).saturating_add(SOME_LOSS) < calm;
     let hottest = |m: &Measured| m.hottest().map_or(1000, |(_, share)| share);
-    // A layout that only evens out keeps what it gains for the next rise of the load.
-    let flatter =
-        hottest(after).saturating_mul(1000) < hottest(second).min(hottest(first)).saturating_mul(800);
+    // A layout that only evens out keeps what it gains for the next rise of the load. Where packets are lost already the load has
+    // risen, and only what arrives counts: evening out costs a way between CPUs, and can cost more than that.
+    let carries = worst < SOME_LOSS && after.loss() < SOME_LOSS;
+    let flatter = carries
+        && hottest(after).saturating_mul(1000) < hottest(second).min(hottest(first)).saturating_mul(800);
     if more || fewer || flatter { Verdict::Better } else { Verdict::Same }
 }

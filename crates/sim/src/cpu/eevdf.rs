@@ -298,6 +298,13 @@ impl Scheduler for Eevdf {
         }
     }
 
+    fn withdraw(&mut self, thread: Thread) {
+        self.take_out(thread);
+        // It owes nothing when it comes back: what it was owed it has had elsewhere.
+        let class = self.threads[thread.0 as usize].class;
+        self.set_class(thread, class);
+    }
+
     fn charges_interrupts(&self) -> bool {
         self.charges_interrupts
     }

@@ -71,6 +71,8 @@ pub trait Scheduler {
     fn block(&mut self, now: Nanos, thread: Thread);
     /// The thread that runs goes back among the runnable ones.
     fn requeue(&mut self, now: Nanos, thread: Thread, why: Requeue);
+    /// A thread that waits for the CPU leaves for another one. Only schedulers of machines that move threads have it.
+    fn withdraw(&mut self, _thread: Thread) {}
     /// Takes the next thread, and how long it may run before [`Requeue::Expired`].
     fn pick(&mut self, now: Nanos) -> Option<(Thread, Nanos)>;
     /// True if the time of interrupt levels counts as that of the thread they preempt.
@@ -454,6 +456,19 @@ impl<S: Scheduler> Cpu<S> {
         self.scheduler.block(now, thread);
         self.current = None;
         self.pick(now);
+    }
+
+    /// A thread that is runnable leaves for another CPU, blocked here; the time that its piece still needs.
+    pub fn withdraw(&mut self, now: Nanos, thread: Thread) -> Nanos {
+        self.advance(now);
+        debug_assert!(!self.is_blocked(thread));
+        if self.current == Some(thread) {
+            self.block(now, thread);
+        } else {
+            self.blocked[thread.0 as usize] = true;
+            self.scheduler.withdraw(thread);
+        }
+        std::mem::take(&mut self.threads[thread.0 as usize].left)
     }
 
     /// The thread on the CPU lets others run.

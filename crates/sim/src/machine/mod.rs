@@ -8,6 +8,7 @@ pub mod active;
 pub mod bsd;
 pub mod linux26;
 pub mod modern;
+pub mod placed;
 pub mod proxy;
 
 use crate::check::Recovery;
@@ -52,6 +53,7 @@ pub const KINDS: &[Kind] = &[
     linux26::KIND,
     proxy::KIND,
     active::KIND,
+    placed::KIND,
 ];
 
 /// The kind of that name.

@@ -13,6 +13,7 @@ const MACHINES: &[(&str, &str)] = &[
     ("beihang13", include_str!("../../machines/beihang13.toml")),
     ("manycore", include_str!("../../machines/manycore.toml")),
     ("activo07", include_str!("../../machines/activo07.toml")),
+    ("placed", include_str!("../../machines/placed.toml")),
 ];
 
 /// Scenarios by name, in the order in which they are listed.
@@ -64,6 +65,7 @@ const SCENARIOS: &[(&str, &str)] = &[
     ("modern-cores", include_str!("../../scenarios/modern-cores.toml")),
     ("cpu-net", include_str!("../../scenarios/cpu-net.toml")),
     ("cpu-net-resize", include_str!("../../scenarios/cpu-net-resize.toml")),
+    ("place-auto", include_str!("../../scenarios/place-auto.toml")),
 ];
 
 /// Traces of these scenarios, by file name.

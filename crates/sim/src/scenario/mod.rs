@@ -10,6 +10,7 @@
 //! one_x = 380000                   # what 1 x means in ratios; else the MLFRR of the best stock arm
 //! hogs = [0, 1]                    # of machines with a setting hogs: a curve for each
 //! experiment = "livelock-udp"      # name in the document, if it is not that of the file
+//! claims = "place-auto"            # what is judged of its panels; see `claims.rs`
 //!
 //! [settings]                       # of the machine, for all arms
 //! user = true
@@ -196,6 +197,8 @@ pub struct Scenario {
     pub marks: Vec<Marks>,
     /// Other quantities.
     pub panels: Vec<PanelPlan>,
+    /// What is claimed of it, beside the claims that are judged of every document.
+    pub claims: Option<&'static crate::claims::Claims>,
 }
 
 /// A scenario as it was read, so that it can be read again where its files are not.

@@ -7,6 +7,7 @@ use super::{
     ARMS_MAX, Arm, KINDS_MAX, Kind, LOAD_MAX, Load, Marks, PACKETS_ALL_MAX, PACKETS_MAX, PanelPlan,
     SWEEP_MAX, Scenario, Shows, Sweep, TRIALS_MAX,
 };
+use crate::claims::{self, Claims};
 use crate::machine::Machine;
 use crate::settings::{Given, Refused, Time, Value};
 use crate::source::Trace;
@@ -36,7 +37,7 @@ pub(super) fn set(
     })
 }
 
-const KEYS: [&str; 16] = [
+const KEYS: [&str; 17] = [
     "one_x",
     "hogs",
     "experiment",
@@ -53,6 +54,7 @@ const KEYS: [&str; 16] = [
     "arm",
     "kind",
     "marks",
+    "claims",
 ];
 
 pub(super) fn scenario(
@@ -140,6 +142,7 @@ pub(super) fn scenario(
     for item in find("panel").map_or(Ok(Vec::new()), Item::list)? {
         panels.push(panel(&item, &kinds)?);
     }
+    let claims = find("claims").map(claims_of).transpose()?;
     let about = need("about", "one line about the experiment")?.string()?.to_string();
     let requirements = find("requirements").map_or(Ok(Vec::new()), Item::list)?;
     let requirements: Result<Vec<String>, Fault> =
@@ -160,7 +163,15 @@ pub(super) fn scenario(
         sweep,
         marks,
         panels,
+        claims,
     })
+}
+
+fn claims_of(item: &Item<'_>) -> Result<&'static Claims, Fault> {
+    let name = item.string()?;
+    let names: Vec<&str> = claims::ALL.iter().map(|claims| claims.name).collect();
+    let found = claims::ALL.iter().find(|claims| claims.name == name);
+    found.ok_or_else(|| item.wrong(&format!("{name}: no such claims; {}", choose(name, &names))))
 }
 
 /// Kinds of load. What the command line sets, it sets for all of them.

@@ -22,6 +22,8 @@ const SETTLE: Duration = Duration::from_millis(300);
 pub struct Outcome {
     /// Settings that have been changed and are kept.
     pub applied: usize,
+    /// The plan of auto that is kept.
+    pub plan: Option<Plan>,
     /// Trials of auto.
     pub trials: Vec<Trial>,
 }
@@ -37,6 +39,29 @@ pub struct Trial {
     lost_after: u64,
     hottest_before: u64,
     hottest_after: u64,
+}
+
+impl Trial {
+    fn of(trial: &place::Trial, kept: bool) -> Trial {
+        let [a, b] = &trial.before;
+        let hottest = |m: &place::Measured| m.hottest().map_or(0, |(_, share)| share);
+        Trial {
+            strategy: trial.plan.strategy.name(),
+            verdict: match trial.verdict {
+                Verdict::Better if kept => "better, kept",
+                Verdict::Better => "better, but another one is better still, undone",
+                Verdict::Same => "nothing gained, undone",
+                Verdict::Worse => "worse, undone",
+                Verdict::Unknown => "the load has changed, undone",
+            },
+            goodput_before: [a.goodput, b.goodput],
+            goodput_after: trial.after.goodput,
+            lost_before: [a.lost, b.lost],
+            lost_after: trial.after.lost,
+            hottest_before: hottest(b),
+            hottest_after: hottest(&trial.after),
+        }
+    }
 }
 
 impl Outcome {
@@ -146,7 +171,7 @@ pub fn apply(args: &PlaceArgs, access: &mut Access, looked: &Looked, plan: &Plan
         }
         return Err(failed(format!("{err}; everything is as before")));
     }
-    Ok(Outcome { applied: plan.settings.len(), trials: Vec::new() })
+    Ok(Outcome { applied: plan.settings.len(), ..Outcome::default() })
 }
 
 /// Puts back all that is in the journal, says what is not as it was, and removes the journal.
@@ -174,71 +199,90 @@ pub fn put_back(args: &PlaceArgs, access: &mut Access, journal: &Journal) -> any
     Err(failed("not everything could be put back; run weir undo when the cause is gone"))
 }
 
-/// Tries one plan after the other and keeps the first that helps.
+/// This host while auto tries its plans.
+struct Live<'a> {
+    args: &'a PlaceArgs,
+    access: &'a mut Access,
+    pids: &'a [u32],
+    first: (&'a Looked, &'a Window),
+    stop: &'a AtomicBool,
+    /// As it was read last.
+    now: Option<Looked>,
+    /// Of the plan that is in force.
+    journal: Option<Journal>,
+}
+
+impl Live<'_> {
+    fn looked(&self) -> &Looked {
+        self.now.as_ref().unwrap_or(self.first.0)
+    }
+
+    fn sleep(&self, length: Duration) -> bool {
+        crate::watch::sleep_until(Instant::now() + length, self.stop)
+    }
+}
+
+impl place::Host for Live<'_> {
+    type Error = anyhow::Error;
+
+    fn layout(&mut self) -> anyhow::Result<place::Layout> {
+        let looked = look::look(self.access, &self.args.interfaces, self.pids, Some(self.first.1))?;
+        Ok(self.now.insert(looked).layout.clone())
+    }
+
+    fn permit(&mut self, plan: &Plan) -> anyhow::Result<()> {
+        permitted(self.args, self.looked(), plan)
+    }
+
+    fn measure(&mut self) -> anyhow::Result<place::Measured> {
+        let window = look::measure(self.looked(), self.args.r#for, |length| self.sleep(length))?;
+        Ok(window.measured)
+    }
+
+    fn carry_out(&mut self, plan: &Plan) -> anyhow::Result<()> {
+        let (mut journal, fresh) = claim(self.args, self.access)?;
+        if !fresh {
+            return Err(failed("this host is placed already; run weir undo, then try again"));
+        }
+        if let Err(err) = change::make(self.access, &mut journal, &changes(plan)) {
+            put_back(self.args, self.access, &journal)?;
+            return Err(failed(format!("{err}; everything is as before")));
+        }
+        talk(&format!("weir: trying {}: {} settings", plan.strategy.name(), plan.settings.len()));
+        self.journal = Some(journal);
+        if !self.sleep(SETTLE) {
+            self.put_back()?;
+            return Err(failed("stopped by a signal"));
+        }
+        Ok(())
+    }
+
+    fn put_back(&mut self) -> anyhow::Result<()> {
+        match self.journal.take() {
+            Some(journal) => put_back(self.args, self.access, &journal),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Tries one plan after the other and keeps the one that helps most.
 pub fn trial(
     args: &PlaceArgs,
     access: &mut Access,
     pids: &[u32],
     requests: &[Request],
-    first: &Window,
+    first: (&Looked, &Window),
     stop: &AtomicBool,
 ) -> anyhow::Result<Outcome> {
-    let mut outcome = Outcome::default();
-    let sleep = |length| crate::watch::sleep_until(Instant::now() + length, stop);
-    for request in requests {
-        let looked = look::look(access, &args.interfaces, pids, Some(first))?;
-        // Another candidate may be possible.
-        let Ok(plan) = place::plan(&looked.layout, request) else { continue };
-        if plan.settings.is_empty() {
-            continue;
-        }
-        permitted(args, &looked, &plan)?;
-        let before = [look::measure(&looked, args.r#for, sleep)?, look::measure(&looked, args.r#for, sleep)?];
-        let (mut journal, fresh) = claim(args, access)?;
-        if !fresh {
-            return Err(failed("this host is placed already; run weir undo, then try again"));
-        }
-        if let Err(err) = change::make(access, &mut journal, &changes(&plan)) {
-            put_back(args, access, &journal)?;
-            return Err(failed(format!("{err}; everything is as before")));
-        }
-        talk(&format!("weir: trying {}: {} settings", plan.strategy.name(), plan.settings.len()));
-        let after = match sleep(SETTLE) {
-            true => look::measure(&looked, args.r#for, sleep),
-            false => Err(failed("stopped by a signal")),
-        };
-        let after = match after {
-            Ok(after) => after,
-            Err(err) => {
-                put_back(args, access, &journal)?;
-                return Err(err);
-            }
-        };
-        let [a, b] = [&before[0].measured, &before[1].measured];
-        let verdict = place::judge(a, b, &after.measured);
-        let hottest = |m: &place::Measured| m.hottest().map_or(0, |(_, share)| share);
-        outcome.trials.push(Trial {
-            strategy: plan.strategy.name(),
-            verdict: match verdict {
-                Verdict::Better => "better, kept",
-                Verdict::Same => "nothing gained, undone",
-                Verdict::Worse => "worse, undone",
-                Verdict::Unknown => "the load has changed, undone",
-            },
-            goodput_before: [a.goodput, b.goodput],
-            goodput_after: after.measured.goodput,
-            lost_before: [a.lost, b.lost],
-            lost_after: after.measured.lost,
-            hottest_before: hottest(b),
-            hottest_after: hottest(&after.measured),
-        });
-        if verdict == Verdict::Better {
-            outcome.applied = plan.settings.len();
-            return Ok(outcome);
-        }
-        put_back(args, access, &journal)?;
-    }
-    Ok(outcome)
+    let mut live = Live { args, access, pids, first, stop, now: None, journal: None };
+    let course = place::auto(&mut live, requests, place::plan)?;
+    let plan = course.kept().map(|trial| trial.plan.clone());
+    let trials = course.trials.iter().enumerate().map(|(n, trial)| Trial::of(trial, course.kept == Some(n)));
+    Ok(Outcome {
+        applied: plan.as_ref().map_or(0, |plan| plan.settings.len()),
+        plan,
+        trials: trials.collect(),
+    })
 }
 
 /// `task 4711 udp-sink affinity 0-1 -> 1`, for the log of `--watch`.

@@ -262,6 +262,7 @@ fn window(looked: &Looked, first: &Reading, second: &Reading) -> Window {
             window.ran_on.insert(program.pid, task.cpu as usize);
         }
     }
+    window.measured.busy = window.softirq.values().copied().max().unwrap_or(0);
     window.measured.goodput = rate(TAKEN.iter().map(&moved).sum());
     window.measured.lost = rate(lost);
     window

@@ -59,7 +59,7 @@ pub fn run(args: &PlaceArgs, paint: Paint) -> anyhow::Result<ExitCode> {
         (true, Some(_), Some(plan)) => act::apply(args, &mut access, &looked, plan)?,
         (true, None, Some(_)) => {
             let plans = strategies.iter().map(|&strategy| request(strategy)).collect::<Vec<_>>();
-            act::trial(args, &mut access, &pids, &plans, &window, &stop)?
+            act::trial(args, &mut access, &pids, &plans, (&looked, &window), &stop)?
         }
         _ => act::Outcome::default(),
     };
@@ -67,7 +67,7 @@ pub fn run(args: &PlaceArgs, paint: Paint) -> anyhow::Result<ExitCode> {
         let document = document(&looked, &window, plan.as_ref(), &outcome);
         out::data(&format!("{}\n", serde_json::to_string(&document)?))?;
     } else {
-        let guard = plan.as_ref().and_then(|plan| text::guard(&looked, plan));
+        let guard = outcome.plan.as_ref().or(plan.as_ref()).and_then(|plan| text::guard(&looked, plan));
         out::data(&outcome.text(args, changes, guard))?;
     }
     Ok(ExitCode::SUCCESS)

@@ -1,0 +1,129 @@
+//! Claims of single experiments, judged over the panels of their document, so that the parts of a run that are merged give the
+//! same verdict as one run.
+
+use results::{Document, Mark, Relation, Verdict};
+
+/// What an experiment claims.
+#[derive(Debug)]
+pub struct Claims {
+    /// As a scenario names them.
+    pub name: &'static str,
+    /// Judges the document.
+    pub judge: fn(&Document) -> Vec<Verdict>,
+}
+
+/// All of them.
+pub const ALL: &[Claims] = &[Claims { name: "place-auto", judge: place_auto }];
+
+/// What a layout that was planted badly has to gain.
+const GAIN: f64 = 0.1;
+/// Layouts of ten that are planted badly, at least.
+const PLANTED: f64 = 3.0;
+/// What is no difference, of the value: a full program reads the same to a packet, whatever the seed.
+const RESOLUTION: f64 = 0.001;
+/// Beginnings of the titles of the panels.
+const GOODPUT: &str = "goodput";
+const WAIT: &str = "p99";
+
+/// A layout, before and after.
+#[derive(Clone, Copy, Debug)]
+struct Pair {
+    layout: f64,
+    before: Mark,
+    after: Mark,
+}
+
+impl Pair {
+    /// What the trials without a change lie apart.
+    fn spread(&self) -> f64 {
+        let spread = self.before.high.unwrap_or(self.before.y) - self.before.low.unwrap_or(self.before.y);
+        spread.max(RESOLUTION * self.before.y)
+    }
+
+    /// By how much it is worse, beyond what chance does; 0 if it is not.
+    fn worse(&self, more_is_better: bool) -> f64 {
+        let worse = if more_is_better { self.before.y - self.after.y } else { self.after.y - self.before.y };
+        (worse - self.spread()).max(0.0)
+    }
+
+    fn ratio(&self) -> f64 {
+        self.after.y / self.before.y
+    }
+}
+
+fn pairs(document: &Document, title: &str, after: &str) -> Vec<Pair> {
+    let Some(panel) = document.panels.iter().find(|panel| panel.title.starts_with(title)) else {
+        return Vec::new();
+    };
+    let marks = |name: &str| panel.lines.iter().find(|line| line.name == name).map(|line| &line.marks);
+    let (Some(before), Some(after)) = (marks("drawn"), marks(after)) else { return Vec::new() };
+    let of = |before: &Mark| {
+        let after = after.iter().find(|mark| mark.x == before.x)?;
+        Some(Pair { layout: before.x, before: *before, after: *after })
+    };
+    before.iter().filter_map(of).collect()
+}
+
+fn claim(text: &str, value: Option<f64>, relation: Relation, bound: f64, digits: u8) -> Verdict {
+    let holds = value.is_some_and(|value| match relation {
+        Relation::AtLeast => value >= bound,
+        Relation::AtMost => value <= bound,
+        Relation::Equal => value == bound,
+        Relation::Below => value < bound,
+    });
+    Verdict {
+        id: "place-auto".into(),
+        claim: text.into(),
+        value,
+        relation,
+        bound,
+        aim: None,
+        digits,
+        unit: String::new(),
+        holds,
+        note: None,
+    }
+}
+
+/// Layouts by number, with the ratio of after to before; none if there are none.
+fn named(pairs: &[&Pair]) -> Option<String> {
+    let one = |pair: &&Pair| format!("layout {}: {:.2} of before", pair.layout, pair.ratio());
+    let all: Vec<String> = pairs.iter().map(one).collect();
+    (!all.is_empty()).then(|| all.join("; "))
+}
+
+/// No layout is worse beyond its A/A spread; all that are planted badly gain a tenth of goodput, and at least three of p99 too.
+/// A packet that is lost counts in the p99 as one that never arrives.
+fn place_auto(document: &Document) -> Vec<Verdict> {
+    let (goodput, p99) = (pairs(document, GOODPUT, "auto"), pairs(document, WAIT, "auto"));
+    let planted = pairs(document, "planted", "drawn");
+    let is_planted =
+        |pair: &&Pair| planted.iter().any(|other| other.layout == pair.layout && other.before.y > 0.0);
+    let least = goodput.iter().filter(is_planted).map(Pair::ratio).min_by(f64::total_cmp);
+    let sooner = |pair: &&Pair| is_planted(pair) && pair.ratio() <= 1.0 - GAIN;
+    let sooner = (!p99.is_empty()).then(|| p99.iter().filter(sooner).count() as f64);
+    let count = planted.iter().filter(is_planted).count() as f64;
+    let less: Vec<&Pair> = goodput.iter().filter(|pair| pair.worse(true) > 0.0).collect();
+    let longer: Vec<&Pair> = p99.iter().filter(|pair| pair.worse(false) > 0.0).collect();
+    let of = |found: &[&Pair], pairs: &[Pair]| (!pairs.is_empty()).then_some(found.len() as f64);
+    let mut verdicts = vec![
+        Verdict {
+            note: named(&less),
+            ..claim("layouts with less goodput, beyond A/A", of(&less, &goodput), Relation::Equal, 0.0, 0)
+        },
+        Verdict {
+            note: named(&longer),
+            ..claim("layouts with a longer p99, beyond A/A", of(&longer, &p99), Relation::Equal, 0.0, 0)
+        },
+        claim("layouts planted badly", Some(count), Relation::AtLeast, PLANTED, 0),
+        claim("least goodput of these, after / before", least, Relation::AtLeast, 1.0 + GAIN, 2),
+        claim("those of them whose p99 is shorter by a tenth", sooner, Relation::AtLeast, PLANTED, 0),
+    ];
+    // The check itself: a planner that is broken falls through.
+    let piled = pairs(document, GOODPUT, "piled");
+    if !piled.is_empty() {
+        let fell = piled.iter().filter(|pair| pair.worse(true) > 0.0).count() as f64;
+        verdicts.push(claim("layouts that a broken planner worsens", Some(fell), Relation::AtLeast, 1.0, 0));
+    }
+    verdicts
+}

@@ -1,0 +1,241 @@
+//! The host as `weir place` sees it: layout, windows, settings.
+
+use super::host::{Host, Stopped, bucket};
+use super::settings::{Placed, Placing};
+use crate::engine::{Nanos, SEC};
+use policy::place::{
+    self, Cpus, Impossible, Irq, Layout, Measured, Plan, Program, Request, Set, Source, Strategy, Task, What,
+};
+
+/// The interface, and the number of its first interrupt and of the first thread.
+const IFINDEX: u32 = 2;
+const FIRST_IRQ: u32 = 40;
+const FIRST_TID: u32 = 100;
+/// Candidates of auto.
+const CANDIDATES: Nanos = 3;
+
+/// The longest that auto takes, and until what it has changed last has settled.
+pub(super) fn longest(s: &Placed) -> Nanos {
+    s.window.0 + CANDIDATES * (3 * s.window.0 + s.settle.0) + 4 * s.settle.0
+}
+
+/// What was done to the layout.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Outcome {
+    /// Plans that auto has tried.
+    pub tried: usize,
+    /// Settings that are kept.
+    pub kept: usize,
+}
+
+/// Counters at a moment.
+#[derive(Clone, Debug)]
+pub(super) struct Snapshot {
+    pub at: Nanos,
+    pub delivered: u64,
+    pub offered: u64,
+    pub lost: u64,
+    pub taken: Vec<u64>,
+    pub received: Vec<u64>,
+    pub accounts: Vec<[Nanos; crate::cpu::BUCKETS]>,
+}
+
+/// A planner that is broken: all on one CPU.
+fn piled(layout: &Layout, request: &Request) -> Result<Plan, Impossible> {
+    let mut layout = layout.clone();
+    let first = layout.cpus.iter().find(|cpu| cpu.state == place::State::Usable).map_or(0, |cpu| cpu.id);
+    let one = Cpus::from([first]);
+    let request = Request { strategy: Strategy::Spread, ..request.clone() };
+    let mut plan = place::plan(&layout, &request)?;
+    plan.settings.clear();
+    for source in &mut layout.sources {
+        if let Some(irq) = source.irq.as_ref().filter(|irq| irq.settable) {
+            plan.settings.push(Set {
+                what: What::Irq { irq: irq.irq },
+                from: irq.cpus.clone(),
+                to: one.clone(),
+            });
+        }
+        let what = What::Rps { ifindex: source.ifindex, queue: source.queue };
+        plan.settings.push(Set { what, from: source.rps.clone(), to: one.clone() });
+    }
+    for thread in layout.programs.iter().flat_map(|program| &program.threads) {
+        let what = What::Task { tid: thread.tid, start: thread.start };
+        plan.settings.push(Set { what, from: thread.cpus.clone(), to: one.clone() });
+    }
+    Ok(plan)
+}
+
+/// The host while it is being placed.
+struct Placer<'h, 'a> {
+    host: &'h mut Host<'a>,
+    loads: Vec<u64>,
+    net_permille: u64,
+    plan: Option<Plan>,
+}
+
+impl place::Host for Placer<'_, '_> {
+    type Error = Stopped;
+
+    fn layout(&mut self) -> Result<Layout, Stopped> {
+        Ok(self.host.layout(&self.loads, self.net_permille))
+    }
+
+    fn measure(&mut self) -> Result<Measured, Stopped> {
+        let (before, after) = self.host.window()?;
+        Ok(measured(&before, &after))
+    }
+
+    fn carry_out(&mut self, plan: &Plan) -> Result<(), Stopped> {
+        self.host.set(plan, |set| &set.to);
+        self.plan = Some(plan.clone());
+        self.host.pass(self.host.s.settle.0)
+    }
+
+    fn put_back(&mut self) -> Result<(), Stopped> {
+        if let Some(plan) = self.plan.take() {
+            self.host.set(&plan, |set| &set.from);
+        }
+        Ok(())
+    }
+}
+
+fn rate(before: &Snapshot, after: &Snapshot, count: impl Fn(&Snapshot) -> u64) -> u64 {
+    let span = (after.at - before.at).max(1);
+    (u128::from(count(after) - count(before)) * u128::from(SEC) / u128::from(span)) as u64
+}
+
+fn measured(before: &Snapshot, after: &Snapshot) -> Measured {
+    let of = |c: usize| rate(before, after, |snapshot| snapshot.taken[c]);
+    Measured {
+        packets: (0..before.taken.len()).map(|c| (c, of(c))).collect(),
+        goodput: rate(before, after, |snapshot| snapshot.delivered),
+        lost: rate(before, after, |snapshot| snapshot.lost),
+        busy: packet_work(before, after).into_iter().max().unwrap_or(0),
+    }
+}
+
+/// Time of packet work, permille, by CPU.
+fn packet_work(before: &Snapshot, after: &Snapshot) -> Vec<u64> {
+    let span = (after.at - before.at).max(1);
+    let time = |accounts: &[Nanos; crate::cpu::BUCKETS]| {
+        accounts[usize::from(bucket::IRQ.0)] + accounts[usize::from(bucket::SOFTIRQ.0)]
+    };
+    let both = before.accounts.iter().zip(&after.accounts);
+    both.map(|(then, now)| (time(now) - time(then)) * 1000 / span).collect()
+}
+
+impl Host<'_> {
+    pub(super) fn snapshot(&mut self) -> Snapshot {
+        let at = self.agenda.now();
+        Snapshot {
+            at,
+            delivered: self.ledger.delivered(),
+            offered: self.ledger.offered(),
+            lost: self.counts.lost,
+            taken: self.cores.iter().map(|core| core.taken).collect(),
+            received: self.queues.iter().map(|queue| queue.received).collect(),
+            accounts: self.cores.iter_mut().map(|core| core.cpu.accounts(at)).collect(),
+        }
+    }
+
+    fn window(&mut self) -> Result<(Snapshot, Snapshot), Stopped> {
+        let before = self.snapshot();
+        self.pass(self.s.window.0)?;
+        Ok((before, self.snapshot()))
+    }
+
+    /// The layout becomes what the settings say, as the command does it.
+    pub(super) fn placed(&mut self) -> Result<Outcome, Stopped> {
+        if self.s.placing == Placing::Drawn {
+            return Ok(Outcome::default());
+        }
+        let (before, after) = self.window()?;
+        let first = measured(&before, &after);
+        let of = |q: usize| rate(&before, &after, |snapshot| snapshot.received[q]);
+        let loads: Vec<u64> = (0..self.queues.len()).map(of).collect();
+        let even = loads.iter().sum::<u64>() / loads.len().max(1) as u64;
+        // A driver that does not count by queue: they count alike.
+        let loads = if self.drawn.counted { loads } else { vec![even; loads.len()] };
+        let net_permille = packet_work(&before, &after).iter().sum();
+        let request = |strategy| Request { strategy, ..Request::default() };
+        let planner: place::Planner = match self.s.placing {
+            Placing::AutoPiled | Placing::Piled => piled,
+            _ => place::plan,
+        };
+        let forced = match self.s.placing {
+            Placing::Spread | Placing::Piled => Some(Strategy::Spread),
+            Placing::Affine => Some(Strategy::Affine),
+            Placing::Dedicate => Some(Strategy::Dedicate),
+            _ => None,
+        };
+        if let Some(strategy) = forced {
+            let Ok(plan) = planner(&self.layout(&loads, net_permille), &request(strategy)) else {
+                return Ok(Outcome::default());
+            };
+            self.set(&plan, |set| &set.to);
+            return Ok(Outcome { kept: plan.settings.len(), tried: 0 });
+        }
+        let candidates = place::candidates(&first, &self.drawn.usable, self.drawn.named);
+        let requests: Vec<Request> = candidates.into_iter().map(request).collect();
+        let mut placer = Placer { host: self, loads, net_permille, plan: None };
+        let course = place::auto(&mut placer, &requests, planner)?;
+        let kept = course.kept().map_or(0, |trial| trial.plan.settings.len());
+        Ok(Outcome { kept, tried: course.trials.len() })
+    }
+
+    fn layout(&self, loads: &[u64], net_permille: u64) -> Layout {
+        let source = |(n, queue): (usize, &super::draw::Queue)| Source {
+            name: format!("eth0/{n}"),
+            ifindex: IFINDEX,
+            queue: n as u32,
+            node: queue.node,
+            irq: (!queue.as_sender).then(|| Irq {
+                irq: FIRST_IRQ + n as u32,
+                settable: queue.settable,
+                cpus: queue.irq.clone(),
+            }),
+            thread: None,
+            as_sender: queue.as_sender,
+            rps: queue.rps.clone(),
+            load: loads.get(n).copied().unwrap_or(0),
+        };
+        let program = |(n, program): (usize, &super::draw::Program)| {
+            let tid = FIRST_TID + n as u32;
+            let threads = vec![Task { tid, start: 1, cpus: program.cpus.clone() }];
+            Program { pid: tid, name: "server".into(), threads }
+        };
+        let programs = self.drawn.programs.iter().enumerate().map(program);
+        Layout {
+            cpus: self.drawn.cpus.clone(),
+            sources: self.drawn.queues.iter().enumerate().map(source).collect(),
+            outputs: Vec::new(),
+            programs: if self.drawn.named { programs.collect() } else { Vec::new() },
+            net_permille,
+        }
+    }
+
+    /// Settings take the value that `value` gives.
+    fn set(&mut self, plan: &Plan, value: impl Fn(&Set) -> &Cpus) {
+        let now = self.agenda.now();
+        for set in &plan.settings {
+            let cpus = value(set).clone();
+            match set.what {
+                What::Irq { irq } => self.drawn.queues[(irq - FIRST_IRQ) as usize].irq = cpus,
+                What::Rps { queue, .. } => self.drawn.queues[queue as usize].rps = cpus,
+                What::Xps { .. } => {}
+                What::Task { tid, .. } => {
+                    let p = (tid - FIRST_TID) as usize;
+                    let on = self.programs[p].on;
+                    if let (false, Some(&to)) = (cpus.contains(&on), cpus.first()) {
+                        match self.programs[p].blocked {
+                            true => self.programs[p].on = to,
+                            false => self.migrate(now, p, to),
+                        }
+                    }
+                    self.drawn.programs[p].cpus = cpus;
+                }
+            }
+        }
+    }
+}
