@@ -122,6 +122,8 @@ pub struct Control {
     contention: Contention,
     lending: Arc<Lending>,
     thorough_at: Nanos,
+    /// The kernel has said something of links since the last look around.
+    links_changed: bool,
     /// For whom packets may be beside the sockets of this namespace.
     others: Others,
     /// In mode net, if there is more than one CPU.
@@ -194,6 +196,7 @@ pub fn run(opts: GuardOptions) -> anyhow::Result<ExitCode> {
         contention: Contention::default(),
         lending: Arc::new(Lending::new()?),
         thorough_at: 0,
+        links_changed: true,
         others: Others::ANY,
         net: net::NetCpus::new(&opts, cpus.len()),
         gate,
@@ -305,6 +308,7 @@ impl Control {
             // Changes of links that are not guarded cost one look per interface at most every tick.
             let mut gone = false;
             for event in links.take().unwrap_or_default() {
+                self.links_changed = true;
                 match event {
                     LinkEvent::Changed { .. } => {}
                     LinkEvent::Resync => gone = true,
@@ -388,8 +392,13 @@ impl Control {
             self.look_for_filters();
         }
         self.detach_idle(now);
+        // The kernel tells what becomes of links; a word that was lost is found by the thorough look.
+        let changed = std::mem::take(&mut self.links_changed);
         for index in 0..self.interfaces.len() {
-            self.look_at(index, thorough);
+            let interface = &self.interfaces[index];
+            if thorough || changed || interface.doubtful || interface.missed {
+                self.look_at(index, thorough);
+            }
             self.look_for_left(index, now);
             if self.interfaces[index].is_learning() {
                 self.learn(index);
