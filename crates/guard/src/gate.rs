@@ -17,6 +17,8 @@ use policy::gate::{BRIEFLY, LIST_IDLE, UNTIL_BOUND, Watch, Watching, next_list, 
 
 use crate::{clock, sched};
 
+/// Between two looks whether it has ended.
+const END_LOOK: Duration = Duration::from_millis(1);
 /// Stack of the thread, bytes.
 const STACK: usize = 64 * 1024;
 
@@ -149,9 +151,14 @@ impl Gate {
     pub fn stop(&self) {
         self.shared.stop.store(true, Relaxed);
         self.wake();
-        let thread = self.thread.lock().ok().and_then(|mut t| t.take());
+        let Some(thread) = self.thread.lock().ok().and_then(|mut t| t.take()) else { return };
+        // While it reads the list of TCP it runs when nothing else does, which beside programs that compute is never.
+        while !thread.is_finished() {
+            sched::set_ordinary(self.shared.tid.load(Relaxed));
+            std::thread::sleep(END_LOOK);
+        }
         // One that panicked has ended the process.
-        let _ = thread.map(JoinHandle::join);
+        let _ = thread.join();
     }
 }
 
@@ -174,7 +181,7 @@ impl Shared {
             for (tcp, due) in [false, true].into_iter().zip(&mut due) {
                 let (begun, spent) = (clock::coarse(), clock::thread_cpu());
                 if begun >= *due {
-                    let holds = || self.attached.load(Relaxed) == times;
+                    let holds = || self.attached.load(Relaxed) == times && !self.stop.load(Relaxed);
                     // The kernel walks its whole table of TCP connections: in the time of what receives packets it would lose some.
                     if tcp {
                         self.idle_since.store(clock::now().max(1), Relaxed);

@@ -64,8 +64,8 @@ fn a_lent_poller_ends_beside_programs_root() {
     let (median, slowest) = (ends[ends.len() / 2], ends[ends.len() - 1]);
     println!("end beside 4 hogs: median {median:.1?}, slowest {slowest:.1?}");
     timely("the end of a guard whose poller was lent", median, ms(200));
-    // One in several runs takes 1.0 to 1.7 s, the cause of which is not known. A poller that nobody frees ends with the hogs.
-    assert!(slowest < HOGS - ms(500), "one end took {slowest:?}");
+    // One that nobody frees ends with the hogs.
+    timely("the slowest end", slowest, ms(200));
 }
 
 #[test]
