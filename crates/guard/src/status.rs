@@ -17,7 +17,7 @@ pub const ACCEPT: &str = "accept";
 /// Schema string of [`Status`].
 pub const SCHEMA: &str = "weir.status/1";
 /// Programs that are asked.
-const GUARDS_MAX: usize = 256;
+pub const GUARDS_MAX: usize = 256;
 
 /// What one guard does. Counts are those of the last interval, not rates.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
