@@ -241,7 +241,9 @@ fn the_package_comes_guards_and_goes_root() {
     debian.sh("sed -i 's/^#cpu = .*/cpu = \"1\"/' /etc/weir/weir.toml");
     debian.sh(&format!("systemctl enable --now {UNIT}"));
     assert!(debian.active());
-    let resident = resident_kib(debian.main_pid());
+    // The manager's number is that of its own namespace.
+    let guard = weirs(&world.host).into_iter().find(|pid| is_guard(*pid));
+    let resident = resident_kib(guard.expect("a guard"));
     println!("weir-guard: {size} bytes, {resident} KiB resident");
     assert!(resident <= 16 << 10, "{resident} KiB");
     let mut sink = world.sink(0, PORT);
