@@ -10,8 +10,8 @@
 #   make install  into PREFIX, /usr/local; settings in SYSCONFDIR, /etc; DESTDIR for packages. After make, as root
 #   make uninstall    removes it again, but for a changed weir.toml
 #   make deb      target/deb/weir_VERSION_ARCH.deb
-#   make static   target/static/weir: one static program, for hosts of any distribution (musl-tools, rustup target)
-#   make image    target/image/weir-VERSION-ARCH.oci.tar: an OCI image with nothing but that program (buildah)
+#   make static   target/static: weir and weir-guard as static programs, for hosts of any distribution (musl-tools, rustup target)
+#   make image    target/image/weir-VERSION-ARCH.oci.tar: an OCI image with nothing but these programs (buildah)
 #   make image-test      the image twice to the same bytes, then guard, watch and undo in podman (root)
 #   make kube-test       the DaemonSet's pod, started by podman kube play (root)
 #   make rules-test      the alert rules from cause to end (promtool, in Debian's package prometheus)

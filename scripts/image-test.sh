@@ -14,12 +14,12 @@ sh scripts/image.sh "$again" >/dev/null
 image=$(ls -t target/image/weir-*.oci.tar | head -n 1)
 cmp "$image" "$again/${image##*/}"
 echo "built twice: the same $(stat -c %s "$image") bytes"
-# Nothing but the program.
+# Nothing but the programs.
 layer=$(tar -xOf "$image" ./index.json | sed 's/.*"sha256:\([0-9a-f]*\)".*/\1/')
 layer=$(tar -xOf "$image" "./blobs/sha256/$layer" | tr '{' '\n' | sed -n 's/.*image.layer.*"sha256:\([0-9a-f]*\)".*/\1/p')
-files=$(tar -xOf "$image" "./blobs/sha256/$layer" | tar -tf -)
-[ "$files" = weir ] || {
-    echo "error: the image has more than the program: $files" >&2
+files=$(tar -xOf "$image" "./blobs/sha256/$layer" | tar -tf - | sort | xargs)
+[ "$files" = 'weir weir-guard' ] || {
+    echo "error: the image has not these two programs alone, but: $files" >&2
     exit 1
 }
 # The programs that the test has packets for.

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Builds the OCI image out of the static program (target/static/weir, or WEIR): target/image/weir-VERSION-ARCH.oci.tar, from
-# scratch, with nothing but the program in it. Needs buildah, and no daemon. The same program gives the same bytes.
+# Builds the OCI image out of the static programs (target/static/weir, or WEIR, and weir-guard beside it), from scratch, with
+# nothing else in it: target/image/weir-VERSION-ARCH.oci.tar. Needs buildah, and no daemon. The same programs give the same bytes.
 set -e
 cd "$(dirname "$0")/.."
 program=${WEIR:-target/static/weir}
@@ -10,10 +10,13 @@ fail() {
     exit 3
 }
 command -v buildah >/dev/null || fail 'no buildah; apt-get install buildah'
-[ -x "$program" ] || fail "$program is not there; make static"
-# A program that asks for libraries would find none in there.
-! file=$(readelf -l "$program" 2>/dev/null | grep -o 'Requesting program interpreter: [^]]*') ||
-    fail "$program is not static (${file##*: }); make static"
+guard=$(dirname "$program")/weir-guard
+for file in "$program" "$guard"; do
+    [ -x "$file" ] || fail "$file is not there; make static"
+    # A program that asks for libraries would find none in there.
+    ! asks=$(readelf -l "$file" 2>/dev/null | grep -o 'Requesting program interpreter: [^]]*') ||
+        fail "$file is not static (${asks##*: }); make static"
+done
 version=$(sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -n 1)
 case $(uname -m) in
 x86_64) arch=amd64 ;;
@@ -38,7 +41,7 @@ trap clean EXIT
 trap 'exit 130' INT TERM
 
 install -m 755 "$program" "$work/weir"
-install -m 755 "$(dirname "$program")/weir-guard" "$work/weir-guard"
+install -m 755 "$guard" "$work/weir-guard"
 touch -d "@$epoch" "$work/weir" "$work/weir-guard"
 container=$(with from scratch)
 with copy --quiet --chown 0:0 --chmod 755 "$container" "$work/weir" "$work/weir-guard" / >/dev/null

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Builds weir as one static program, with musl and with everything it links inside: target/static/weir. It needs nothing of
+# Builds weir and weir-guard as static programs, with musl and with everything they link inside: target/static. It needs nothing of
 # the system it runs on but a kernel. libelf and zlib, which Debian has for glibc only, are compiled from the sources that
 # cargo has fetched with libbpf.
 # STATIC_PROFILE: the profile of cargo, release by default.

@@ -147,11 +147,6 @@ impl Dispatch {
         self.policy.was_bulk(now, slot);
     }
 
-    /// Nothing counts the source's frames.
-    pub fn uncounted(&mut self, slot: usize, now: Nanos) {
-        self.policy.uncounted(now, slot);
-    }
-
     /// A takeover succeeded.
     pub fn succeeded(&mut self, slot: usize) {
         self.policy.succeeded(slot);

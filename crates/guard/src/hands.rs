@@ -297,7 +297,7 @@ impl Work {
         // A program of another owner was in the way, and may be gone.
         if source.now.by_polls.load(Relaxed) && source.now.uncounted.load(Relaxed) && !Self::counts(source) {
             if let Ok(mut dispatch) = self.h.dispatch.lock() {
-                dispatch.uncounted(source.slot, now);
+                dispatch.was_bulk(source.slot, now);
             }
             source.because(format!("not taken over: {}", Release::Uncounted));
             self.decline(source, switch);
@@ -602,7 +602,7 @@ impl Work {
         {
             // Before it can be ordered anew.
             if let Ok(mut dispatch) = self.h.dispatch.lock() {
-                dispatch.uncounted(source.slot, clock::now());
+                dispatch.was_bulk(source.slot, clock::now());
             }
             let _ = self.h.pollers[poller].commands.send(Command::Uncounted(source.slot));
         }

@@ -489,6 +489,8 @@ impl Interface {
                 gauges.unwatch_napi(id);
             }
         }
+        // Its sources have other counters when it is found again.
+        self.lull = self.lull.map(|_| Lull::default());
         self.state = state;
         if state == State::Gone {
             self.close_rx();

@@ -246,16 +246,12 @@ impl Dispatch {
         }
     }
 
-    /// The source carried bulk TCP: full polls of it are no evidence for a while, longer each time.
+    /// The source carried bulk TCP, or nothing counts its frames, by which that is told: full polls of it are no evidence for a
+    /// while, longer each time.
     pub fn was_bulk(&mut self, now: Nanos, slot: usize) {
         if let Some(state) = self.slots.get_mut(slot) {
             state.bulk = Some(Pause::after(state.bulk, now));
         }
-    }
-
-    /// Nothing counts the source's frames, by which bulk TCP is told: its full polls are judged as if they were that.
-    pub fn uncounted(&mut self, now: Nanos, slot: usize) {
-        self.was_bulk(now, slot);
     }
 
     /// A tick has passed: what a source carried before the one before it blames it for nothing. `here`: packets so far that the IP

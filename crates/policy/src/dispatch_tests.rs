@@ -105,7 +105,7 @@ fn frames_that_are_not_counted_may_be_bulk_tcp() {
         let order = d.full(now, now, 0, 0, false).or_else(|| d.arrives(now, 0, on(0, look * 1_000_000)));
         let Some(mut order) = order else { continue };
         tries.push(now / (1000 * MS));
-        d.uncounted(now, 0);
+        d.was_bulk(now, 0);
         order.switch.revoked();
         d.released(0, order.switch);
     }

@@ -91,7 +91,8 @@ fn the_image_guards_with_four_capabilities_root() {
     let status: Value = serde_json::from_str(text.trim()).unwrap();
     let source = &status["interfaces"][0]["sources"][0];
     println!("{:.0} k/s read; missing: {}", read / 1e3, status["missing"]);
-    assert_eq!(source["mode"], "poll", "{status:#}");
+    // On a fast CPU shedding alone will do.
+    assert!(matches!(source["mode"].as_str(), Some("poll" | "shed")), "{status:#}");
     // A container's control group may have no real-time share; the capability is there.
     let missing = status["missing"].to_string();
     assert!(status["pollers"][0]["sched"] == "fifo" || missing.contains("no real-time share"), "{missing}");

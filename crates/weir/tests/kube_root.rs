@@ -155,7 +155,9 @@ fn the_pod_of_the_daemonset_guards_root() {
     let status = pod.podman(&probe);
     assert!(status.status.success(), "{}", String::from_utf8_lossy(&status.stderr));
     let status: Value = serde_json::from_slice(&status.stdout).unwrap();
-    assert_eq!(status["interfaces"][0]["sources"][0]["mode"], "poll", "{status:#}");
+    // On a fast CPU shedding alone will do.
+    let mode = status["interfaces"][0]["sources"][0]["mode"].as_str();
+    assert!(matches!(mode, Some("poll" | "shed")), "{status:#}");
     let pids = |pid: &str| std::fs::read_link(format!("/proc/{pid}/ns/pid")).unwrap();
     println!("the node's processes are seen: {}", pids(&guard.to_string()) == pids("self"));
     within("metrics with a guard", ms(10_000), || {

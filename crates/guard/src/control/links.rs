@@ -173,12 +173,12 @@ impl Control {
     /// Ends the threads that a flood has made needed, once it is over.
     pub(super) fn end_thread(&mut self, index: usize, now: Nanos) {
         let interface = &mut self.interfaces[index];
+        let Some(lull) = interface.lull.as_mut().filter(|_| interface.state == State::Guarded) else {
+            return;
+        };
         let views = &self.gauges.views;
         let of = |s: &Arc<Source>| views.source_stats[s.slot].packets.load(Relaxed);
-        let packets = interface.sources.iter().map(of).fold(0, u64::wrapping_add);
-        if interface.state == State::Guarded
-            && interface.lull.as_mut().is_some_and(|l| l.is_over(now, packets))
-        {
+        if lull.is_over(now, interface.sources.iter().map(of).fold(0, u64::wrapping_add)) {
             (interface.thread_because, interface.lull) = (None, None);
             self.lose(index, State::Down, "the flood is over: no threads any more");
             self.find_again(index);
