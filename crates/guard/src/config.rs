@@ -65,7 +65,7 @@ impl File {
     pub fn fuzz(bytes: &[u8]) {
         let path = Path::new("weir.toml");
         let Ok(file) = decoded(path, bytes.to_vec()).and_then(|text| File::parse(path, text)) else { return };
-        for rule in &file.protect {
+        for rule in &file.given.protect {
             // The place of an error is within the text.
             if let Err(why) = parse::rule(&rule.value) {
                 _ = file.error(&rule.span, &why);

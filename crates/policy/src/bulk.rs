@@ -4,7 +4,7 @@
 //! what GRO merges, so that poll mode harms it. A flood is not answered and does not slow down, whatever it is dressed
 //! as; one of TCP segments takes the CPU from programs instead, and that sign is judged apart.
 //!
-//! Where nothing counts frames the two look alike, and full polls alone are no evidence ([`crate::dispatch::Dispatch::uncounted`]).
+//! Where nothing counts frames the two look alike, and full polls alone are no evidence ([`crate::dispatch::Dispatch::was_bulk`]).
 
 use crate::{MILLISECOND, Nanos, Permille};
 
