@@ -48,6 +48,11 @@ pub struct Nap {
 }
 
 impl Nap {
+    /// Begins with `nap` ns; the default with the shortest.
+    pub fn of(nap: Nanos) -> Self {
+        Self { nap, ..Self::default() }
+    }
+
     /// A turn of `spent` ns that ended at `now` found `frames`, and if `drained` the ring empty at its end: the nap from
     /// here on, at most `most` ns; `None` if the ring is not empty. What one nap lets in must fit into the ring of `ring`
     /// packets; the fuller it gets, the fewer wakes interrupt the programs.

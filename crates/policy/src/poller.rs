@@ -93,7 +93,7 @@ pub struct Config {
     /// `quota`. Several sources share the CPU by turns: large ones let the one gain whose turns fit better.
     pub lent_quota: u32,
     /// Sleep after a turn that drained its ring, ns; up to eight times as long while the CPU is never idle and no
-    /// protected packets come.
+    /// protected packets come, and shorter where the ring would overflow meanwhile.
     pub nap: Nanos,
     /// The kernel's own timer on a source in poll mode, ns.
     pub flush_timeout: Nanos,
@@ -351,7 +351,7 @@ impl Poller {
                 peek: self.config.nap,
                 nap_until: 0,
                 nap_idle: 0,
-                nap: Nap::default(),
+                nap: Nap::of(self.config.nap),
                 vain: false,
                 full_share: 0,
                 known_share: 0,
@@ -467,8 +467,9 @@ impl Poller {
         let ring = if self.config.net { self.config.ring.min(netcpu::RING) } else { self.config.ring };
         let long = state.nap.after(now, turn.frames, turn.spent, turn.drained, most, ring);
         if let (Some(long), false) = (long, look) {
-            let until = now + long.max(nap);
-            (state.nap_idle, state.nap_until) = (if self.config.net { until } else { now + nap }, until);
+            let until = now + long;
+            let idle = if self.config.net { until } else { until.min(now + nap) };
+            (state.nap_idle, state.nap_until) = (idle, until);
         }
         state.switch.found(now, turn.frames.max(turn.packets));
         let calm = if self.config.net { Release::Rests } else { Release::Calm };

@@ -226,6 +226,25 @@ fn a_busy_cpu_lengthens_naps_and_an_idle_one_ends_them() {
     assert_eq!(protected, config.nap, "what overflows the ring has no class");
 }
 
+/// A ring that the usual nap overflows is found emptier after shorter ones, with programs before the poller or behind it.
+#[test]
+fn a_nap_lasts_no_longer_than_the_ring_does() {
+    for lent in [false, true] {
+        let config = usual();
+        let mut p = polling(config, 1);
+        p.lend(lent);
+        let (mut now, mut naps) = (MILLISECOND, Vec::new());
+        for _ in 0..40 {
+            let (busy, idle) = nap(&mut p, now, config.ring * 5 / 8 + 1);
+            assert_eq!(idle, busy, "an idle CPU makes it no shorter than the ring asks for");
+            naps.push(busy);
+            now += busy;
+        }
+        assert!(naps[0] <= config.nap && naps.windows(2).all(|pair| pair[1] <= pair[0]), "{naps:?}");
+        assert_eq!(naps.last(), Some(&crate::look::NAP_MIN));
+    }
+}
+
 #[test]
 fn a_source_that_has_just_come_is_looked_at() {
     let mut p = polling(usual(), 1);

@@ -116,6 +116,11 @@ fn timing(s: &Settings) -> Timing {
     if s.polled { Timing { hold_min: UNSET, hold_max: UNSET, ..usual } } else { usual }
 }
 
+/// The host passes packets on, a router all of them, and the guard asks: in mode poll it polls all the same.
+fn forwards(s: &Settings) -> bool {
+    s.sheds && (s.workload == Workload::Router || s.transit > 0)
+}
+
 impl Weir {
     /// Not polling.
     pub fn new<S: Scheduler>(cpu: &mut Cpu<S>, s: &Settings, consumers: usize) -> Self {
@@ -123,6 +128,8 @@ impl Weir {
         if s.receive == Receive::Weir {
             dispatch.add_poller(CPU);
             dispatch.add(SOURCE, timing(s), None);
+            // A router is known as one before its full polls could be taken for overload.
+            dispatch.tick(0, |_| Traffic::default(), forwards(s).then_some(0), false);
         }
         Self {
             thread: cpu.thread(FIFO),
@@ -202,9 +209,7 @@ impl State {
         if now >= self.weir.tick_at {
             self.weir.tick_at = now + TICK;
             let traffic = Traffic { cpu: CPU as u32, packets: u64::from(self.touched) };
-            // A router passes all on.
-            let forwards = self.s.workload == Workload::Router || self.s.transit > 0;
-            let here = forwards.then_some(self.here);
+            let here = forwards(&self.s).then_some(self.here);
             self.weir.dispatch.tick(now, |_| traffic, here, false);
             if self.gate.mode == Mode::Shed && self.weir.dispatch.gate_is_over(now, SOURCE, self.gate.shed) {
                 self.weir.dispatch.calmed(now, SOURCE);
