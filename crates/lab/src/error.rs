@@ -8,7 +8,7 @@ pub enum Error {
     /// An option that cannot be met; the text says which and how to put it right.
     #[error("{0}")]
     Usage(String),
-    /// Privilege, kernel or build lack something; the text says what and how to get it.
+    /// Privilege, kernel, build or idle CPUs are lacking; the text says what and how to get it.
     #[error("{0}")]
     Missing(String),
     /// SIGINT or SIGTERM. Everything is cleaned up.

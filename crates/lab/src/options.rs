@@ -53,6 +53,8 @@ pub struct Options {
     pub onsets: Option<u32>,
     /// Wire and host CPU; `None`: 0 and 1.
     pub cpus: Option<Cpus>,
+    /// Runs although other programs use the CPUs.
+    pub busy: bool,
     /// Order of the arms within a round.
     pub seed: u64,
     /// Raised to end the experiment early.
@@ -89,6 +91,7 @@ impl Default for Options {
             pairs: None,
             onsets: None,
             cpus: None,
+            busy: false,
             seed: 1,
             interrupt: Interrupt::new(),
         }

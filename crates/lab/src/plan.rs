@@ -1,8 +1,10 @@
 //! Runs trials one after another: repeats void ones within a limit, and tells how far it is.
 
+use std::time::Duration;
+
 use results::{Arm as ArmResult, Backend, Document, Machine, Partial, Relation, Verdict};
 
-use kern::wire::counters;
+use kern::wire::counters::{self, CpuTimes};
 use kern::wire::netns;
 use kern::wire::source::Wire;
 use kern::wire::tasks;
@@ -16,6 +18,10 @@ use crate::rig::Cpus;
 use crate::trial::{Bench, Offer, Outcome};
 use crate::{Error, Result};
 
+/// How long other programs are watched before the first trial.
+const LISTEN: Duration = Duration::from_millis(500);
+/// Share of a CPU that other programs may use then, percent. More than a trial allows, since half a second tells little.
+const OTHERS_MAX: u64 = 20;
 /// A void trial is repeated at most this often.
 const RETRIES: u32 = 3;
 
@@ -49,7 +55,7 @@ impl<'a> Runner<'a> {
     /// programs, calibrates the sink.
     ///
     /// # Errors
-    /// Without root or a second CPU, or if a program is missing.
+    /// Without root or a second CPU, if a program is missing, or if other programs use the CPUs.
     pub fn new(options: &'a Options, progress: &'a mut dyn FnMut(Progress)) -> Result<Runner<'a>> {
         options.check()?;
         let cpus = options.cpus.unwrap_or(Cpus { wire: 0, host: 1 });
@@ -67,6 +73,9 @@ impl<'a> Runner<'a> {
                 "the lab needs two CPUs, one for the wire and one for the host; this machine lets it use one"
                     .into(),
             ));
+        }
+        if !options.busy {
+            idle(cpus)?;
         }
         kern::wire::share::remove_stale();
         for name in netns::remove_stale() {
@@ -195,6 +204,26 @@ impl Drop for Runner<'_> {
     }
 }
 
+/// Refuses CPUs that other programs use: minutes later every trial would be void.
+fn idle(cpus: Cpus) -> Result<()> {
+    let busy = |cpu: usize, before: CpuTimes| -> Result<u64> {
+        let now = counters::cpu_times(cpu)?;
+        let (all, idle) = (now.total.saturating_sub(before.total), now.idle.saturating_sub(before.idle));
+        Ok(all.saturating_sub(idle) * 100 / all.max(1))
+    };
+    let before = (counters::cpu_times(cpus.wire)?, counters::cpu_times(cpus.host)?);
+    std::thread::sleep(LISTEN);
+    let (wire, host) = (busy(cpus.wire, before.0)?, busy(cpus.host, before.1)?);
+    if wire.max(host) <= OTHERS_MAX {
+        return Ok(());
+    }
+    Err(Error::Missing(format!(
+        "other programs use {wire} % of CPU {} and {host} % of CPU {}, which the lab needs for itself: nothing was \
+         measured. End them or wait until they are done (top shows them), or add --busy: most trials are void then",
+        cpus.wire, cpus.host
+    )))
+}
+
 /// Bytes that a socket's buffer has: the kernel doubles what SO_RCVBUF is given, and has a default of its own.
 fn effective(rcvbuf: Option<u32>) -> Option<u64> {
     let default = || counters::sysctl("net/core/rmem_default").ok()?.parse().ok();
@@ -267,7 +296,6 @@ fn rfc3339(time: std::time::SystemTime) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::time::Duration;
 
     #[test]
     fn moments_are_written_as_rfc_3339() {

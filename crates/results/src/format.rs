@@ -80,6 +80,15 @@ pub fn value(verdict: &Verdict) -> String {
     verdict.value.map_or("n/a".to_string(), |value| decimals(value, verdict))
 }
 
+/// What became of a claim. Words, not colour: what falls short does so in capitals.
+pub fn judged(verdict: &Verdict) -> &'static str {
+    match (verdict.holds, verdict.value) {
+        (true, _) => "holds",
+        (false, Some(_)) => "FALLS SHORT",
+        (false, None) => "NOT MEASURED",
+    }
+}
+
 /// The bound of a claim, without its unit: `>= 0.95`.
 pub fn bound(verdict: &Verdict) -> String {
     format!("{} {}", relation(verdict.relation), trimmed(verdict.bound, 3))
@@ -158,6 +167,9 @@ mod tests {
         assert_eq!(value(&verdict), "0.94996");
         assert_eq!(bound(&verdict), ">= 0.95");
         assert_eq!(value(&Verdict { value: Some(0.9312), ..verdict.clone() }), "0.931");
-        assert_eq!(value(&Verdict { value: None, ..verdict }), "n/a");
+        let short = Verdict { holds: false, ..verdict.clone() };
+        assert_eq!((judged(&Verdict { holds: true, ..verdict }), judged(&short)), ("holds", "FALLS SHORT"));
+        let none = Verdict { value: None, ..short };
+        assert_eq!((value(&none).as_str(), judged(&none)), ("n/a", "NOT MEASURED"));
     }
 }

@@ -121,7 +121,7 @@ fn claims(document: &Document) -> Markup {
                             td.n { (aligned(&format::value(verdict))) }
                             td.bound { (format::bound(verdict)) }
                             td.bound { (format::aim(verdict)) }
-                            td { @if verdict.holds { "holds" } @else { strong { "FALLS SHORT" } } }
+                            td { @if verdict.holds { (format::judged(verdict)) } @else { strong { (format::judged(verdict)) } } }
                             td { (verdict.id) }
                         }
                     }

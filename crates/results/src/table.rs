@@ -426,8 +426,7 @@ pub fn claims(document: &Document) -> String {
             wrap(&mut out, "", &text);
             text.clear();
         }
-        // Words, not colour: what falls short does so in capitals.
-        let holds = if verdict.holds { "holds" } else { "FALLS SHORT" };
+        let holds = format::judged(verdict);
         let (value, bound) = (aligned(&format::value(verdict)), format::bound(verdict));
         line(&mut out, &format!("{text:<CLAIM$}{value}  {bound:<8}{holds:<12}{}", verdict.id));
         // Intervals and medians of P4 and P7 stand in the block above; beside a claim that holds they only
@@ -442,9 +441,14 @@ pub fn claims(document: &Document) -> String {
     if held == all {
         line(&mut out, &format!("all {all} claims hold"));
     } else {
-        let fails = document.verdict.iter().filter(|verdict| !verdict.holds);
-        let fails: Vec<String> = fails.map(|verdict| format!("{} ({})", verdict.claim, verdict.id)).collect();
-        wrap(&mut out, &format!("{held} of {all} claims hold; falls short: "), &fails.join("; "));
+        let failed = |measured: bool| {
+            let fails = document.verdict.iter().filter(|v| !v.holds && v.value.is_some() == measured);
+            fails.map(|v| format!("{} ({})", v.claim, v.id)).collect::<Vec<_>>().join("; ")
+        };
+        let kinds = [("falls short", failed(true)), ("not measured", failed(false))];
+        let kinds = kinds.iter().filter(|(_, claims)| !claims.is_empty());
+        let texts: Vec<String> = kinds.map(|(kind, claims)| format!("{kind}: {claims}")).collect();
+        wrap(&mut out, &format!("{held} of {all} claims hold; "), &texts.join("; "));
     }
     out
 }

@@ -45,6 +45,9 @@ pub struct Report {
     pub skew: u64,
     /// What loses packets, or is about to limit a connection; the first cause first. Empty: nothing is wrong.
     pub findings: Vec<Finding>,
+    /// What guards shed on purpose, one line for each interface.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub guards: Vec<String>,
     /// What looks like trouble and is none.
     pub harmless: Vec<String>,
     /// What is nearest to its limit.
@@ -216,6 +219,12 @@ pub fn explain(s: &Snapshot) -> Report {
         unaccounted: s.ledger.unaccounted,
         skew: s.ledger.skew,
         findings: findings.into_iter().map(|(_, f)| f).chain(output::windows(s)).collect(),
+        guards: s
+            .interfaces
+            .iter()
+            .filter_map(|i| guard::shed_sentence(&s.guards, &i.name))
+            .take(SHED_MAX)
+            .collect(),
         harmless,
         closest: closest(s),
         accepts: s.accepts.iter().flat_map(accepts).collect(),
@@ -310,14 +319,7 @@ const SHED_MAX: usize = 8;
 
 /// What people search for, and need not.
 fn harmless(s: &Snapshot) -> Vec<String> {
-    let told = |i: &Interface| match shed_on(s, i) {
-        0 => None,
-        n => Some(format!(
-            "{n} frames that the guard of {} has shed on purpose: for full sockets, or for nobody (weir status)",
-            i.name
-        )),
-    };
-    let mut list: Vec<String> = s.interfaces.iter().filter_map(told).take(SHED_MAX).collect();
+    let mut list = Vec::new();
     let squeezed: u64 = s.cpus.iter().map(|c| c.squeezed).sum();
     let backlog: u64 = s.cpus.iter().map(|c| c.backlog_drops).sum();
     if squeezed > 0 && backlog == 0 {

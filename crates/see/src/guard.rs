@@ -19,10 +19,16 @@ pub struct Guard {
     pub sources: Vec<Source>,
     /// CPUs on which it polls.
     pub cpus: Vec<Poller>,
+    /// Sockets and other queues for which it shed, most first, [`SHED_FOR_MAX`] at most: `python3 udp 9000`.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub shed_for: Vec<String>,
     /// What it has to do without, and why, one line each.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub missing: Vec<String>,
 }
+
+/// Most consumers of a guard that are named.
+pub const SHED_FOR_MAX: usize = 4;
 
 /// One source.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -71,6 +77,44 @@ pub fn shed_on(guards: &[Guard], interface: &str) -> u64 {
     sources_of(guards, interface)
         .flat_map(|source| source.shed.values())
         .fold(0, |sum, n| sum.saturating_add(*n))
+}
+
+/// What guards have shed on `interface`, in a sentence; `None`: nothing.
+#[must_use]
+pub fn shed_sentence(guards: &[Guard], interface: &str) -> Option<String> {
+    let shed = shed_on(guards, interface);
+    if shed == 0 {
+        return None;
+    }
+    let sum = |of: fn(&Source) -> u64| sources_of(guards, interface).map(of).fold(0, u64::saturating_add);
+    let seen = sum(|source| source.classes.values().fold(0, |sum, n| sum.saturating_add(*n)));
+    let nobody = sum(|source| source.nobody).min(shed);
+    let here = |guard: &&Guard| sources_of(std::slice::from_ref(*guard), interface).next().is_some();
+    let consumers: Vec<&str> =
+        guards.iter().filter(here).flat_map(|g| &g.shed_for).map(String::as_str).collect();
+    let mut parts = Vec::new();
+    if nobody < shed {
+        parts.push(match consumers.is_empty() {
+            true => "for queues that are full".to_owned(),
+            false => format!("for {}: full, since the program does not keep up", consumers.join(", ")),
+        });
+    }
+    if nobody > 0 {
+        parts.push(format!(
+            "{} % for nobody (no socket has the port, or it was refused)",
+            share(nobody, shed)
+        ));
+    }
+    Some(format!(
+        "{} % of the frames that {interface} received were shed on purpose, {shed}: {}; weir status tells more",
+        share(shed, seen.max(shed)),
+        parts.join("; ")
+    ))
+}
+
+/// Percent with a digit that is not rounded up to all of it.
+fn share(part: u64, of: u64) -> f64 {
+    (part as f64 / of.max(1) as f64 * 1000.0).floor() / 10.0
 }
 
 fn is_none(n: &u64) -> bool {

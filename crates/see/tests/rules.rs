@@ -596,7 +596,10 @@ fn whose_an_xdp_program_is_is_looked_at_first() {
     // What a guard sheds is no fault.
     let report = explain(&host.guarded("eth7", 500));
     assert!(report.findings.is_empty() && report.lost == 0, "{report:#?}");
-    assert!(report.harmless[0].contains("500 frames that the guard of eth7 has shed"), "{report:#?}");
+    assert!(
+        report.guards[0].starts_with("100 % of the frames that eth7 received were shed on purpose, 500: "),
+        "{report:#?}"
+    );
 }
 
 #[test]

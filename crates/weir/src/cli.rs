@@ -717,6 +717,14 @@ pub struct LabRunArgs {
     #[arg(long, hide_short_help = true, value_delimiter = ',', value_name = "LIST", help_heading = "Size")]
     pub rates: Option<Vec<f64>>,
 
+    /// Run although other programs use the CPUs
+    ///
+    /// Trials in which they do are void: they are repeated, and told in the result.
+    ///
+    /// weir lab run livelock-udp --quick --busy
+    #[arg(long, hide_short_help = true, help_heading = "What runs")]
+    pub busy: bool,
+
     /// CPU of the wire and CPU of the host [0,1]
     ///
     /// weir lab run livelock-udp --cpus 2,3

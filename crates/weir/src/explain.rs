@@ -72,6 +72,8 @@ fn text(report: &Report, names: &str, paint: Paint) -> String {
         k(report.offered, report),
         k(report.lost, report)
     );
+    report.guards.iter().for_each(|what| text += &line(3, "guard", &sentence(what)));
+    text += if report.guards.is_empty() { "" } else { "\n" };
     for (i, finding) in report.findings.iter().enumerate() {
         text += &self::finding(i + 1, finding, paint);
     }
@@ -87,10 +89,11 @@ fn text(report: &Report, names: &str, paint: Paint) -> String {
             } else {
                 format!("{} of", grouped(report.lost))
             };
+            let nothing = if report.guards.is_empty() { "Nothing" } else { "Nothing else" };
             let what = match report.lost {
-                0 => format!("Nothing is wrong: {lost} in {}.", grouped(report.offered)),
+                0 => format!("{nothing} is wrong: {lost} in {}.", grouped(report.offered)),
                 _ => format!(
-                    "Nothing is wrong: {lost} {} packets lost is within what is normal.",
+                    "{nothing} is wrong: {lost} {} packets lost is within what is normal.",
                     grouped(report.offered)
                 ),
             };

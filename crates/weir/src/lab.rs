@@ -106,6 +106,7 @@ pub(crate) fn options(experiment: &Experiment, args: &LabRunArgs) -> anyhow::Res
         base_pps: args.base_pps,
         kinds: args.kind.clone(),
         rates: args.rates.clone(),
+        busy: args.busy,
         pairs: args.pairs,
         onsets: args.onsets,
         cpus: args.cpus.map(|(wire, host)| Cpus { wire, host }),

@@ -139,9 +139,18 @@ fn told(before: Option<&Status>, now: &Status, s: &Snapshot) -> Option<Guard> {
         pid: now.pid,
         sources,
         cpus: now.pollers.iter().take(PARTS_MAX).map(poller).collect(),
+        shed_for: before.map(|_| shed_for(&now.consumers)).unwrap_or_default(),
         missing: now.missing.clone(),
     };
     now.interfaces.iter().any(|i| watched(&i.name)).then_some(guard)
+}
+
+/// Consumers for which most was shed since the guard's last answer. Only their order is told: somebody else may have asked since.
+fn shed_for(consumers: &[status::Consumer]) -> Vec<String> {
+    let mut shed: Vec<_> = consumers.iter().filter(|c| c.shed.is_some_and(|n| n > 0)).collect();
+    shed.sort_by_key(|c| std::cmp::Reverse(c.shed));
+    let name = |c: &&status::Consumer| [c.process.as_str(), &c.socket].join(" ").trim().to_owned();
+    shed.iter().map(name).take(guard::SHED_FOR_MAX).collect()
 }
 
 fn moved(before: &BTreeMap<String, u64>, now: &BTreeMap<String, u64>) -> BTreeMap<String, u64> {

@@ -200,11 +200,15 @@ fn counters<'a>(map: &'a BTreeMap<String, u64>, s: &'a Snapshot) -> impl Iterato
 /// All findings of this interval.
 pub fn report(r: &Report) -> Vec<Line> {
     let mut lines = Vec::new();
+    r.guards.iter().for_each(|text| lines.extend(paragraph("guard", text, Tone::Plain)));
     for (number, finding) in (1..).zip(&r.findings) {
         lines.extend(self::finding(number, finding, r));
     }
     if r.findings.is_empty() {
         let text = match r.lost {
+            0 if !r.guards.is_empty() => {
+                format!("nothing else is wrong: no packet was lost in {}", grouped(r.offered))
+            }
             0 => format!("nothing is wrong: no packet was lost in {}", grouped(r.offered)),
             n => format!("{} of {} packets lost, and no rule finds a cause", grouped(n), grouped(r.offered)),
         };
