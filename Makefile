@@ -19,7 +19,7 @@
 #   make apt-repo        target/apt: an apt repository with that package (apt-utils; APT_KEY=ID signs it with gpg)
 #   make package-test    a clean Debian takes it from there: install, guard, upgrade, rollback, purge (root, 2 minutes)
 #   make browser-test    the page of weir watch --web in a real browser (installs Chromium, 350 MB)
-#   make vm-test  real drivers in emulated machines with Debian kernels (QEMU, no KVM); half an hour
+#   make vm-test  real drivers in emulated machines with Debian kernels (QEMU); an hour
 #   make deps     only install or name what is missing
 #   make clean    remove everything that was built
 

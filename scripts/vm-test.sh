@@ -1,13 +1,19 @@
 #!/bin/sh
-# Real drivers in emulated machines (docs/drivers.md): Debian kernels under QEMU without KVM. Everything that is
-# downloaded or made lies under target/vm; removing that directory fetches the newest kernels again.
+# Real drivers in emulated machines (docs/drivers.md): Debian kernels under QEMU without KVM.
+# Everything that is downloaded or made lies under target/vm; removing that directory fetches the newest kernels again.
 # Usage: vm-test.sh [--only TEXT]...   for example: --only 6.1. --only e1000e
+# WEIR_VM_PROGRAMS=DIRECTORY tests the programs there, for instance target/debug. WEIR_VM_CACHED=1 fetches and installs
+# nothing: without kernels of an earlier run it is skipped.
 # Exit codes: 0 all checks hold, or nothing could be run and the reason was said; 1 a check failed.
 PATH=$PATH:/usr/sbin:/sbin
 vm=$PWD/target/vm
 kernels=$vm/kernels
-# Suites that together have the oldest kernel weir supports, the long-term one and the newest.
-suites="bookworm trixie sid"
+programs=${WEIR_VM_PROGRAMS:-target/release}
+# Suites that together have a kernel before busy polling, the oldest one that weir polls on here, the long-term one and
+# the newest; newer versions of the first are in its suite of security updates.
+suites="bullseye bookworm trixie sid"
+updates="bullseye-security"
+prefixes="5.10. 6.1. 6.12. newest"
 
 have() { command -v "$1" >/dev/null 2>&1; }
 skip() {
@@ -15,46 +21,61 @@ skip() {
     exit 0
 }
 
-for tool in apt-get apt-cache dpkg-deb ldd; do
-    have $tool || skip "$tool: it takes its kernels from Debian's packages"
-done
-sh scripts/deps.sh vm
+if [ -n "$WEIR_VM_CACHED" ]; then
+    ls "$kernels"/*/vmlinuz >/dev/null 2>&1 || skip "kernels that an earlier run has fetched"
+else
+    for tool in apt-get apt-cache dpkg-deb ldd; do
+        have $tool || skip "$tool: it takes its kernels from Debian's packages"
+    done
+    sh scripts/deps.sh vm
+fi
 have qemu-system-x86_64 || skip "qemu-system-x86_64: sudo apt-get install qemu-system-x86"
 have xz || skip "xz: sudo apt-get install xz-utils"
 
-# A package list of its own, from the archive that this machine uses already: nothing of the host's apt is changed.
+# The archive with this label that the machine's own apt uses.
+archive() {
+    apt-get indextargets --format '$(REPO_URI) $(LABEL) $(ORIGIN)' 'Created-By: Packages' 2>/dev/null |
+        awk -v label="$1" '$2 == label && $3 == "Debian" {print $1; exit}'
+}
+
+# A package list of its own, from the archives that this machine uses already: nothing of the host's apt is changed.
+# Usage: apt_setup DIRECTORY SOURCES, the latter being lines of URL and suite.
 apt_setup() {
-    mirror=$(apt-get indextargets --format '$(REPO_URI) $(LABEL) $(ORIGIN)' 'Created-By: Packages' 2>/dev/null |
-        awk '$2 == "Debian" && $3 == "Debian" {print $1; exit}')
-    [ -n "$mirror" ] || return 1
     keys=/usr/share/keyrings/debian-archive-keyring.gpg
     [ -r $keys ] || return 1
-    mkdir -p "$vm/apt/lists/partial" "$vm/apt/archives/partial" "$vm/apt/parts" || return 1
-    for suite in $suites; do
-        echo "deb [arch=amd64 signed-by=$keys] $mirror $suite main"
-    done >"$vm/apt/sources.list"
-    cat >"$vm/apt/conf" <<EOF
-Dir::State "$vm/apt";
+    mkdir -p "$1/lists/partial" "$1/archives/partial" "$1/parts" || return 1
+    echo "$2" | sed -n "s|^\([^ ][^ ]*\) \([^ ][^ ]*\)\$|deb [arch=amd64 signed-by=$keys] \1 \2 main|p" >"$1/sources.list"
+    cat >"$1/conf" <<EOF
+Dir::State "$1";
 Dir::State::status "/var/lib/dpkg/status";
-Dir::Cache "$vm/apt";
-Dir::Etc::sourcelist "$vm/apt/sources.list";
-Dir::Etc::sourceparts "$vm/apt/parts";
+Dir::Cache "$1";
+Dir::Etc::sourcelist "$1/sources.list";
+Dir::Etc::sourceparts "$1/parts";
 Dir::Etc::preferences "/dev/null";
-Dir::Etc::preferencesparts "$vm/apt/parts";
+Dir::Etc::preferencesparts "$1/parts";
 Acquire::Languages "none";
 APT::Sandbox::User "";
 APT::Architecture "amd64";
 EOF
-    APT_CONFIG=$vm/apt/conf
+    APT_CONFIG=$1/conf
     export APT_CONFIG
-    apt-get -qq update >&2
+    # A suite that the archive no longer carries must not hide the others; what is missing then is named one by one.
+    apt-get -qq update >&2 || :
+}
+
+# Usage: sources ARCHIVE SUITE...
+sources() {
+    [ -n "$1" ] || return 0
+    url=$1
+    shift
+    for suite in "$@"; do echo "$url $suite"; done
 }
 
 # The newest version of linux-image-amd64 that begins with $1.
 newest() {
     best=
     for version in $(apt-cache madison linux-image-amd64 | awk '{print $3}'); do
-        case $version in "$1"*) ;; *) continue ;; esac
+        case $version in *~bpo*) continue ;; "$1"*) ;; *) continue ;; esac
         if [ -z "$best" ] || dpkg --compare-versions "$version" gt "$best"; then best=$version; fi
     done
     echo "$best"
@@ -87,26 +108,67 @@ fetch() {
     [ -n "$image" ] && [ -n "$modules" ] || return 1
     mkdir -p "$work/done/modules/drivers" || return 1
     cp "$image" "$work/done/vmlinuz"
-    cp -r "$modules/drivers/net" "$modules/drivers/virtio" "$work/done/modules/drivers/"
+    for drivers in net virtio ptp pps i2c dca; do
+        cp -r "$modules/drivers/$drivers" "$work/done/modules/drivers/" 2>/dev/null
+    done
     cp -r "$modules/net" "$modules/lib" "$modules/kernel" "$work/done/modules/" 2>/dev/null
     mkdir -p "$kernels" && mv "$work/done" "$kernels/$name"
     rm -rf "$work"
 }
 
-if [ ! -e "$vm/complete" ]; then
-    apt_setup || skip "a Debian archive that apt can reach, and its keys (debian-archive-keyring)"
+# A QEMU that has the device igb (8.0 and later) beside an older one of this machine: from the backports of its suite,
+# unpacked and not installed. It uses the libraries of the one that is installed.
+newer_qemu() {
+    codename=$(sed -n 's/^VERSION_CODENAME=//p' /etc/os-release)
+    main=$(archive Debian)
+    [ -n "$codename" ] && [ -n "$main" ] || return 1
+    echo "fetching a QEMU with the device igb" >&2
+    rm -rf "$vm/qemu"
+    apt_setup "$vm/qemu" "$(sources "$main" "$codename" "$codename-backports")" || return 1
+    apt-get -qq -y --no-install-recommends --download-only install \
+        "qemu-system-x86/$codename-backports" >&2 || return 1
+    for deb in "$vm/qemu/archives"/*.deb; do
+        dpkg-deb -x "$deb" "$vm/qemu/root" || return 1
+    done
+    mkdir -p "$vm/qemu/bin" || return 1
+    cat >"$vm/qemu/bin/qemu-system-x86_64" <<EOF
+#!/bin/sh
+exec "$vm/qemu/root/usr/bin/qemu-system-x86_64" -L "$vm/qemu/root/usr/share/qemu" \
+    -L "$vm/qemu/root/usr/share/seabios" "\$@"
+EOF
+    chmod 755 "$vm/qemu/bin/qemu-system-x86_64"
+    igb
+}
+
+# QEMU's exit code does not tell.
+igb() { qemu-system-x86_64 -device igb,help 2>/dev/null | grep -q options; }
+
+if ! igb; then
+    path=$PATH
+    PATH=$vm/qemu/bin:$PATH
+    igb || { [ -z "$WEIR_VM_CACHED" ] && (newer_qemu); } || PATH=$path
+fi
+
+if [ -z "$WEIR_VM_CACHED" ] && [ "$(cat "$vm/complete" 2>/dev/null)" != "$prefixes" ]; then
+    main=$(archive Debian)
+    [ -n "$main" ] || skip "a Debian archive that apt can reach"
+    # shellcheck disable=SC2086
+    apt_setup "$vm/apt" "$(sources "$main" $suites; sources "$(archive Debian-Security)" $updates)" ||
+        skip "the keys of Debian's archive (debian-archive-keyring)"
     fetched=0
-    for prefix in 6.1. 6.12. ""; do
-        version=$(newest "$prefix")
+    missing=0
+    for prefix in $prefixes; do
+        version=$(newest "${prefix#newest}")
         if [ -n "$version" ] && fetch "$version"; then
             fetched=$((fetched + 1))
         else
-            echo "skipped: kernel ${prefix:-newest} cannot be had from this archive"
+            echo "skipped: kernel $prefix cannot be had from this archive"
+            missing=$((missing + 1))
         fi
     done
     unset APT_CONFIG
     [ $fetched -gt 0 ] || skip "kernels from Debian's archive"
-    [ $fetched -lt 3 ] || : >"$vm/complete"
+    [ $missing -gt 0 ] || echo "$prefixes" >"$vm/complete"
 fi
 
 # Tap devices, for two queues, need a network namespace that may be changed: a user gets one in a user namespace.
@@ -117,4 +179,4 @@ if have unshare; then
 fi
 [ -z "$enter" ] || export WEIR_VM_NETNS=1
 # shellcheck disable=SC2086
-exec $enter target/release/xtask vm-test --kernels "$kernels" --programs target/release "$@"
+exec $enter "$programs/xtask" vm-test --kernels "$kernels" --programs "$programs" "$@"

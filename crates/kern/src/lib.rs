@@ -32,4 +32,5 @@ pub mod spaces;
 pub mod sysfs;
 pub mod tier;
 pub mod undo;
+pub mod verify;
 pub mod wire;

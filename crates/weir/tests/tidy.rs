@@ -416,7 +416,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("sim", &["policy", "results"]),
     ("testkit", &[]),
     ("weir", &["guard", "kern", "lab", "model", "nfqueue", "policy", "results", "see", "serve", "sim"]),
-    ("xtask", &["results", "serve"]),
+    ("xtask", &["kern", "results", "serve"]),
 ];
 
 /// Libraries that reach the kernel, and the crates that may have them.

@@ -13,6 +13,9 @@ use std::process::ExitCode;
 /// three kinds of machines.
 const SIMULATED: [&[&str]; 3] = [&["low-water"], &["first-drop"], &["livelock-udp", "--arms", "weir"]];
 
+/// In place of a driver: a machine without a network device, which loads every BPF program.
+const VERIFIER: &str = "verifier";
+
 fn main() -> ExitCode {
     if std::process::id() == 1 {
         guest::main();

@@ -14,6 +14,16 @@
 /* Instead of the packets that there is room for: nothing passes, and no share is counted. */
 #define WEIR_FAIR_KEPT ~0U
 
+/* The number of a consumer, below WEIR_CONSUMERS, in a register that the verifier of 6.1 sees bounded: the compiler may index with a copy
+ * of the one that was checked, and to it a check of 32 bits does not bound its copies. */
+static __always_inline __u64 consumer_index(__u32 consumer)
+{
+	__u64 index = consumer;
+
+	asm volatile("%0 &= %1" : "+r"(index) : "i"(WEIR_CONSUMERS - 1));
+	return index;
+}
+
 /* The verdict on one frame for a consumer that has room for `left` packets. */
 __noinline __u32 weir_rx_fair(struct xdp_md *ctx, const struct weir_view *view, __u32 slot, __u32 consumer, __u32 left)
 {
@@ -26,7 +36,7 @@ __noinline __u32 weir_rx_fair(struct xdp_md *ctx, const struct weir_view *view, 
 
 	if (!view || !all || consumer >= WEIR_CONSUMERS || !rx_flow(data, end, view, &flow))
 		return left && left != WEIR_FAIR_KEPT ? WEIR_FAIR_PASS : WEIR_FAIR_FULL;
-	of = &all->of[consumer];
+	of = &all->of[consumer_index(consumer)];
 	sender = gate_sender(&flow);
 	/* The two families have places of their own. */
 	consumer |= (view->key[2] & WEIR_F_V6) << 16;
@@ -81,12 +91,13 @@ static __always_inline struct weir_share *share_of(__u32 slot, __u32 consumer, c
 
 	if (!source || !all || !by_sender || consumer >= WEIR_CONSUMERS)
 		return NULL;
-	share = &all->of[consumer];
+	share = &all->of[consumer_index(consumer)];
 	/* The number of the poll under way; not 0, so that a new source's first poll reads too. */
 	poll = (__u32)source->polls + 1;
 	if (share->poll != poll) {
 		share->poll = poll;
-		share->left = room(&by_sender->of[consumer], &by_sender->sketch, ctl, stat, slices, poller, share->left);
+		share->left = room(&by_sender->of[consumer_index(consumer)], &by_sender->sketch, ctl, stat, slices,
+				   poller, share->left);
 	}
 	return share;
 }
@@ -104,7 +115,7 @@ static __always_inline __u32 fits(struct xdp_md *ctx, const struct weir_view *vi
 
 	if (!share || !by_sender || consumer >= WEIR_CONSUMERS)
 		return WEIR_FAIR_PASS;
-	of = &by_sender->of[consumer];
+	of = &by_sender->of[consumer_index(consumer)];
 	if (weir_fair_asks(of, share->left, ctl->paused))
 		verdict = weir_rx_fair(ctx, view, slot, consumer,
 				       share->left < WEIR_FAIR_ROOM ? share->left : WEIR_FAIR_ROOM);

@@ -19,7 +19,7 @@ pub enum Told {
 
 impl Told {
     /// What this kernel can.
-    pub(super) fn here(btf: &Btf<'_>) -> Told {
+    pub(crate) fn here(btf: &Btf<'_>) -> Told {
         match (arguments(btf, "udp_fail_queue_rcv_skb"), arguments(btf, "kfree_skb")) {
             (3.., _) => Told::ByPacket,
             (_, 3..) => Told::ByDrop,

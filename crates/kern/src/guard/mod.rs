@@ -84,7 +84,7 @@ pub use rx::Rx;
 /// What loading an object takes, for other objects too.
 #[cfg(not(no_bpf))]
 pub(crate) mod object {
-    pub(crate) use super::load::{Aligned, failed, open, write_rodata};
+    pub(crate) use super::load::{Aligned, failed, open, tells_cookies, wake_ring, write_rodata};
 }
 
 /// Name of a loaded BPF program.
@@ -265,7 +265,7 @@ mod load {
     }
 
     /// This kernel tells an XDP program whether a segment acknowledges one of its cookies.
-    fn tells_cookies() -> bool {
+    pub(crate) fn tells_cookies() -> bool {
         static TELLS: OnceLock<bool> = OnceLock::new();
         *TELLS.get_or_init(|| {
             // SAFETY: the kernel is asked for a helper of this type of program; no options are passed.
@@ -280,7 +280,7 @@ mod load {
         })
     }
 
-    fn wake_ring() -> Result<MapHandle, Error> {
+    pub(crate) fn wake_ring() -> Result<MapHandle, Error> {
         let opts = libbpf_sys::bpf_map_create_opts {
             sz: size_of::<libbpf_sys::bpf_map_create_opts>() as libbpf_sys::size_t,
             ..Default::default()

@@ -212,6 +212,11 @@ pub(crate) fn cost(name: &str, program: BorrowedFd<'_>) -> Cost {
     Cost { name: name.to_owned(), runs: info.run_cnt, ns: info.run_time_ns }
 }
 
+/// Instructions that the verifier walked to accept a program; 0 if the kernel does not tell.
+pub(crate) fn verified(program: &impl AsRawFd) -> u32 {
+    info(program).verified_insns
+}
+
 /// What the kernel says about a program; zeros if it does not.
 fn info(program: &impl AsRawFd) -> libbpf_sys::bpf_prog_info {
     let mut info = libbpf_sys::bpf_prog_info::default();

@@ -15,7 +15,7 @@ pub use abi::{BUCKETS, REASONS, SOCKETS, WAITS, Wait, middle_ns};
 #[cfg(not(no_bpf))]
 pub use load::{Probes, count_costs};
 #[cfg(not(no_bpf))]
-pub(crate) use load::{arguments, cost};
+pub(crate) use load::{arguments, cost, verified};
 
 use std::collections::BTreeMap;
 

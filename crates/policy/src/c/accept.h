@@ -36,6 +36,9 @@
 #define WEIR_ACCEPT_READ(from, queue, rules, now) ((void)(from))
 #define WEIR_ACCEPT_LOOK(from, queue, rules, now) weir_accept_look(queue, rules, now)
 #endif
+#ifndef WEIR_ACCEPT_COUNT
+#define WEIR_ACCEPT_COUNT(queues, count, own, first, looks, now) weir_accept_count(queues, count, own, first, looks, now)
+#endif
 
 enum weir_accept_why {
 	WEIR_ACCEPT_OWN = 0,
@@ -224,7 +227,7 @@ weir_accept_choose(struct weir_accept_queue *queues, const struct weir_accept_ru
 	*why = WEIR_ACCEPT_NO_OWN;
 	first = (weir_u32)(((weir_u64)draw * count) >> 32);
 	if (own < count) {
-		weir_accept_count(queues, count, own, first, looks, now);
+		WEIR_ACCEPT_COUNT(queues, count, own, first, looks, now);
 		queue = &queues[own & (WEIR_ACCEPT_QUEUES - 1)];
 		WEIR_ACCEPT_READ(from, queue, rules, now);
 		late = weir_accept_held(queue, rules->late, now);

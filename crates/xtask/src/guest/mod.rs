@@ -4,6 +4,7 @@
 mod checks;
 pub mod net;
 mod seen;
+mod verifier;
 
 use std::fs::{File, OpenOptions};
 use std::io::{BufRead, BufReader, Write};
@@ -102,6 +103,9 @@ fn load_modules() -> anyhow::Result<()> {
 }
 
 fn work(host: &mut Host) -> anyhow::Result<()> {
+    if parameter("driver") == crate::VERIFIER {
+        return verifier::run(host);
+    }
     load_modules()?;
     seen::wait(20, || std::path::Path::new("/sys/class/net/eth0").exists())
         .then_some(())

@@ -9,6 +9,13 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use serde_json::Value;
 
+/// Version of the running kernel; zeros if it cannot be read.
+pub fn kernel() -> (u32, u32) {
+    let text = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    let mut numbers = text.split(|c: char| !c.is_ascii_digit()).map(|n| n.parse().unwrap_or(0));
+    (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0))
+}
+
 /// Waits until `state`, at most `seconds`; the last answer.
 pub fn wait(seconds: u64, mut state: impl FnMut() -> bool) -> bool {
     let until = Instant::now() + Duration::from_secs(seconds);
@@ -29,7 +36,10 @@ pub fn interrupts() -> u64 {
     text.lines()
         .filter(|l| {
             let name = l.split_whitespace().last().unwrap_or_default();
-            name.contains("-input.") || name.contains("-rx-") || name.contains("-rxtx-")
+            name.contains("-input.")
+                || name.contains("-rx-")
+                || name.contains("-rxtx-")
+                || name.contains("-TxRx-")
         })
         .flat_map(|l| l.split_whitespace().skip(1).map_while(|w| w.parse::<u64>().ok()))
         .sum()

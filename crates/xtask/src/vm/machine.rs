@@ -61,23 +61,26 @@ pub fn run(opts: &Options, kernel: &str, driver: Driver, work: &Path) -> anyhow:
     let dir = opts.kernels.join(kernel);
     let mut image = Archive::new();
     image.program(&std::env::current_exe()?, "init")?;
-    image.program(&opts.programs.join("weir"), "bin/weir")?;
-    image.program(&opts.programs.join("weir-guard"), "bin/weir-guard")?;
-    image.program(&opts.programs.join("udp-sink"), "bin/udp-sink")?;
     if driver.device.starts_with("virtio") {
         simulated(opts, work, &mut image)?;
         // Some kernels have it built in.
         let _ = image.modules(&dir.join("modules"), "virtio_pci");
     }
-    image.modules(&dir.join("modules"), driver.module)?;
+    if !driver.device.is_empty() {
+        for program in ["weir", "weir-guard", "udp-sink"] {
+            image.program(&opts.programs.join(program), &format!("bin/{program}"))?;
+        }
+        image.modules(&dir.join("modules"), driver.module)?;
+    }
     let initrd = work.join("initrd");
     std::fs::write(&initrd, image.finish())?;
     let console = work.join("console.log");
 
-    let queues = if driver.queues > 1 && may_tap() { driver.queues } else { 1 };
+    let tap = driver.tap && may_tap();
+    let queues = if tap || !driver.tap { driver.queues } else { 1 };
     let (ours, theirs) = ports()?;
     let mac = MAC.map(|b| format!("{b:02x}")).join(":");
-    let (netdev, more) = if queues > 1 {
+    let (netdev, more) = if tap {
         (
             format!("tap,id=n,ifname={TAP},script=no,downscript=no,vhost=off,queues={queues}"),
             format!(",mq=on,vectors={}", 2 * queues + 2),
@@ -122,9 +125,11 @@ pub fn run(opts: &Options, kernel: &str, driver: Driver, work: &Path) -> anyhow:
         ),
     ]);
     line.extend(["-serial".into(), format!("file:{}", console.display())]);
-    line.extend(["-serial", "stdio", "-netdev"].map(str::to_owned));
-    line.push(netdev);
-    line.extend(["-device".into(), format!("{},netdev=n,mac={mac}{more}", driver.device)]);
+    line.extend(["-serial", "stdio"].map(str::to_owned));
+    if !driver.device.is_empty() {
+        line.extend(["-netdev".into(), netdev]);
+        line.extend(["-device".into(), format!("{},netdev=n,mac={mac}{more}", driver.device)]);
+    }
     let log = std::fs::File::create(work.join("qemu.log"))?;
     let _ = std::fs::remove_file(&console);
     let mut child = Command::new(&line[0])
@@ -155,7 +160,7 @@ pub fn run(opts: &Options, kernel: &str, driver: Driver, work: &Path) -> anyhow:
     });
     let mut talk =
         Talk { lines, input, rows: Vec::new(), log: std::fs::File::create(work.join("talk.log"))? };
-    let wire = move || if queues > 1 { Wire::tap(TAP) } else { Wire::datagram(ours, theirs) };
+    let wire = move || if tap { Wire::tap(TAP) } else { Wire::datagram(ours, theirs) };
     talk.serve(&wire)?;
     let mut rows = talk.rows;
     if queues < driver.queues {
