@@ -11,6 +11,7 @@
 #   make uninstall    removes it again, but for a changed weir.toml
 #   make deb      target/deb/weir_VERSION_ARCH.deb
 #   make static   target/static: weir and weir-guard as static programs, for hosts of any distribution (musl-tools, rustup target)
+#   make sbom     target/sbom: what weir and weir-guard are made of, for those who look for known faults (CycloneDX 1.5)
 #   make image    target/image/weir-VERSION-ARCH.oci.tar: an OCI image with nothing but these programs (buildah)
 #   make image-test      the image twice to the same bytes, then guard, watch and undo in podman (root)
 #   make kube-test       the DaemonSet's pod, started by podman kube play (root)
@@ -30,7 +31,7 @@ PREFIX ?= /usr/local
 SYSCONFDIR ?= /etc
 export PREFIX SYSCONFDIR DESTDIR
 
-.PHONY: all build deps demo test lint fuzz soak mutants vm-test browser-test clean install uninstall deb apt-repo package-test static image image-test rules-test monitor-test kube-test
+.PHONY: all build deps demo test lint fuzz soak mutants vm-test browser-test clean install uninstall deb apt-repo package-test static sbom image image-test rules-test monitor-test kube-test
 
 all: build
 
@@ -87,6 +88,9 @@ package-test: deb
 static:
 	@sh scripts/deps.sh static
 	@sh scripts/static.sh
+
+sbom:
+	@sh scripts/sbom.sh
 
 image: static
 	@sh scripts/deps.sh image

@@ -31,6 +31,7 @@ sed 's/^$/./; s/^/ /' LICENSE-MIT >>"$doc/copyright"
 rm "$doc/LICENSE-MIT" "$doc/LICENSE-APACHE" "$doc/LICENSE-uPlot"
 printf 'weir (%s) unstable; urgency=medium\n\n  * See CHANGELOG.md.\n\n -- %s  %s\n' \
     "$version" "$maintainer" "$(date -uR -d "@$SOURCE_DATE_EPOCH")" >"$doc/changelog"
+XTASK=${BUILD:-target/release}/xtask sh scripts/sbom.sh "$doc" >/dev/null
 install -D -m 644 packaging/deb/lintian-overrides "$root/usr/share/lintian/overrides/weir"
 gzip -9n "$doc/changelog" "$root"/usr/share/man/man1/*.1
 
