@@ -10,6 +10,8 @@
 #   make install  into PREFIX, /usr/local; settings in SYSCONFDIR, /etc; DESTDIR for packages. After make, as root
 #   make uninstall    removes it again, but for a changed weir.toml
 #   make deb      target/deb/weir_VERSION_ARCH.deb
+#   make rpm      target/rpm/weir-VERSION-1.ARCH.rpm, for distributions that use rpm (rpmbuild, in Debian's package rpm)
+#   make rpm-test        it has the files of the .deb, installs, runs, upgrades and goes (root)
 #   make static   target/static: weir and weir-guard as static programs, for hosts of any distribution (musl-tools, rustup target)
 #   make sbom     target/sbom: what weir and weir-guard are made of, for those who look for known faults (CycloneDX 1.5)
 #   make image    target/image/weir-VERSION-ARCH.oci.tar: an OCI image with nothing but these programs (buildah)
@@ -31,7 +33,7 @@ PREFIX ?= /usr/local
 SYSCONFDIR ?= /etc
 export PREFIX SYSCONFDIR DESTDIR
 
-.PHONY: all build deps demo test lint fuzz soak mutants vm-test browser-test clean install uninstall deb apt-repo package-test static sbom image image-test rules-test monitor-test kube-test
+.PHONY: all build deps demo test lint fuzz soak mutants vm-test browser-test clean install uninstall deb rpm rpm-test apt-repo package-test static sbom image image-test rules-test monitor-test kube-test
 
 all: build
 
@@ -80,6 +82,14 @@ deb: build
 apt-repo: deb
 	@sh scripts/deps.sh apt-repo
 	@sh scripts/apt-repo.sh
+
+rpm: build
+	@sh scripts/deps.sh rpm
+	@sh scripts/rpm.sh
+
+rpm-test: build
+	@sh scripts/deps.sh rpm-test
+	@sh scripts/rpm-test.sh
 
 package-test: deb
 	@sh scripts/deps.sh package-test

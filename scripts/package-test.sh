@@ -11,17 +11,9 @@ skip() {
     exit 0
 }
 [ "$(id -u)" = 0 ] || skip root
-command -v debootstrap >/dev/null || skip 'debootstrap: apt-get install debootstrap'
 command -v systemd-nspawn >/dev/null || skip 'systemd-nspawn: apt-get install systemd-container'
 command -v apt-ftparchive >/dev/null || skip 'apt-ftparchive: apt-get install apt-utils'
-if [ ! -e "$root/complete" ]; then
-    rm -rf "$root"
-    release=$(. /etc/os-release && echo "${VERSION_CODENAME:-stable}")
-    debootstrap --variant=minbase --include=systemd,systemd-sysv,dbus,libelf1 "$release" "$root" \
-        ${DEBIAN_MIRROR:+"$DEBIAN_MIRROR"} >target/debootstrap.log 2>&1 ||
-        skip "a Debian mirror; see target/debootstrap.log, or give DEBIAN_MIRROR"
-    : >"$root/complete"
-fi
+why=$(sh scripts/debian-root.sh) || skip "$why"
 package=$(ls -t target/deb/weir_*.deb | head -n 1)
 if command -v lintian >/dev/null; then
     lintian --allow-root --fail-on error,warning "$package"
