@@ -3,7 +3,7 @@
 #   make          build; installs what is missing if it may, else says what to install
 #   make demo     two minutes: stock against weir on this kernel, table and report.html (without root: simulated)
 #   make test     every test that this machine can run, and what was skipped
-#   make lint     formatting, clippy, documentation: warnings are errors
+#   make lint     formatting, clippy, documentation, what is built for the fuzzer: warnings are errors
 #   make fuzz     fuzz what reads frames, journals, messages, files and requests, two minutes each (clang)
 #   make soak     the long runs, log under docs/results (root)
 #   make mutants  36 defects, put in one by one, that the tests must catch (root, half an hour)
@@ -27,6 +27,7 @@
 #   make clean    remove everything that was built
 
 CARGO ?= cargo
+RUSTC ?= rustc
 export CARGO
 
 PREFIX ?= /usr/local
@@ -52,10 +53,12 @@ test:
 	@sh scripts/deps.sh test
 	@sh scripts/test.sh
 
+# What only the fuzzer builds is checked too. With a target named, what runs during the build is not compiled once more.
 lint:
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets $$(sh scripts/features.sh) -- -D warnings
 	RUSTDOCFLAGS='-D warnings' $(CARGO) doc --workspace --no-deps $$(sh scripts/features.sh)
+	RUSTFLAGS='--cfg fuzzing -D warnings' $(CARGO) check -p weir --bin weir --target $$($(RUSTC) -vV | sed -n 's/^host: //p') $$(sh scripts/features.sh)
 
 fuzz:
 	@sh scripts/deps.sh fuzz
