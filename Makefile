@@ -3,14 +3,17 @@
 #   make          build; installs what is missing if it may, else says what to install
 #   make demo     two minutes: stock against weir on this kernel, table and report.html (without root: simulated)
 #   make test     every test that this machine can run, and what was skipped
-#   make lint     formatting, clippy, documentation: warnings are errors
+#   make lint     formatting, clippy, documentation, what is built for the fuzzer: warnings are errors
 #   make fuzz     fuzz what reads frames, journals, messages, files and requests, two minutes each (clang)
 #   make soak     the long runs, log under docs/results (root)
 #   make mutants  36 defects, put in one by one, that the tests must catch (root, half an hour)
 #   make install  into PREFIX, /usr/local; settings in SYSCONFDIR, /etc; DESTDIR for packages. After make, as root
 #   make uninstall    removes it again, but for a changed weir.toml
 #   make deb      target/deb/weir_VERSION_ARCH.deb
+#   make rpm      target/rpm/weir-VERSION-1.ARCH.rpm, for distributions that use rpm (rpmbuild, in Debian's package rpm)
+#   make rpm-test        it has the files of the .deb, installs, runs, upgrades and goes (root)
 #   make static   target/static: weir and weir-guard as static programs, for hosts of any distribution (musl-tools, rustup target)
+#   make sbom     target/sbom: what weir and weir-guard are made of, for those who look for known faults (CycloneDX 1.5)
 #   make image    target/image/weir-VERSION-ARCH.oci.tar: an OCI image with nothing but these programs (buildah)
 #   make image-test      the image twice to the same bytes, then guard, watch and undo in podman (root)
 #   make kube-test       the DaemonSet's pod, started by podman kube play (root)
@@ -24,13 +27,14 @@
 #   make clean    remove everything that was built
 
 CARGO ?= cargo
+RUSTC ?= rustc
 export CARGO
 
 PREFIX ?= /usr/local
 SYSCONFDIR ?= /etc
 export PREFIX SYSCONFDIR DESTDIR
 
-.PHONY: all build deps demo test lint fuzz soak mutants vm-test browser-test clean install uninstall deb apt-repo package-test static image image-test rules-test monitor-test kube-test
+.PHONY: all build deps demo test lint fuzz soak mutants vm-test browser-test clean install uninstall deb rpm rpm-test apt-repo package-test static sbom image image-test rules-test monitor-test kube-test
 
 all: build
 
@@ -49,10 +53,12 @@ test:
 	@sh scripts/deps.sh test
 	@sh scripts/test.sh
 
+# What only the fuzzer builds is checked too. With a target named, what runs during the build is not compiled once more.
 lint:
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets $$(sh scripts/features.sh) -- -D warnings
 	RUSTDOCFLAGS='-D warnings' $(CARGO) doc --workspace --no-deps $$(sh scripts/features.sh)
+	RUSTFLAGS='--cfg fuzzing -D warnings' $(CARGO) check -p weir --bin weir --target $$($(RUSTC) -vV | sed -n 's/^host: //p') $$(sh scripts/features.sh)
 
 fuzz:
 	@sh scripts/deps.sh fuzz
@@ -80,6 +86,14 @@ apt-repo: deb
 	@sh scripts/deps.sh apt-repo
 	@sh scripts/apt-repo.sh
 
+rpm: build
+	@sh scripts/deps.sh rpm
+	@sh scripts/rpm.sh
+
+rpm-test: build
+	@sh scripts/deps.sh rpm-test
+	@sh scripts/rpm-test.sh
+
 package-test: deb
 	@sh scripts/deps.sh package-test
 	@sh scripts/package-test.sh
@@ -87,6 +101,9 @@ package-test: deb
 static:
 	@sh scripts/deps.sh static
 	@sh scripts/static.sh
+
+sbom:
+	@sh scripts/sbom.sh
 
 image: static
 	@sh scripts/deps.sh image

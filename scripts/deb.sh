@@ -5,15 +5,6 @@ set -e
 cd "$(dirname "$0")/.."
 out=${1:-target/deb}
 maintainer='weir developers <weir@weir.invalid>'
-# The program of a package that others install has its BPF programs.
-[ -z "$(sh scripts/features.sh)" ] || {
-    echo "error: no package without BPF programs, which a guard needs; make deps says what they are built with" >&2
-    exit 3
-}
-command -v dpkg-shlibdeps >/dev/null || {
-    echo "error: no dpkg-shlibdeps; apt-get install dpkg-dev" >&2
-    exit 3
-}
 version=$(sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -n 1)
 arch=$(dpkg --print-architecture)
 SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct 2>/dev/null || stat -c %Y CHANGELOG.md)}
@@ -24,7 +15,11 @@ trap 'rm -rf "$work"' EXIT
 root=$work/root
 doc=$root/usr/share/doc/weir
 umask 022
-PREFIX=/usr SYSCONFDIR=/etc DESTDIR=$root sh scripts/install.sh >/dev/null
+sh scripts/stage.sh "$root"
+command -v dpkg-shlibdeps >/dev/null || {
+    echo "error: no dpkg-shlibdeps; apt-get install dpkg-dev" >&2
+    exit 3
+}
 
 cp packaging/deb/copyright "$doc/copyright"
 sed 's/^$/./; s/^/ /' LICENSE-MIT >>"$doc/copyright"
@@ -32,7 +27,7 @@ rm "$doc/LICENSE-MIT" "$doc/LICENSE-APACHE" "$doc/LICENSE-uPlot"
 printf 'weir (%s) unstable; urgency=medium\n\n  * See CHANGELOG.md.\n\n -- %s  %s\n' \
     "$version" "$maintainer" "$(date -uR -d "@$SOURCE_DATE_EPOCH")" >"$doc/changelog"
 install -D -m 644 packaging/deb/lintian-overrides "$root/usr/share/lintian/overrides/weir"
-gzip -9n "$doc/changelog" "$root"/usr/share/man/man1/*.1
+gzip -9n "$doc/changelog"
 
 # Which libraries, and since which version, by the symbols that are used.
 mkdir "$work/debian"

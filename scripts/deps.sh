@@ -1,7 +1,7 @@
 #!/bin/sh
 # Installs what the build or the tests need through apt where it may (root, or sudo without a password).
 # Otherwise names what is missing, what is lost without it, and the command that installs it.
-# Usage: deps.sh build|test|deb|apt-repo|package-test|static|image|image-test|kube-test|rules|monitor-test|fuzz|vm|browser. Fails only if nothing can be built.
+# Usage: deps.sh build|test|deb|rpm|rpm-test|apt-repo|package-test|static|image|image-test|kube-test|rules|monitor-test|fuzz|vm|browser. Fails only if nothing can be built.
 PATH=$PATH:/usr/sbin:/sbin
 what=${1:-build}
 
@@ -22,7 +22,10 @@ look() {
         have xz || wanted="$wanted xz-utils"
     fi
     case $what in
-    deb | apt-repo | package-test) have dpkg-shlibdeps || wanted="$wanted dpkg-dev" ;;
+    deb | rpm-test | apt-repo | package-test) have dpkg-shlibdeps || wanted="$wanted dpkg-dev" ;;
+    esac
+    case $what in
+    rpm | rpm-test) have rpmbuild || wanted="$wanted rpm" ;;
     esac
     case $what in
     apt-repo | package-test) have apt-ftparchive || wanted="$wanted apt-utils" ;;
@@ -55,8 +58,10 @@ look() {
     if [ "$what" = browser ]; then
         have chromium || have chromium-browser || wanted="$wanted chromium"
     fi
+    case $what in
+    rpm-test | package-test) have debootstrap || wanted="$wanted debootstrap" ;;
+    esac
     if [ "$what" = package-test ]; then
-        have debootstrap || wanted="$wanted debootstrap"
         have systemd-nspawn || wanted="$wanted systemd-container"
         have lintian || wanted="$wanted lintian"
         have gpg || wanted="$wanted gpg"
@@ -129,7 +134,7 @@ fi
 if [ -n "$wanted" ]; then
     echo "missing:$wanted" >&2
     case $what in
-    deb) echo "  without them there is no package" >&2 ;;
+    deb | rpm) echo "  without them there is no package" >&2 ;;
     static | image) echo "  without them there is no static program, and no image" >&2 ;;
     *) echo "  without them some tests are skipped or fail" >&2 ;;
     esac

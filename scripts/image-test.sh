@@ -13,6 +13,9 @@ sh scripts/image.sh
 sh scripts/image.sh "$again" >/dev/null
 image=$(ls -t target/image/weir-*.oci.tar | head -n 1)
 cmp "$image" "$again/${image##*/}"
+for program in weir weir-guard; do
+    cmp "target/image/$program.cdx.json" "$again/$program.cdx.json"
+done
 echo "built twice: the same $(stat -c %s "$image") bytes"
 # Nothing but the programs.
 layer=$(tar -xOf "$image" ./index.json | sed 's/.*"sha256:\([0-9a-f]*\)".*/\1/')

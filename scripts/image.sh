@@ -1,6 +1,7 @@
 #!/bin/sh
 # Builds the OCI image out of the static programs (target/static/weir, or WEIR, and weir-guard beside it), from scratch, with
 # nothing else in it: target/image/weir-VERSION-ARCH.oci.tar. Needs buildah, and no daemon. The same programs give the same bytes.
+# What the programs are made of is written beside it: scripts/sbom.sh.
 set -e
 cd "$(dirname "$0")/.."
 program=${WEIR:-target/static/weir}
@@ -53,6 +54,7 @@ with config --arch "$arch" --os linux --entrypoint '["/weir"]' --workingdir / \
     "$container"
 with commit --quiet --timestamp "$epoch" --omit-history --format oci "$container" "oci:$work/layout:weir:$version" >/dev/null
 mkdir -p "$out"
+sh scripts/sbom.sh "$out"
 image=$out/weir-$version-$arch.oci.tar
 # Sorted, of one owner and one moment: the archive is the same too.
 tar --sort=name --mtime="@$epoch" --owner=0 --group=0 --numeric-owner --mode=u=rwX,go=rX --format=ustar \

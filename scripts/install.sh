@@ -1,5 +1,6 @@
 #!/bin/sh
-# Installs what `make` has built: PREFIX (/usr/local), SYSCONFDIR (/etc), DESTDIR (empty), BUILD (target/release).
+# Installs what `make` has built: PREFIX (/usr/local), SYSCONFDIR (/etc), DESTDIR (empty), BUILD (target/release),
+# ZSH_COMPLETIONS (below PREFIX).
 # With --remove it takes the same files away; a weir.toml that was changed stays, and is named.
 set -e
 cd "$(dirname "$0")/.."
@@ -14,6 +15,7 @@ case $prefix in
 /usr) zsh=share/zsh/vendor-completions ;;
 *) zsh=share/zsh/site-functions ;;
 esac
+zsh=${ZSH_COMPLETIONS:-$zsh}
 doc=share/doc/weir
 config=$root$etc/weir/weir.toml
 

@@ -1,6 +1,7 @@
 #!/bin/sh
-# The package in a clean Debian (root): makes the Debian once under target/, an apt repository with the package and with one of a
-# higher version, then runs crates/weir/tests/package_root.rs.
+# The package in a clean Debian (root): makes the Debian once under target/, an apt repository with two versions of the package,
+# then runs crates/weir/tests/package_root.rs. The two are this package and itself under the next version; with OLD_DEB=FILE, that
+# older package, under a version before this one's, and this one.
 set -e
 cd "$(dirname "$0")/.."
 PATH=$PATH:/usr/sbin:/sbin
@@ -11,17 +12,9 @@ skip() {
     exit 0
 }
 [ "$(id -u)" = 0 ] || skip root
-command -v debootstrap >/dev/null || skip 'debootstrap: apt-get install debootstrap'
 command -v systemd-nspawn >/dev/null || skip 'systemd-nspawn: apt-get install systemd-container'
 command -v apt-ftparchive >/dev/null || skip 'apt-ftparchive: apt-get install apt-utils'
-if [ ! -e "$root/complete" ]; then
-    rm -rf "$root"
-    release=$(. /etc/os-release && echo "${VERSION_CODENAME:-stable}")
-    debootstrap --variant=minbase --include=systemd,systemd-sysv,dbus,libelf1 "$release" "$root" \
-        ${DEBIAN_MIRROR:+"$DEBIAN_MIRROR"} >target/debootstrap.log 2>&1 ||
-        skip "a Debian mirror; see target/debootstrap.log, or give DEBIAN_MIRROR"
-    : >"$root/complete"
-fi
+why=$(sh scripts/debian-root.sh) || skip "$why"
 package=$(ls -t target/deb/weir_*.deb | head -n 1)
 if command -v lintian >/dev/null; then
     lintian --allow-root --fail-on error,warning "$package"
@@ -30,15 +23,22 @@ else
     echo 'skipped: lintian needs lintian: apt-get install lintian'
 fi
 
-# The same package under the next version, to be upgraded to and gone back from.
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 mkdir "$work/packages"
 cp "$package" "$work/packages"
-dpkg-deb -R "$package" "$work/next"
-sed -i 's/^Version: .*/&+next/' "$work/next/DEBIAN/control"
-dpkg-deb --root-owner-group -b "$work/next" \
-    "$work/packages/weir_$(dpkg-deb -f "$package" Version)+next_$(dpkg --print-architecture).deb" >/dev/null
+version=$(dpkg-deb -f "$package" Version)
+# A package under another version, to be upgraded to, or from, and gone back.
+other() {
+    dpkg-deb -R "$1" "$work/other"
+    sed -i "s/^Version: .*/Version: $2/" "$work/other/DEBIAN/control"
+    dpkg-deb --root-owner-group -b "$work/other" "$work/packages/weir_$2_$(dpkg --print-architecture).deb" >/dev/null
+}
+if [ -n "${OLD_DEB:-}" ]; then
+    other "$OLD_DEB" "$version~old"
+else
+    other "$package" "$version+next"
+fi
 # Signed with a key of this run, where gpg is there: a host that checks signatures takes it too.
 if command -v gpg >/dev/null; then
     export GNUPGHOME="$work/keys" APT_KEY=weir@weir.invalid

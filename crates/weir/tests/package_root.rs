@@ -1,5 +1,6 @@
 //! The Debian package in a clean Debian, under a systemd of its own: apt installs it from a repository, it guards under a
-//! flood, is restarted, upgraded and rolled back there, hangs, crashes and is purged; at the end nothing is left. Run by
+//! flood, is restarted, upgraded, rolled back and upgraded again there, hangs, crashes and is purged; at the end nothing is left.
+//! What a killed guard of one version leaves, the other one puts back, or refuses and leaves as it is. Run by
 //! `make package-test`, which makes the two things it needs: the repository with two versions (`WEIR_APT`) and the root
 //! directory (`WEIR_DEBIAN`, which is copied).
 //!
@@ -14,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use common::dump::assert_same;
+use common::dump::{Dump, assert_same};
 use common::procs::{Sink, is_guard, signal, weirs};
 use common::world::{FLOOD, PORT, World, bind_to, sh};
 use common::{HOST_CPU, PATIENCE, WIRE_CPU, alone, ms, possible, resident_kib, within};
@@ -198,6 +199,40 @@ fn a_lab_from_the_package(debian: &Debian) {
     assert_eq!(result["arms"].as_array().map(Vec::len), Some(2), "{text}");
 }
 
+/// A guard of version `from` is killed under load together with its keeper, and the programs of version `to` are asked to put back
+/// what it left. They do, or they say that they do not know it and change nothing; then those that wrote it can.
+fn crossed(world: &World, debian: &Debian, settings: &Dump, from: &str, to: &str) {
+    // The thread of the test is bound to the wire's CPU.
+    debian.sh(&format!(
+        "taskset -c 0,1 setsid /root/{from}/usr/bin/weir guard in0 --cpu 1 </dev/null >/root/guard.log 2>&1 &"
+    ));
+    let end = Instant::now() + ms(1000) * PATIENCE;
+    while !world.taken(0) {
+        assert!(Instant::now() < end, "no takeover by {from}: {}", debian.sh("cat /root/guard.log"));
+        std::thread::sleep(ms(5));
+    }
+    for pid in weirs(&world.host) {
+        let _ = nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid as i32), Signal::SIGKILL);
+    }
+    within("guard and keeper are dead", ms(500), || weirs(&world.host).is_empty());
+    let journals = "cd /run/weir && find . -name '*.json' -exec cksum {} + | sort";
+    let left = debian.sh(journals);
+    assert!(!left.is_empty(), "no journal: {}", debian.sh("ls -l /run/weir; cat /root/guard.log"));
+    // Who only looks is no reason to change anything.
+    let status = debian.inside(&[&format!("/root/{to}/usr/bin/weir"), "status"]);
+    println!("weir status of {to} about a dead guard of {from}: {}: {}", status.0, status.1.trim());
+    assert_eq!(debian.sh(journals), left);
+    let (code, text) = debian.inside(&[&format!("/root/{to}/usr/bin/weir"), "undo"]);
+    println!("weir undo of {to} after a guard of {from}: {code}: {}", text.trim());
+    if code != 0 {
+        assert!(code > 0 && !text.contains("panicked") && text.contains("/run/weir/"), "{text}");
+        assert_eq!(debian.sh(journals), left, "what is refused stays");
+        debian.sh(&format!("/root/{from}/usr/bin/weir undo"));
+    }
+    assert_same(settings, &world.dump(), "undone");
+    assert_eq!(debian.sh(journals), "");
+}
+
 #[test]
 #[ignore = "make package-test"]
 fn the_package_comes_guards_and_goes_root() {
@@ -225,9 +260,6 @@ fn the_package_comes_guards_and_goes_root() {
     for there in ["/usr/bin/weir", "/etc/weir/weir.toml", "/usr/share/man/man1/weir-guard.1.gz"] {
         assert!(debian.root.join(&there[1..]).exists(), "{there}");
     }
-    // What runs with capabilities is small.
-    let size = std::fs::metadata(debian.root.join("usr/lib/weir/weir-guard")).unwrap().len();
-    assert!(size <= 4 << 20, "{size} bytes");
     assert!(!debian.active(), "nothing is started before an administrator names an interface");
     println!("{}", debian.sh(&format!("systemd-analyze verify --man=no {UNIT} && echo verified")));
     let exposure = debian.sh(&format!("systemd-analyze security --no-pager {UNIT} | tail -n 1"));
@@ -235,17 +267,11 @@ fn the_package_comes_guards_and_goes_root() {
     let check = debian.sh("weir check in0");
     assert!(check.contains("auto = poll"), "{check}");
     assert!(debian.sh("weir lab list").contains("livelock-udp"));
-    a_lab_from_the_package(&debian);
 
     // CPU 1 is the host's; the file is an administrator's from here on.
     debian.sh("sed -i 's/^#cpu = .*/cpu = \"1\"/' /etc/weir/weir.toml");
     debian.sh(&format!("systemctl enable --now {UNIT}"));
     assert!(debian.active());
-    // The manager's number is that of its own namespace.
-    let guard = weirs(&world.host).into_iter().find(|pid| is_guard(*pid));
-    let resident = resident_kib(guard.expect("a guard"));
-    println!("weir-guard: {size} bytes, {resident} KiB resident");
-    assert!(resident <= 16 << 10, "{resident} KiB");
     let mut sink = world.sink(0, PORT);
     let load = world.send(&[(0, PORT)], &[], &[(ms(300_000), FLOOD)]);
     within("takeover", ms(200), || world.taken(0));
@@ -259,6 +285,10 @@ fn the_package_comes_guards_and_goes_root() {
     assert!(!status["missing"].to_string().contains("needs CAP_"), "{status:#}");
     println!("{:.0} k/s read under the unit", full / 1e3);
 
+    // Of each version, the programs alone: no script of a package comes between.
+    for version in [&old, &new] {
+        debian.sh(&format!("dpkg-deb -x /root/apt/pool/weir_{version}_*.deb /root/{version}"));
+    }
     dip(&mut sink, full, "systemctl restart", || drop(debian.sh(&format!("systemctl restart {UNIT}"))));
     let before = debian.main_pid();
     dip(&mut sink, full, "upgrade", || drop(debian.apt("install weir")));
@@ -272,6 +302,15 @@ fn the_package_comes_guards_and_goes_root() {
     assert_eq!(debian.version(), old);
     assert_ne!(debian.main_pid(), upgraded, "the rollback has not restarted the guard");
     taken(&world, &debian);
+    dip(&mut sink, full, "upgrade again", || drop(debian.apt("install weir")));
+    assert_eq!(debian.version(), new);
+    taken(&world, &debian);
+    // What runs with capabilities is small. The manager's number of it is that of its own namespace.
+    let size = std::fs::metadata(debian.root.join("usr/lib/weir/weir-guard")).unwrap().len();
+    let guard = weirs(&world.host).into_iter().find(|pid| is_guard(*pid));
+    let resident = resident_kib(guard.expect("a guard"));
+    println!("weir-guard: {size} bytes, {resident} KiB resident");
+    assert!(size <= 4 << 20 && resident <= 16 << 10, "{size} bytes, {resident} KiB");
     assert!(debian.sh("cat /etc/weir/weir.toml").contains("\ncpu = \"1\""), "the changed file was replaced");
     let hup = debian.sh(&format!("systemctl reload {UNIT} && systemctl is-active {UNIT}"));
     assert_eq!(hup.trim(), "active");
@@ -301,6 +340,12 @@ fn the_package_comes_guards_and_goes_root() {
     debian.sh(&format!("systemctl stop {UNIT}"));
     within("no process is left", ms(500), || weirs(&world.host).is_empty());
     assert_same(&settings, &world.dump(), "the service has stopped");
+    a_lab_from_the_package(&debian);
+    {
+        let _load = world.send(&[(0, PORT)], &[], &[(ms(60_000), FLOOD)]);
+        crossed(&world, &debian, &settings, &old, &new);
+        crossed(&world, &debian, &settings, &new, &old);
+    }
     // Purged while it guards, and enabled for the next boot.
     debian.sh(&format!("systemctl start {UNIT}"));
     println!("{}", debian.sh("dpkg -P weir").trim());

@@ -327,11 +327,58 @@ fn an_upgrade_tells_of_guards_that_do_not_start_again() {
 
 #[test]
 fn no_package_without_bpf_programs() {
-    let mut deb = Command::new("sh");
-    deb.arg("scripts/deb.sh").arg("/nowhere").current_dir(root()).env("BPF_CLANG", "/nowhere/clang");
-    let output = deb.output().expect("sh starts");
-    assert_eq!(output.status.code(), Some(3));
-    assert!(complaint(&output).contains("no package without BPF programs"), "{}", complaint(&output));
+    for script in ["scripts/deb.sh", "scripts/rpm.sh"] {
+        let mut build = Command::new("sh");
+        build.arg(script).arg("/nowhere").current_dir(root()).env("BPF_CLANG", "/nowhere/clang");
+        let output = build.output().expect("sh starts");
+        assert_eq!(output.status.code(), Some(3));
+        assert!(complaint(&output).contains("no package without BPF programs"), "{}", complaint(&output));
+    }
+}
+
+/// rpm tells its scripts how many versions are there afterwards, and runs those of the new one before those of the old.
+#[test]
+fn scripts_of_rpm_say_what_those_of_debian_say() {
+    let dir = tempfile::tempdir().expect("directory");
+    let asked = dir.path().join("asked");
+    let note = |name: &str| format!("echo \"{name} $*\" >>{}; exit 1", asked.display());
+    programs(
+        dir.path(),
+        &[("weir", &note("weir")), ("systemctl", &note("systemctl")), ("rm", ":"), ("rmdir", ":")],
+    );
+    let spec = read("packaging/rpm/weir.spec");
+    let script = |section: &str| -> String {
+        let text = spec.split(&format!("\n%{section}\n")).nth(1).expect("a section");
+        let lines = text.lines().take_while(|line| !line.starts_with('%'));
+        let line = |line: &str| match line.strip_prefix('@').and_then(|l| l.strip_suffix('@')) {
+            // It asks whether systemd runs, by a directory; and this host has no settings to be removed.
+            Some(file) => read(&format!("packaging/deb/{file}"))
+                .replace("/run/systemd/system", "/")
+                .replace("/run/weir", "/nowhere"),
+            None => line.to_owned(),
+        };
+        lines.map(line).collect::<Vec<_>>().join("\n")
+    };
+    let (reload, again) = ("systemctl --system daemon-reload", "systemctl try-restart weir-guard@*.service");
+    let list = "systemctl list-units --plain --no-legend --state=failed,auto-restart weir-guard@*.service";
+    for (section, count, expected) in [
+        ("pre", "1", vec![]),
+        ("post", "1", vec![reload]),
+        ("pre", "2", vec!["weir undo --guards"]),
+        ("post", "2", vec![reload, again, list]),
+        ("preun", "1", vec![]),
+        ("postun", "1", vec![]),
+        ("preun", "0", vec!["systemctl stop weir-guard@*.service", "weir undo"]),
+        ("postun", "0", vec![reload]),
+    ] {
+        let _ = std::fs::remove_file(&asked);
+        let mut run = Command::new("/bin/sh");
+        run.args(["-c", &script(section), section, count]).env("PATH", dir.path());
+        let output = run.output().expect("sh starts");
+        assert!(output.status.success(), "{section} {count}: {}", complaint(&output));
+        let asked = std::fs::read_to_string(&asked).unwrap_or_default();
+        assert_eq!(asked.lines().collect::<Vec<_>>(), expected, "{section} {count}");
+    }
 }
 
 /// `scripts/deps.sh WHAT` with the programs in `dir` and no others.

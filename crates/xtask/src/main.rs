@@ -1,9 +1,11 @@
 //! Chores of developers. `xtask vm-test` boots Debian kernels in emulated machines and runs weir on real drivers
 //! there (docs/drivers.md); the same program is the first process of those machines. `xtask metrics` writes
-//! docs/metrics.md from the table of metrics, `xtask pages` the tables of docs/measurements from the results.
+//! docs/metrics.md from the table of metrics, `xtask pages` the tables of docs/measurements from the results, `xtask sbom`
+//! what the programs are made of.
 
 mod guest;
 mod mutants;
+mod sbom;
 mod vm;
 
 use anyhow::Context;
@@ -26,7 +28,10 @@ fn main() -> ExitCode {
         Some("metrics") => metrics(),
         Some("pages") => pages(),
         Some("mutants") => mutants::main(&args[1..]),
-        _ => Err(anyhow::anyhow!("none of vm-test (run it by `make vm-test`), metrics, pages, mutants")),
+        Some("sbom") => sbom::main(&args[1..]),
+        _ => {
+            Err(anyhow::anyhow!("none of vm-test (run it by `make vm-test`), metrics, pages, mutants, sbom"))
+        }
     };
     result.unwrap_or_else(|e| {
         eprintln!("xtask: {e:#}");
