@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use kern::discover::Others;
-use kern::guard::{Gauges, SOURCES, Steering};
+use kern::guard::{Gauges, SOURCES, Steering, own};
 use kern::keeper::Keeper;
 use kern::link::{LinkEvent, LinkWatch};
 use kern::settings::Access;
@@ -165,6 +165,7 @@ pub fn run(opts: GuardOptions) -> anyhow::Result<ExitCode> {
     }
     gauges.set_rules(&opts.classes)?;
     let acts = opts.mode.takes_over() && no_poll.is_none();
+    sched::known(&gauges.views);
     gauges.views.guard[0].overflow_step.store(if acts { policy::overflow::STEP } else { 0 }, Relaxed);
     // Refused: `check` says so, and handles are marked by frames that are rewritten.
     let steering = if acts { Steering::load().ok().map(Arc::new) } else { None };
@@ -298,8 +299,10 @@ impl Control {
                     PollFd::new(links.as_fd(), PollFlags::POLLIN),
                 ];
                 let timeout = PollTimeout::try_from(wait.as_millis() as i32 + 1).unwrap_or(PollTimeout::ZERO);
+                sched::runs(&self.gauges.views, own::CONTROL, false);
                 // An interrupted wait is a signal: the flags tell.
                 let _ = poll(&mut fds, timeout);
+                sched::runs(&self.gauges.views, own::CONTROL, true);
             }
             let _ = self.notify.read();
             signals.drain();

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use kern::guard::{Gauges, Nobody, Views, mode};
+use kern::guard::{Gauges, Nobody, Views, mode, own};
 use policy::Nanos;
 use policy::behind;
 use policy::gate::{BRIEFLY, LIST_IDLE, UNTIL_BOUND, Watch, Watching, next_list, tick};
@@ -181,6 +181,7 @@ impl Shared {
             for (tcp, due) in [false, true].into_iter().zip(&mut due) {
                 let (begun, spent) = (clock::coarse(), clock::thread_cpu());
                 if begun >= *due {
+                    sched::runs(&self.views, own::PORTS, true);
                     let holds = || self.attached.load(Relaxed) == times && !self.stop.load(Relaxed);
                     // The kernel walks its whole table of TCP connections: in the time of what receives packets it would lose some.
                     if tcp {
@@ -196,6 +197,7 @@ impl Shared {
                     *due = next_list(begun, clock::thread_cpu().saturating_sub(spent));
                 }
             }
+            sched::runs(&self.views, own::PORTS, false);
             let next = due.into_iter().min().unwrap_or_default();
             std::thread::park_timeout(Duration::from_nanos(next.saturating_sub(clock::now())));
         }

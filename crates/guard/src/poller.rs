@@ -106,7 +106,7 @@ impl Poller {
         // Sleeps must end on time also under SCHED_OTHER; the default slack is 50 us.
         // SAFETY: plain system call on the calling thread.
         unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1) };
-        let refused = refused.map(|e| kern::schedule::refusal(&e));
+        let refused = refused.map(|e| format!("({}): nice {}", kern::schedule::refusal(&e), sched::nice()));
         let yielding = class == Class::Other;
         self.reports.send(Report::Started { cpu: self.cpu, class, refused });
         if yielding {

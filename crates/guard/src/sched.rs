@@ -1,7 +1,9 @@
 //! How weir's threads are scheduled.
 
 use std::io;
+use std::sync::atomic::Ordering::Relaxed;
 
+use kern::guard::Views;
 use kern::schedule;
 
 /// Class of the calling thread.
@@ -24,7 +26,7 @@ impl Class {
 }
 
 /// Makes the calling thread SCHED_FIFO 1; where that is refused (a cgroup without realtime share, a missing
-/// privilege) nice -20, with the kernel's answer.
+/// privilege) nice -20 if that is permitted, with the kernel's answer.
 pub fn go_fifo() -> (Class, Option<io::Error>) {
     let Err(refused) = schedule::set(0, libc::SCHED_FIFO, 1) else {
         return (Class::Fifo, None);
@@ -32,6 +34,12 @@ pub fn go_fifo() -> (Class, Option<io::Error>) {
     // SAFETY: plain system call on the calling thread; a refusal leaves the nice value as it is.
     unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, -20) };
     (Class::Other, Some(refused))
+}
+
+/// Nice value of the calling thread.
+pub fn nice() -> i32 {
+    // SAFETY: plain system call on the calling thread.
+    unsafe { libc::getpriority(libc::PRIO_PROCESS, 0) }
 }
 
 /// Makes the calling thread run before those of [`go_fifo`], where that is permitted.
@@ -55,8 +63,7 @@ pub struct Urgent {
 impl Urgent {
     /// From here on.
     pub fn begin() -> Self {
-        // SAFETY: plain system call on the calling thread.
-        let (policy, nice) = (schedule::policy(), unsafe { libc::getpriority(libc::PRIO_PROCESS, 0) });
+        let (policy, nice) = (schedule::policy(), nice());
         go_fifo();
         Self { policy, nice }
     }
@@ -143,6 +150,23 @@ pub fn pin(cpu: usize) -> io::Result<()> {
 pub fn here() -> usize {
     // SAFETY: it reads the thread's own area, or asks the vdso.
     usize::try_from(unsafe { libc::sched_getcpu() }).unwrap_or(usize::MAX)
+}
+
+/// Tells which process this is. Where the kernel does not say, its threads count as programs.
+pub fn known(views: &Views) {
+    use std::os::unix::fs::MetadataExt;
+    let Ok(namespace) = std::fs::metadata("/proc/self/ns/pid") else { return };
+    let ctl = &views.guard[0];
+    ctl.pidns_inode.store(namespace.ino() as u32, Relaxed);
+    ctl.pidns_device.store(namespace.dev() as u32, Relaxed);
+    ctl.process[0].store(std::process::id(), Relaxed);
+}
+
+/// Says that the calling thread, one of [`kern::guard::own`], runs from here on, or is about to sleep: while it waits for its CPU no
+/// program does.
+pub fn runs(views: &Views, thread: usize, runs: bool) {
+    let cpu = if runs { here() as u32 } else { u32::MAX };
+    views.guard[0].own[thread].store(cpu.wrapping_add(1), Relaxed);
 }
 
 /// Thread id of the caller, as its own PID namespace numbers it.

@@ -35,8 +35,22 @@ pub fn dry_run(opts: &GuardOptions, names: &[String], access: &mut Access) -> an
         Mode::Shed => Wish::Shed,
         _ => Wish::Poll(opts.flush.as_nanos() as Nanos),
     };
+    // A program of somebody else's on the XDP hook, or a driver that cannot be polled: mode auto makes do with threads.
+    let unpolled: Vec<String> = match opts.mode {
+        Mode::Auto => {
+            let (_, reports) = kern::tier::check(access, names)?;
+            let thread = reports.into_iter().filter(|report| report.mode == kern::tier::Mode::Thread);
+            thread.map(|report| report.interface.name).collect()
+        }
+        _ => Vec::new(),
+    };
+    let wish = |name: &String| if unpolled.contains(name) { Wish::Thread } else { wish };
     let (mut early, mut late) = (Vec::new(), Vec::new());
     for name in names {
+        let wish = wish(name);
+        if wish == Wish::Thread {
+            continue;
+        }
         let when = crate::interface::rx_when(access, kern::netns::index_of(name)?, name).0;
         let (list, end) = match when {
             _ if wish == Wish::Shed => (&mut early, "weir ends"),
@@ -46,6 +60,10 @@ pub fn dry_run(opts: &GuardOptions, names: &[String], access: &mut Access) -> an
         list.push(format!("{name}  XDP program  none -> weir_rx   gone when {end}"));
     }
     for name in names {
+        if unpolled.contains(name) {
+            early.push(format!("{name}  mode thread, since it cannot be polled: weir check {name} says why"));
+        }
+        let wish = wish(name);
         let (start, polled) = plan::preview(access, name, wish)?;
         early.extend(start);
         // A thread polls from start to end.

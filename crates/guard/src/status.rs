@@ -185,7 +185,7 @@ pub struct Source {
     pub turns: Option<u64>,
     /// Polls that were not the poller's while the source was polled.
     pub foreign_polls: Option<u64>,
-    /// What its turns go through while it is polled: `socket`, or `ring` where no packet could mark one yet.
+    /// What its turns go through while it is polled: `socket`, or `io_uring` where no packet could mark one yet.
     pub handle: String,
     /// NAPI id, 0 if unknown.
     pub napi_id: u32,

@@ -44,7 +44,7 @@ impl Sysfs {
                     what: "/sys".into(),
                     why: format!(
                         "shows another network namespace, and a fresh one cannot be mounted ({refused}); use \
-                         `ip netns exec` or run with CAP_SYS_ADMIN"
+                         `ip netns exec` or CAP_SYS_ADMIN; a container of that namespace: without the volume /sys"
                     ),
                 })
             }

@@ -18,8 +18,9 @@ use crate::rig::Cpus;
 use crate::trial::{Bench, Offer, Outcome};
 use crate::{Error, Result};
 
-/// How long other programs are watched before the first trial.
+/// How long other programs are watched before the first trial, and how often: what has just ended is no obstacle.
 const LISTEN: Duration = Duration::from_millis(500);
+const LOOKS: u32 = 3;
 /// Share of a CPU that other programs may use then, percent. More than a trial allows, since half a second tells little.
 const OTHERS_MAX: u64 = 20;
 /// A void trial is repeated at most this often.
@@ -204,18 +205,21 @@ impl Drop for Runner<'_> {
     }
 }
 
-/// Refuses CPUs that other programs use: minutes later every trial would be void.
+/// Refuses CPUs that other programs use all the time: minutes later every trial would be void.
 fn idle(cpus: Cpus) -> Result<()> {
     let busy = |cpu: usize, before: CpuTimes| -> Result<u64> {
         let now = counters::cpu_times(cpu)?;
         let (all, idle) = (now.total.saturating_sub(before.total), now.idle.saturating_sub(before.idle));
         Ok(all.saturating_sub(idle) * 100 / all.max(1))
     };
-    let before = (counters::cpu_times(cpus.wire)?, counters::cpu_times(cpus.host)?);
-    std::thread::sleep(LISTEN);
-    let (wire, host) = (busy(cpus.wire, before.0)?, busy(cpus.host, before.1)?);
-    if wire.max(host) <= OTHERS_MAX {
-        return Ok(());
+    let (mut wire, mut host) = (0, 0);
+    for _ in 0..LOOKS {
+        let before = (counters::cpu_times(cpus.wire)?, counters::cpu_times(cpus.host)?);
+        std::thread::sleep(LISTEN);
+        (wire, host) = (busy(cpus.wire, before.0)?, busy(cpus.host, before.1)?);
+        if wire.max(host) <= OTHERS_MAX {
+            return Ok(());
+        }
     }
     Err(Error::Missing(format!(
         "other programs use {wire} % of CPU {} and {host} % of CPU {}, which the lab needs for itself: nothing was \

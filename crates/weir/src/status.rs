@@ -26,6 +26,11 @@ const ANSWER_MAX: usize = 4 * 1024 * 1024;
 /// A guard's control loop answers within one of its rounds; one that is stopped must not stop this program.
 const PATIENCE: Duration = Duration::from_secs(2);
 
+/// An average over more than this is not what happens now, s: the table waits for a [`FRESH`] one.
+const STALE_S: f64 = 10.0;
+/// Interval of a fresh answer.
+const FRESH: Duration = Duration::from_secs(1);
+
 /// Runs `weir status`. No guard is no error, unless interfaces are named: exit code 0 and a line that says so.
 ///
 /// # Errors
@@ -135,7 +140,8 @@ fn of_all(args: &StatusArgs, paint: Paint) -> anyhow::Result<ExitCode> {
     let mut running = 0;
     let mut silent = Vec::new();
     for (pid, path) in &sockets {
-        let text = match ask(path, PATIENCE) {
+        let answer = if args.json { ask(path, PATIENCE) } else { ask_fresh(path) };
+        let text = match answer {
             Ok(text) => text,
             Err(err) if matches!(err.kind(), ErrorKind::ConnectionRefused | ErrorKind::NotFound) => {
                 out::talk(&format!(
@@ -179,6 +185,16 @@ fn of_all(args: &StatusArgs, paint: Paint) -> anyhow::Result<ExitCode> {
         }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// What the guard answers for a reader: of the last second, if nobody has asked it for long.
+fn ask_fresh(path: &Path) -> std::io::Result<String> {
+    let text = ask(path, PATIENCE)?;
+    if serde_json::from_str::<Status>(&text).is_ok_and(|status| status.interval_s > STALE_S) {
+        std::thread::sleep(FRESH);
+        return ask(path, PATIENCE);
+    }
+    Ok(text)
 }
 
 /// What the guard behind `path` answers, within `patience`. It never waits longer: not for one that is stopped, whose queue of

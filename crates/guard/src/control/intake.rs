@@ -76,7 +76,7 @@ impl Control {
         match report {
             Report::Started { cpu, class, refused } => {
                 if let Some(why) = &refused {
-                    let text = format!("no SCHED_FIFO ({why}): nice -20");
+                    let text = format!("no SCHED_FIFO {why}");
                     self.log.line("warning", &format!("CPU {cpu}"), &text);
                 }
                 if let Some(worker) = self.workers.iter_mut().find(|w| w.cpu == cpu) {

@@ -65,7 +65,7 @@ impl Control {
         let left = self.interfaces.iter().filter_map(|i| Some((i.wanted.clone(), i.left?.text())));
         let pollers = self.workers.iter().filter_map(|w| {
             let why = w.refused.as_ref()?;
-            Some((format!("CPU {}", w.cpu), format!("no SCHED_FIFO ({why}): nice -20")))
+            Some((format!("CPU {}", w.cpu), format!("no SCHED_FIFO {why}")))
         });
         let netdev = self.access.no_netdev().map(|why| {
             ("kernel".to_owned(), format!("ids are learnt from packets, settings are the device's: {why}"))

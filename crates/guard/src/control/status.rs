@@ -146,7 +146,7 @@ impl Maker {
                     foreign_polls: (mode == "poll").then_some(delta[2]),
                     handle: match (mode, source.now.by_ring.load(Relaxed)) {
                         ("poll", false) => "socket".to_owned(),
-                        ("poll", true) => "ring".to_owned(),
+                        ("poll", true) => "io_uring".to_owned(),
                         _ => String::new(),
                     },
                     napi_id: source.now.napi_id.load(Relaxed),

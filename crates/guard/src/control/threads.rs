@@ -15,6 +15,7 @@ impl Control {
                 self.log.line("keeper", &interface.name, &format!("{e}"));
             }
         }
+        self.gauges.views.guard[0].process[1].store(keeper.pid(), Relaxed);
         if let Ok(mut slot) = self.keeper.lock() {
             *slot = Some(keeper);
         }

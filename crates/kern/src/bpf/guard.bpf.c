@@ -47,8 +47,13 @@ struct netlink_sock {
 
 #define PF_KTHREAD 0x00200000
 
+struct rt_rq {
+	unsigned int rt_nr_running;
+} __attribute__((preserve_access_index));
+
 struct rq {
 	unsigned int nr_running;
+	struct rt_rq rt;
 } __attribute__((preserve_access_index));
 
 struct cfs_rq {
@@ -740,19 +745,38 @@ int BPF_PROG(weir_softirq_entry, unsigned int vec)
 	return 0;
 }
 
+/* The current task is the guard's or its keeper's. */
+static __always_inline _Bool is_weirs(const struct weir_guard_ctl *guard)
+{
+	struct bpf_pidns_info id = {};
+
+	if (bpf_get_ns_current_pid_tgid(guard->pidns_device, guard->pidns_inode, &id, sizeof(id)))
+		return 0;
+	return id.tgid && (id.tgid == guard->process[0] || id.tgid == guard->process[1]);
+}
+
 /* A program runs or waits on this CPU at the end of a softirq. What the softirq itself has woken on an idle CPU waits for nothing
- * else: it is next. */
-static __always_inline _Bool programs_want(void)
+ * else: it is next. The guard's own threads are no programs: a look of theirs that softirqs stretch would be taken for starvation. */
+static __always_inline _Bool programs_want(const struct weir_guard_ctl *guard, __u32 cpu)
 {
 	struct task_struct *here = bpf_get_current_task_btf();
+	struct rq *rq;
+	__u32 own = (guard->own[0] == cpu + 1) + (guard->own[1] == cpu + 1);
 
 	if (!here->pid)
 		return 0;
 	/* A kernel without groups of tasks does not lead from a task to its CPU's queue. */
-	if (!(here->flags & PF_KTHREAD) || !bpf_core_field_exists(here->se.cfs_rq))
+	if (!bpf_core_field_exists(here->se.cfs_rq))
 		return 1;
-	/* Beside ksoftirqd, which is what runs. */
-	return here->se.cfs_rq->rq->nr_running > 1;
+	if (!(here->flags & PF_KTHREAD)) {
+		if (!is_weirs(guard))
+			return 1;
+		own += !own;
+	}
+	/* Beside these and ksoftirqd, which takes what softirqs leave over. Who has real-time priority, as the guard's other threads, is
+	 * next when the softirq ends. */
+	rq = here->se.cfs_rq->rq;
+	return rq->nr_running > 1 + own + rq->rt.rt_nr_running;
 }
 
 /* The end of a window: softirq that takes more than the budget from programs that want the CPU is overload (MR-27), also
@@ -767,7 +791,7 @@ static __always_inline void judge(struct weir_cpu_stat *stat, struct window *win
 	struct weir_guard_ctl *guard = the_guard();
 
 	if (guard && guard->budget && window->begin_ns && used * 1000 > (now - window->begin_ns) * guard->budget &&
-	    programs_want())
+	    programs_want(guard, cpu))
 		window->starved += window->starved < STARVED_WINDOWS;
 	else
 		window->starved -= window->starved > 0;

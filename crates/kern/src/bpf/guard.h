@@ -87,7 +87,7 @@ struct weir_rx_stat {
 	__u32 pad32;
 	__u64 tcp;		/* of `frames`, TCP segments of connections that stand */
 	__u64 nobody;		/* of `shed`, for a port that no socket has, or of a flow that was refused */
-	__u64 known;		/* passed, for consumers that are tracked: all others are somebody else's */
+	__u64 known;		/* passed, for consumers that are tracked, and inhibited if any is: all others are somebody else's */
 	__u64 syns;		/* of `shed`, SYNs: for listeners that accept nothing more, or that have had their share */
 	__u64 over_share;	/* of `shed`, with room for them, which is held for senders that have had less */
 	__u64 quiet;		/* of `frames`, those of quiet senders beside a loud one, passed or shed: a pause would lose them */
@@ -181,7 +181,11 @@ struct weir_guard_ctl {
 	__u32 slices;		/* sources that may feed one consumer at once */
 	__u32 behind;		/* consumers behind the host by which frames are judged; 0: none is looked for */
 	__u32 table;		/* enum weir_table: what packets without a connection say that were dropped */
-	__u32 pad[15];
+	__u32 own[2];		/* the guard's ordinary threads: 1 + the CPU on which each runs or waits to run; 0: it sleeps */
+	__u32 process[2];	/* guard and keeper, as the PID namespace of the guard numbers them; 0: there is none */
+	__u32 pidns_inode;
+	__u32 pidns_device;	/* of the file system that has the inode */
+	__u32 pad[9];
 };
 
 /* The table of connections of this namespace. */

@@ -332,11 +332,27 @@ shared!(
         behind: AtomicU32,
         /// The table of connections: what packets without a connection say that were dropped. One of [`table`].
         table: AtomicU32,
+        /// The guard's ordinary threads: 1 + the CPU on which each runs or waits to run; 0: it sleeps. One of [`own`].
+        own: [AtomicU32; 2],
+        /// Guard and keeper, as the PID namespace of the guard numbers them; 0: there is none.
+        process: [AtomicU32; 2],
+        /// That namespace.
+        pidns_inode: AtomicU32,
+        /// The device of the file system that has the inode.
+        pidns_device: AtomicU32,
         /// Fills the line.
-        pad: [AtomicU32; 15],
+        pad: [AtomicU32; 9],
     }
 );
 const _: () = assert!(size_of::<GuardCtl>() == 128);
+
+/// The guard's ordinary threads: they are no programs that starve.
+pub mod own {
+    /// The control loop.
+    pub const CONTROL: usize = 0;
+    /// The one that lists the sockets.
+    pub const PORTS: usize = 1;
+}
 
 /// Words of [`PortsUsed`]: a bit per UDP port, then one per TCP port.
 pub const PORT_WORDS: usize = 2 * 65536 / 64;

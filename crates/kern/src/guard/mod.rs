@@ -24,7 +24,7 @@ mod when;
 pub use abi::{
     Behind, CONSUMERS, ConsumerCtl, ConsumerStat, CpuStat, Event, GateStat, GuardCtl, MACS, OverflowStat,
     POLLERS, PORT_WORDS, PollerCtl, PortsUsed, RxStat, SOURCES, SourceCtl, SourceStat, Steer, Taker, mode,
-    table, wake,
+    own, table, wake,
 };
 #[cfg(not(no_bpf))]
 pub use evidence::Told;

@@ -457,7 +457,7 @@ fn forwarded_traffic_behind_default_deny_root() {
     let (mode, took) = decided(&world, &guard, "forwarded", true);
     println!("forwarded: {mode} after {took:.0?}");
     let (source, lost) = handle(&world, &guard);
-    assert!(mode != "poll" || source == "ring", "{source}");
+    assert!(mode != "poll" || source == "io_uring", "{source}");
     assert!(lost <= HANDLE_LOST, "{lost} packets lost to handles");
     drop(load);
     assert_eq!(guard.stop().0.code(), Some(0));

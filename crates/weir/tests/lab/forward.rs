@@ -30,6 +30,38 @@ fn run_for(experiment: &str, duration: &str, arms: &str, more: &[&str]) -> Docum
     Document::read(file.path()).unwrap()
 }
 
+/// Programs that compute on both CPUs are told before anything is measured. It cannot flake: while they run no CPU is idle.
+#[test]
+fn busy_cpus_are_refused_root() {
+    if !possible("busy_cpus_are_refused_root") {
+        return;
+    }
+    let _alone = alone();
+    let end = std::sync::atomic::AtomicBool::new(false);
+    let output = std::thread::scope(|scope| {
+        for cpu in [WIRE_CPU, HOST_CPU] {
+            let end = &end;
+            scope.spawn(move || {
+                let mut one = nix::sched::CpuSet::new();
+                one.set(cpu).unwrap();
+                nix::sched::sched_setaffinity(nix::unistd::Pid::from_raw(0), &one).unwrap();
+                while !end.load(std::sync::atomic::Ordering::Relaxed) {
+                    std::hint::spin_loop();
+                }
+            });
+        }
+        let output = Command::new(env!("CARGO_BIN_EXE_weir"))
+            .args(["lab", "run", "livelock-udp", "--quick", "--cpus"])
+            .arg(format!("{WIRE_CPU},{HOST_CPU}"))
+            .output();
+        end.store(true, std::sync::atomic::Ordering::Relaxed);
+        output.unwrap()
+    });
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(3), "{said}");
+    assert!(said.contains("other programs use") && said.contains("--busy"), "{said}");
+}
+
 /// Every point that was asked for, without the wire's maximum.
 fn points(document: &Document) -> impl Iterator<Item = (&str, &Point)> {
     document.arms.iter().flat_map(|arm| arm.points.iter().map(|p| (arm.name.as_str(), p)))
