@@ -352,7 +352,13 @@ fn what_a_guard_does_is_shown_where_its_queue_is() {
         over_share: 20_000,
     };
     let cpu = Poller { cpu: 1, budget_used: Some(0.43), ..Poller::default() };
-    let guard = Guard { pid: 812, sources: vec![source], cpus: vec![cpu], missing: vec!["x: y".into()] };
+    let guard = Guard {
+        pid: 812,
+        sources: vec![source],
+        cpus: vec![cpu],
+        missing: vec!["x: y".into()],
+        ..Guard::default()
+    };
     let mut snapshot = large(2, 3);
     snapshot.interfaces[0].queues[1].mode = "poll".into();
     snapshot.guards = vec![guard];
