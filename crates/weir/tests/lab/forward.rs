@@ -37,6 +37,8 @@ fn busy_cpus_are_refused_root() {
         return;
     }
     let _alone = alone();
+    // The lab is asked whether it may use both; the lock has bound this thread to one.
+    crate::common::world::bind_to(&[WIRE_CPU, HOST_CPU]);
     let end = std::sync::atomic::AtomicBool::new(false);
     let output = std::thread::scope(|scope| {
         for cpu in [WIRE_CPU, HOST_CPU] {
