@@ -110,11 +110,11 @@ mod tests {
     #[test]
     fn what_comes_in_a_nap_fits_into_half_a_small_socket() {
         let settles = |pps: u64| {
-            let (mut nap, mut length, mut now) = (crate::look::Nap::default(), 50_000, 0);
+            let (mut nap, mut length, mut now) = (crate::look::Nap::of(50_000), 50_000, 0);
             for _ in 0..500 {
                 now += length + 10_000;
                 let frames = (pps * (length + 10_000) / 1_000_000_000) as u32;
-                length = nap.after(now, frames, 10_000, true, NAPS * 50_000, RING).unwrap().max(50_000);
+                length = nap.after(now, frames, 10_000, true, NAPS * 50_000, RING).unwrap();
             }
             (length, pps * length / 1_000_000_000)
         };

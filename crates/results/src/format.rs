@@ -85,7 +85,7 @@ pub fn judged(verdict: &Verdict) -> &'static str {
     match (verdict.holds, verdict.value) {
         (true, _) => "holds",
         (false, Some(_)) => "FALLS SHORT",
-        (false, None) => "NOT MEASURED",
+        (false, None) => "UNMEASURED",
     }
 }
 
@@ -170,6 +170,6 @@ mod tests {
         let short = Verdict { holds: false, ..verdict.clone() };
         assert_eq!((judged(&Verdict { holds: true, ..verdict }), judged(&short)), ("holds", "FALLS SHORT"));
         let none = Verdict { value: None, ..short };
-        assert_eq!((value(&none).as_str(), judged(&none)), ("n/a", "NOT MEASURED"));
+        assert_eq!((value(&none).as_str(), judged(&none)), ("n/a", "UNMEASURED"));
     }
 }

@@ -428,7 +428,7 @@ pub fn claims(document: &Document) -> String {
         }
         let holds = format::judged(verdict);
         let (value, bound) = (aligned(&format::value(verdict)), format::bound(verdict));
-        line(&mut out, &format!("{text:<CLAIM$}{value}  {bound:<8}{holds:<13}{}", verdict.id));
+        line(&mut out, &format!("{text:<CLAIM$}{value}  {bound:<8}{holds:<12}{}", verdict.id));
         // Intervals and medians of P4 and P7 stand in the block above; beside a claim that holds they only
         // take room.
         let has_block = matches!(verdict.id.as_str(), "P4" | "P7");
