@@ -171,30 +171,6 @@ fn a_lease_that_is_over_holds_nothing_back_root() {
     assert_eq!(rx.run(&flood, 1).unwrap().0, XDP_DROP);
 }
 
-/// While input is kept away from one consumer, what another one has room for is somebody else's: a pause would lose it. One frame at a
-/// time is run by this test alone, so nothing else counts.
-#[test]
-fn what_passes_beside_a_pause_is_somebody_elses_root() {
-    if !testkit::root_or_skip("what_passes_beside_a_pause_is_somebody_elses_root") {
-        return;
-    }
-    let (gauges, rx) = polled(&table(&[]), true);
-    let address = |port| std::net::SocketAddrV4::new(std::net::Ipv4Addr::new(198, 18, 0, 1), port);
-    let datagram = testkit::packet::Udp::new(address(10_000), address(PORT)).frame();
-    let (guard, consumer) = (&gauges.views.guard[0], &gauges.views.consumer_ctls[0]);
-    consumer.shed.store(0, Relaxed);
-    let known = || {
-        let before = gauges.views.rx_stats[0].known.load(Relaxed);
-        assert_eq!(rx.run(&datagram, 1).unwrap().0, XDP_PASS);
-        gauges.views.rx_stats[0].known.load(Relaxed) - before
-    };
-    assert_eq!(known(), 1, "no pause: it is the consumer's");
-    guard.inhibited.store(1, Relaxed);
-    assert_eq!(known(), 0, "a pause for another one");
-    consumer.inhibited.store(1, Relaxed);
-    assert_eq!(known(), 1, "a pause for this one");
-}
-
 #[test]
 fn what_a_frame_costs_root() {
     if !testkit::root_or_skip("what_a_frame_costs_root") {

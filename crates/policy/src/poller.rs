@@ -169,8 +169,7 @@ pub struct Turned {
     pub syns: u32,
     /// Of the frames, those that were shed: for consumers without room, and for nobody.
     pub shed: u32,
-    /// Of the frames, those that passed for consumers that are known here, and while one is inhibited for those that are. What else
-    /// passed is somebody else's: a pause would lose it.
+    /// Of the frames, those that passed for consumers that are known here. What else passed is somebody else's.
     pub known: u32,
     /// Of the frames, those of quiet senders beside a loud one to the same consumer, passed or shed.
     pub quiet: u32,

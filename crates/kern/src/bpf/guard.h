@@ -87,7 +87,7 @@ struct weir_rx_stat {
 	__u32 pad32;
 	__u64 tcp;		/* of `frames`, TCP segments of connections that stand */
 	__u64 nobody;		/* of `shed`, for a port that no socket has, or of a flow that was refused */
-	__u64 known;		/* passed, for consumers that are tracked, and inhibited if any is: all others are somebody else's */
+	__u64 known;		/* passed, for consumers that are tracked: all others are somebody else's */
 	__u64 syns;		/* of `shed`, SYNs: for listeners that accept nothing more, or that have had their share */
 	__u64 over_share;	/* of `shed`, with room for them, which is held for senders that have had less */
 	__u64 quiet;		/* of `frames`, those of quiet senders beside a loud one, passed or shed: a pause would lose them */

@@ -635,8 +635,7 @@ int weir_rx(struct xdp_md *ctx)
 			fit &= ~WEIR_FAIR_QUIET;
 			stat->to_full += consumer_ctl->inhibited || fit != WEIR_FAIR_PASS;
 			if (fit == WEIR_FAIR_PASS || !consumer_ctl->shed || !in_force(ctl)) {
-				/* While input is kept away from another one, what this one has room for would be lost with the rest. */
-				stat->known += !guard->inhibited || consumer_ctl->inhibited;
+				stat->known++;
 				return XDP_PASS;
 			}
 			stat->over_share += fit == WEIR_FAIR_OVER;

@@ -294,9 +294,7 @@ impl State {
                     false => self.gate.fits(now, index, level, sender),
                 };
                 let shed = verdict != Verdict::Pass;
-                // What this one has room for would be lost in a pause for another one.
-                let alike = inhibited || !self.weir.inhibits();
-                Judged { shed, to_full: shed || inhibited, known: !shed && alike, ..Judged::default() }
+                Judged { shed, to_full: shed || inhibited, known: !shed, ..Judged::default() }
             }
             Aim::Consumer(_) => Judged::default(),
             Aim::Nobody => {

@@ -177,11 +177,6 @@ impl Weir {
         self.inhibited.get(consumer).is_some_and(|inhibited| *inhibited)
     }
 
-    /// True while input for any consumer is held back.
-    pub fn inhibits(&self) -> bool {
-        self.inhibited.contains(&true)
-    }
-
     /// True if an idle CPU is to wake the poller.
     pub fn waits_for_idle(&self) -> bool {
         matches!(self.doing, Doing::Asleep(WakeOn { idle: true, .. }))
