@@ -1,5 +1,5 @@
 #!/bin/sh
-# Three to seven minutes on this kernel, seconds in the simulator: collapse and cure, without and with a hog. Writes report.html
+# Some minutes on this kernel, seconds in the simulator: collapse and cure, without and with a hog. Writes report.html
 # and report.json.
 # A claim that falls short is said and is no failure of the demo: two trials each, on a machine that may have other work.
 # Exit codes: 0 curves were drawn; others as of weir lab run: 3 if something is lacking, such as idle CPUs.
