@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use kern::sysfs::Sysfs;
+use kern::sysfs::{Device, Sysfs};
 
 /// What moved between two looks at one device.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -19,6 +19,7 @@ pub struct Moved {
 
 /// One device.
 struct Seen {
+    device: Device,
     /// Driver, or the kind of a virtual device.
     kind: String,
     counters: BTreeMap<String, u64>,
@@ -40,23 +41,26 @@ impl Arrived {
     /// What moved at the device since the last look, and all its drops since the first; `None` at the first look, and for a
     /// device that is not there.
     pub fn look(&mut self, ifindex: u32) -> Option<(Moved, BTreeMap<String, u64>)> {
-        if self.sysfs.is_none() {
-            self.sysfs = Sysfs::for_current_netns().ok();
-        }
-        let device = self.sysfs.as_ref()?.device(ifindex).ok()?;
         let Some(seen) = self.seen.get_mut(&ifindex) else {
             if self.seen.len() >= DEVICES_MAX {
                 self.seen.clear();
             }
+            if self.sysfs.is_none() {
+                self.sysfs = Sysfs::for_current_netns().ok();
+            }
+            let device = self.sysfs.as_ref()?.device(ifindex).ok()?;
             let kind = kern::link::get(ifindex).ok().and_then(|link| link.kind);
             let kind = kind.or_else(|| kern::ethtool::driver(device.name()).ok()).unwrap_or_default();
-            let counters = names(&kind).filter_map(|n| Some((n.to_owned(), device.statistic(n).ok()?)));
-            let seen = Seen { counters: counters.collect(), kind, drops: BTreeMap::new() };
-            self.seen.insert(ifindex, seen);
+            let counters = read(&device, &kind);
+            self.seen.insert(ifindex, Seen { device, counters, kind, drops: BTreeMap::new() });
             return None;
         };
-        let now: BTreeMap<String, u64> =
-            names(&seen.kind).filter_map(|n| Some((n.to_owned(), device.statistic(n).ok()?))).collect();
+        let now = read(&seen.device, &seen.kind);
+        if now.is_empty() {
+            // It is gone; the index may be another's one day.
+            self.seen.remove(&ifindex);
+            return None;
+        }
         let moved = moved(&seen.kind, &see::ledger::moved(&seen.counters, &now));
         seen.counters = now;
         for (place, n) in &moved.drops {
@@ -66,7 +70,12 @@ impl Arrived {
     }
 }
 
-/// The counters of a device that tell what came.
+/// The counters of a device that tell what came; none if it is gone.
+fn read(device: &Device, kind: &str) -> BTreeMap<String, u64> {
+    names(kind).filter_map(|name| Some((name.to_owned(), device.statistic(name).ok()?))).collect()
+}
+
+/// Names of the counters of a device that tell what came.
 fn names(kind: &str) -> impl Iterator<Item = &'static str> {
     let rows = see::truth::rows(kind).into_iter();
     let told = rows.filter(|row| row.scope == see::truth::Scope::Device && !row.in_packets);

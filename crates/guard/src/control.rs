@@ -20,7 +20,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use policy::contention::Contention;
 use policy::dispatch::FULL_POLLS;
-use policy::host::{Host, QUOTA_OFF, THOROUGH, TICK};
+use policy::host::{Host, QUOTA_OFF, THOROUGH, TICK, UNTOLD, is_looked_at};
 use policy::lull::Lull;
 use policy::poller::Config;
 use policy::{MILLISECOND, Nanos};
@@ -122,6 +122,8 @@ pub struct Control {
     contention: Contention,
     lending: Arc<Lending>,
     thorough_at: Nanos,
+    /// Thorough looks so far.
+    looks: u64,
     /// The kernel has said something of links since the last look around.
     links_changed: bool,
     /// For whom packets may be beside the sockets of this namespace.
@@ -197,6 +199,7 @@ pub fn run(opts: GuardOptions) -> anyhow::Result<ExitCode> {
         contention: Contention::default(),
         lending: Arc::new(Lending::new()?),
         thorough_at: 0,
+        looks: 0,
         links_changed: true,
         others: Others::ANY,
         net: net::NetCpus::new(&opts, cpus.len()),
@@ -377,9 +380,19 @@ impl Control {
                 let _ = self.orders.send(Order::Spare(slot));
             }
         }
+        // The kernel tells what becomes of links; a word that was lost is found by a thorough look.
+        let changed = std::mem::take(&mut self.links_changed);
         if thorough {
             self.thorough_at = now + THOROUGH;
-            self.look_at_evidence();
+            self.looks += 1;
+        }
+        match thorough {
+            _ if changed => self.look_at_evidence(),
+            true if self.looks.is_multiple_of(UNTOLD) => self.look_at_evidence(),
+            true => self.look_at_others(),
+            false => {}
+        }
+        if thorough {
             if self.contention.tries_without(now) {
                 self.watch_reads(false);
             }
@@ -395,12 +408,11 @@ impl Control {
             self.look_for_filters();
         }
         self.detach_idle(now);
-        // The kernel tells what becomes of links; a word that was lost is found by the thorough look.
-        let changed = std::mem::take(&mut self.links_changed);
-        for index in 0..self.interfaces.len() {
+        let all = self.interfaces.len();
+        for index in 0..all {
             let interface = &self.interfaces[index];
             if thorough || changed || interface.doubtful || interface.missed {
-                self.look_at(index, thorough);
+                self.look_at(index, thorough && is_looked_at(index, all, self.looks));
             }
             self.look_for_left(index, now);
             if self.interfaces[index].is_learning() {

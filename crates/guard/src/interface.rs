@@ -91,6 +91,8 @@ pub struct Interface {
     pub lull: Option<Lull>,
     /// A turn on one of its handles polled nothing: its NAPIs may be others now.
     pub doubtful: bool,
+    /// No other interface stands on it.
+    pub alone: bool,
     /// Packets that it had received when ids began to be learnt from them.
     learning_from: u64,
 }
@@ -184,6 +186,7 @@ impl Interface {
             thread_because: None,
             lull: None,
             doubtful: false,
+            alone: false,
             learning_from: 0,
         }
     }
@@ -560,15 +563,12 @@ impl Interface {
 
     /// Queues, or NAPI ids as the kernel lists them, are others now than those that are watched.
     pub fn is_stale(&self, access: &mut Access) -> bool {
-        let queues = access.sysfs().device(self.ifindex).and_then(|d| d.rx_queues());
-        if queues.is_ok_and(|q| q.clamp(1, SOURCES as u32) as usize != self.sources.len()) {
-            return true;
-        }
-        let Ok(Found { ids, .. }) = Found::look(access, self.ifindex) else { return false };
-        self.sources.iter().enumerate().any(|(i, s)| {
+        let Ok(Found { queues, ids, .. }) = Found::look(access, self.ifindex) else { return false };
+        let other = |(i, s): (usize, &Arc<Source>)| {
             // One that was down has had none.
             ids.get(i).is_some_and(|id| *id != s.now.napi_id.load(Relaxed))
-        })
+        };
+        queues as usize != self.sources.len() || self.sources.iter().enumerate().any(other)
     }
 }
 

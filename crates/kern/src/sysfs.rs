@@ -18,7 +18,7 @@ use std::{
 };
 
 /// Longest attribute that is read, in bytes; sysfs attributes are at most one page.
-const ATTR_MAX: u64 = 4096;
+const ATTR_MAX: usize = 4096;
 
 /// The directory `class/net` of the namespace it was opened in. Interface names and indices are resolved in
 /// the caller's namespace, so use it from a thread of the same one.
@@ -257,12 +257,12 @@ impl Device {
     }
 
     pub(crate) fn text(&self, attr: &str) -> Result<String> {
-        let mut bytes = Vec::new();
-        File::from(self.open(attr, libc::O_RDONLY)?)
-            .take(ATTR_MAX)
-            .read_to_end(&mut bytes)
+        // sysfs gives a value whole, in one read.
+        let mut bytes = [0; ATTR_MAX];
+        let n = File::from(self.open(attr, libc::O_RDONLY)?)
+            .read(&mut bytes)
             .map_err(|e| Error::io(self.what(attr), e))?;
-        Ok(String::from_utf8_lossy(&bytes).trim().to_string())
+        Ok(String::from_utf8_lossy(&bytes[..n]).trim().to_string())
     }
 
     fn write(&self, attr: &str, value: &str) -> Result<()> {

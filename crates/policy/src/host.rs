@@ -25,6 +25,18 @@ pub const FIRST_FLUSH: Nanos = 20 * MILLISECOND;
 pub const TICK: Nanos = 200 * MILLISECOND;
 /// Between two looks that cost more: for closed consumers and for NAPI ids that changed, ns.
 pub const THOROUGH: Nanos = 1000 * MILLISECOND;
+/// Interfaces at most whose NAPI ids, queues, RPS and addresses one thorough look asks for: an idle guard of many interfaces is to
+/// cost no more than one of few.
+pub const LOOKED_AT: usize = 2;
+/// Thorough looks between two that ask what stands on interfaces although the kernel has said nothing of links.
+pub const UNTOLD: u64 = 10;
+/// Whether interface `index` of `all` is one that thorough look number `look` asks for.
+#[must_use]
+pub const fn is_looked_at(index: usize, all: usize, look: u64) -> bool {
+    let rounds = all.div_ceil(LOOKED_AT) as u64;
+    rounds < 2 || index as u64 % rounds == look % rounds
+}
+
 /// What was attached at a takeover stays for so long after the release, ns: the next onset finds it, and what it knows.
 pub const STAYS: Nanos = 2000 * MILLISECOND;
 
@@ -149,6 +161,17 @@ mod tests {
     }
 
     proptest! {
+        /// One look asks for few interfaces, and each has its turn.
+        #[test]
+        fn every_interface_is_looked_at(all in 1_usize..300, from in 0_u64..u64::MAX / 2) {
+            let looked = |look| (0..all).filter(move |i| is_looked_at(*i, all, look)).collect::<Vec<_>>();
+            let rounds = all.div_ceil(LOOKED_AT) as u64;
+            let mut seen: Vec<usize> = (from..from + rounds).flat_map(looked).collect();
+            prop_assert!((from..from + rounds).all(|look| looked(look).len() <= LOOKED_AT));
+            seen.sort_unstable();
+            prop_assert_eq!(seen, (0..all).collect::<Vec<_>>());
+        }
+
         /// What arrives in the reserve of one period fits into the ring, unless no shorter period is allowed.
         #[test]
         fn the_ring_holds_the_reserve(ring in 1u32..1 << 20, reserve in 1u16..=95) {

@@ -217,19 +217,17 @@ impl Control {
     /// arrive by them may be for others, and where the kernel's search for a TCP socket says who gets a segment.
     pub(super) fn look_at_evidence(&mut self) {
         let sysfs = self.access.sysfs();
-        let guarded = self.interfaces.iter().filter(|i| i.state == State::Guarded);
-        let stacks: Vec<_> = guarded.map(|i| (i, kern::sysfs::stack(sysfs, i.ifindex, STACK_MAX))).collect();
+        let guarded = self.interfaces.iter().enumerate().filter(|(_, i)| i.state == State::Guarded);
+        let stacks: Vec<_> =
+            guarded.map(|(n, i)| (n, kern::sysfs::stack(sysfs, i.ifindex, STACK_MAX))).collect();
         let now: BTreeSet<u32> = stacks.iter().flat_map(|(_, stack)| stack).copied().collect();
-        self.others = Others::look(now.iter().copied());
-        self.gauges.views.guard[0].by_flow.store(self.others.translates.into(), Relaxed);
-        for (interface, stack) in stacks {
-            // A socket may be bound to an interface that stands on this one: the search where XDP runs does not find it.
-            let exact = !self.others.takes && stack.len() == 1;
+        for (index, stack) in stacks {
             let macs = macs(sysfs, &stack);
+            let interface = &mut self.interfaces[index];
+            interface.alone = stack.len() == 1;
             for source in &interface.sources {
-                let ctl = &self.gauges.views.source_ctls[source.slot];
-                ctl.tcp_exact.store(u32::from(exact), Relaxed);
-                ctl.mac.iter().zip(macs).for_each(|(mac, is)| mac.store(is, Relaxed));
+                let to = &self.gauges.views.source_ctls[source.slot].mac;
+                to.iter().zip(macs).for_each(|(mac, is)| mac.store(is, Relaxed));
             }
         }
         if now != self.evident {
@@ -239,6 +237,20 @@ impl Control {
                 self.log.line("warning", "consumers", &why);
             }
             self.evident = now;
+        }
+        self.look_at_others();
+    }
+
+    /// Whether packets may be for others than the sockets here.
+    pub(super) fn look_at_others(&mut self) {
+        self.others = Others::look(self.evident.iter().copied());
+        self.gauges.views.guard[0].by_flow.store(self.others.translates.into(), Relaxed);
+        for interface in self.interfaces.iter().filter(|i| i.state == State::Guarded) {
+            // A socket may be bound to an interface that stands on this one: the search where XDP runs does not find it.
+            let exact = !self.others.takes && interface.alone;
+            for source in &interface.sources {
+                self.gauges.views.source_ctls[source.slot].tcp_exact.store(u32::from(exact), Relaxed);
+            }
         }
     }
 

@@ -188,8 +188,10 @@ impl Control {
     /// RPS is off.
     fn look_at_rps(&self, index: usize) {
         let idle = |s: &&Arc<Source>| s.now.changed.load(Relaxed) == 0;
-        for source in self.interfaces[index].sources.iter().filter(idle) {
-            let one = plan::only(&plan::rps(&self.access, source.ifindex, source.queue));
+        let interface = &self.interfaces[index];
+        let Ok(device) = self.access.sysfs().device(interface.ifindex) else { return };
+        for source in interface.sources.iter().filter(idle) {
+            let one = plan::only(&device.rps_cpus(source.queue).unwrap_or_default());
             if let Ok(mut dispatch) = self.dispatch.lock() {
                 dispatch.handled_on(source.slot, one);
             }
@@ -248,6 +250,8 @@ impl Control {
         }
         self.gauges.unlearn(self.interfaces[index].ifindex);
         self.interfaces[index].tear_down(&self.gauges, state);
+        // What is seen to arrive by it is no evidence any more.
+        self.links_changed = true;
         self.log.line("lost", &name, why);
         if state == State::Gone {
             self.let_go(index);

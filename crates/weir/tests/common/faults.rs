@@ -207,8 +207,9 @@ pub const EXPLAIN: [&str; 4] = ["explain", "--for", "1s", "--json"];
 const LOOKS: usize = 4;
 
 /// The report that `look` gets as text, whose rules are as `wanted` and whose ledger is unaccounted by its stated skew at
-/// most. If it is not so although only `pids` had the host CPU, the test has failed; if others had it too often, it says
-/// that it was skipped.
+/// most. If it is not so twice although only `pids` had the host CPU, the test has failed; if others had it too often, it
+/// says that it was skipped. Twice, because veth counts what a poll received at the poll's end: a reading in the middle of
+/// one finds its packets lost and not yet received, and no second reading tells that they were under way.
 pub fn explained(
     pids: &[u32],
     look: impl Fn() -> (bool, String),
@@ -216,6 +217,7 @@ pub fn explained(
 ) -> Option<Value> {
     // What was started has to be running.
     std::thread::sleep(ms(100));
+    let mut wrong = 0;
     for _ in 0..LOOKS {
         let quiet = Quiet::watch(pids);
         let (ok, text) = look();
@@ -232,7 +234,8 @@ pub fn explained(
         if wanted(&found) && whole {
             return Some(report);
         }
-        assert!(!quiet.was(), "{report:#}");
+        wrong += u32::from(quiet.was());
+        assert!(wrong < 2, "{report:#}");
     }
     let name = std::thread::current().name().unwrap_or("test").to_owned();
     eprintln!("skipped: {name} needs CPU {HOST_CPU} for itself");

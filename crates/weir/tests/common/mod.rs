@@ -15,6 +15,7 @@ pub mod faults;
 pub mod foreign;
 pub mod freezer;
 pub mod http;
+pub mod least;
 pub mod podman;
 pub mod procs;
 pub mod quiet;

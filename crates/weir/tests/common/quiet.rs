@@ -1,10 +1,11 @@
-//! Whether something else ran on the host CPU: then a rate says nothing about weir, and is taken again.
+//! Whether something else ran on the host CPU, or another machine had the CPU: then a rate says nothing about weir, and is
+//! taken again.
 
 use std::time::{Duration, Instant};
 
 use kern::wire::{counters, tasks};
 
-use super::{HOST_CPU, ms};
+use super::{HOST_CPU, WIRE_CPU, ms};
 
 /// Share of the host CPU that other programs may have had in a measurement.
 const OTHERS_MAX: f64 = 0.05;
@@ -17,6 +18,13 @@ pub struct Quiet {
     all: Option<u64>,
     pids: Vec<u32>,
     ours: u64,
+    stolen: u64,
+}
+
+/// What the hypervisor gave to others so far, of the test's two CPUs, ns; 0 where it does not tell.
+fn stolen() -> u64 {
+    const TICK: u64 = 10_000_000;
+    [HOST_CPU, WIRE_CPU].iter().filter_map(|cpu| counters::cpu_times(*cpu).ok()).map(|t| t.steal * TICK).sum()
 }
 
 fn used(pids: &[u32]) -> u64 {
@@ -30,14 +38,16 @@ impl Quiet {
         let softirqd = format!("ksoftirqd/{HOST_CPU}");
         let softirqd = tasks::find(|name| name == softirqd).unwrap();
         let pids: Vec<u32> = pids.iter().copied().chain(softirqd.map(|p| p as u32)).collect();
-        Quiet { at: Instant::now(), all: counters::tasks_ns(HOST_CPU), ours: used(&pids), pids }
+        let (all, ours) = (counters::tasks_ns(HOST_CPU), used(&pids));
+        Quiet { at: Instant::now(), all, ours, pids, stolen: stolen() }
     }
 
-    /// Share of the CPU that other programs had since; 0 where the kernel does not tell.
+    /// Share of the CPU that other programs and other machines had since, as far as the kernel tells.
     pub fn others(&self) -> f64 {
-        let Some((to, from)) = counters::tasks_ns(HOST_CPU).zip(self.all) else { return 0.0 };
-        let ours = used(&self.pids).saturating_sub(self.ours);
-        (to - from).saturating_sub(ours) as f64 / self.at.elapsed().as_nanos() as f64
+        let programs = counters::tasks_ns(HOST_CPU)
+            .zip(self.all)
+            .map_or(0, |(to, from)| (to - from).saturating_sub(used(&self.pids).saturating_sub(self.ours)));
+        (programs + stolen().saturating_sub(self.stolen)) as f64 / self.at.elapsed().as_nanos() as f64
     }
 
     /// True if there was nobody else.
