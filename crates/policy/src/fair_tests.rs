@@ -344,6 +344,19 @@ fn who_sends_little_beside_one_loud_sender_is_quiet() {
 }
 
 proptest! {
+    /// A consumer that input is kept away from is no innocent beside itself, and one that nothing was kept away from is one as long
+    /// as something is kept away from another.
+    #[test]
+    fn who_is_kept_away_from_is_no_innocent(now in 1000_u32..2000, ago in 0_u32..200, other in 0_u32..200) {
+        let (mut fair, mut sketch) = (Fair::default(), Box::<Sketch>::default());
+        let left = fair.poll(&mut sketch, 0, uncut(8, 8), now);
+        let (paused, any) = (now - ago, now - other.min(ago));
+        let of = |paused| !fair.asks(left, paused) && fair.is_innocent(any);
+        prop_assert!(!of(any));
+        prop_assert!(ago > 60 || !of(paused));
+        prop_assert_eq!(of(0), other.min(ago) <= 60);
+    }
+
     /// Whoever was loud before: a sender that is alone now is no longer taken for a quiet one after 16 frames.
     #[test]
     fn who_is_alone_is_not_quiet_for_long(before in proptest::collection::vec(0u64..5, 0..600)) {

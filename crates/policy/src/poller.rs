@@ -171,8 +171,9 @@ pub struct Turned {
     pub shed: u32,
     /// Of the frames, those that passed for consumers that are known here. What else passed is somebody else's.
     pub known: u32,
-    /// Of the frames, those of quiet senders beside a loud one to the same consumer, passed or shed.
-    pub quiet: u32,
+    /// Of the frames, those of innocents among the consumers that are known here, passed or shed: of quiet senders beside a loud one
+    /// to the same consumer, and for a consumer that nothing is kept away from beside one that something is.
+    pub innocents: u32,
     /// Frames that are protected.
     pub protected: u32,
     /// Packets handed up that a full queue refused which is no consumer here: the socket of a container.
@@ -412,8 +413,8 @@ impl Poller {
         self.bound.turned(turn.packets, turn.spent);
         let others =
             turn.frames.saturating_sub(turn.protected).saturating_sub(turn.known).saturating_sub(turn.shed);
-        // Shares are kept only where frames are looked at: a pause would lose those within theirs with the rest.
-        self.look.saw(now, source, turn.frames, turn.protected, others.max(turn.quiet));
+        // Innocents are told apart only where frames are looked at: a pause would lose theirs with the rest.
+        self.look.saw(now, source, turn.frames, turn.protected, others.max(turn.innocents));
         let cheap = if self.look.is_on(now, source) { turn.shed } else { turn.nobody + turn.syns };
         state.sheds = u64::from(cheap) * 1000 > u64::from(turn.frames) * u64::from(MOSTLY);
         let look = self.inhibited > 0 && state.full_share >= ALL_FULL;

@@ -524,11 +524,11 @@ fn protected_frames_do_not_end_a_pause() {
 fn quiet_senders_to_the_flooded_consumer_are_looked_for() {
     let flood = Turned { frames: 32, to_full: 32, shed: 32, spent: 5000, ..Turned::default() };
     let later = crate::look::FIRST + crate::MILLISECOND;
-    for (quiet, looks) in [(0, false), (1, true)] {
+    for (innocents, looks) in [(0, false), (1, true)] {
         let mut p = paused(usual());
         p.turned(10_000, 0, flood);
-        p.turned(later, 0, Turned { quiet, ..flood });
-        assert_eq!(p.feeds(later + crate::MILLISECOND, 0), looks, "{quiet}");
+        p.turned(later, 0, Turned { innocents, ..flood });
+        assert_eq!(p.feeds(later + crate::MILLISECOND, 0), looks, "{innocents}");
     }
 }
 

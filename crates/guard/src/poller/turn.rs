@@ -67,7 +67,7 @@ impl Loop {
             rx.nobody.load(Relaxed),
             stat.full_polls.load(Relaxed),
             rx.syns.load(Relaxed),
-            rx.quiet.load(Relaxed),
+            rx.innocents.load(Relaxed),
         );
         let own = &views.poller_ctls[self.p.index];
         own.admit.store(u32::from(self.policy.admits()), Relaxed);
@@ -123,7 +123,7 @@ impl Loop {
             syns: rx.syns.load(Relaxed).wrapping_sub(before.9) as u32,
             shed,
             known: rx.known.load(Relaxed).wrapping_sub(before.6) as u32,
-            quiet: rx.quiet.load(Relaxed).wrapping_sub(before.10) as u32,
+            innocents: rx.innocents.load(Relaxed).wrapping_sub(before.10) as u32,
             protected: rx.by_class[2].load(Relaxed).wrapping_sub(before.5) as u32,
             refused: elsewhere().wrapping_sub(refused) as u32,
             spent: self.spent(now),
@@ -185,7 +185,13 @@ impl Loop {
     fn inhibit(&self, consumer: usize) {
         let bit = 1u64 << self.p.index;
         let ctl = &self.p.views.consumer_ctls[consumer];
-        ctl.paused.store(tick(clock::coarse()), Relaxed);
+        let now = tick(clock::coarse());
+        // Its own first: else it would be an innocent beside itself.
+        ctl.paused.store(now, Relaxed);
+        let any = &self.p.views.guard[0].paused;
+        if any.load(Relaxed) != now {
+            any.store(now, std::sync::atomic::Ordering::Release);
+        }
         if ctl.inhibited.fetch_or(bit, Relaxed) & bit == 0 {
             self.p.views.guard[0].inhibited.fetch_add(1, Relaxed);
         }

@@ -90,7 +90,8 @@ struct weir_rx_stat {
 	__u64 known;		/* passed, for consumers that are tracked: all others are somebody else's */
 	__u64 syns;		/* of `shed`, SYNs: for listeners that accept nothing more, or that have had their share */
 	__u64 over_share;	/* of `shed`, with room for them, which is held for senders that have had less */
-	__u64 quiet;		/* of `frames`, those of quiet senders beside a loud one, passed or shed: a pause would lose them */
+	__u64 innocents;	/* of `frames`, those that a pause would lose, passed or shed: of quiet senders beside a loud one, and
+				 * for tracked consumers that nothing is kept away from */
 	__u64 pad[6];
 };
 
@@ -185,7 +186,8 @@ struct weir_guard_ctl {
 	__u32 process[2];	/* guard and keeper, as the PID namespace of the guard numbers them; 0: there is none */
 	__u32 pidns_inode;
 	__u32 pidns_device;	/* of the file system that has the inode */
-	__u32 pad[9];
+	__u32 paused;		/* tick in which input was kept away from any consumer last */
+	__u32 pad[8];
 };
 
 /* The table of connections of this namespace. */

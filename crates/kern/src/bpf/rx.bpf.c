@@ -630,9 +630,10 @@ int weir_rx(struct xdp_md *ctx)
 		if (consumer_ctl && consumer && consumer_ctl->sk && (behind || weir_rx_ours(ctx, &view, slot))) {
 			fit = consumer_ctl->inhibited && !feeds(poller_of(ctl)) ?
 			      weir_rx_fair(ctx, &view, slot, key, WEIR_FAIR_KEPT) :
-			      fits(ctx, &view, slot, key, consumer_ctl, consumer, guard->slices, poller_of(ctl));
-			stat->quiet += !!(fit & WEIR_FAIR_QUIET);
-			fit &= ~WEIR_FAIR_QUIET;
+			      fits(ctx, &view, slot, key, consumer_ctl, consumer, guard->slices, poller_of(ctl),
+				   guard->paused);
+			stat->innocents += !!(fit & WEIR_FAIR_INNOCENT);
+			fit &= ~WEIR_FAIR_INNOCENT;
 			stat->to_full += consumer_ctl->inhibited || fit != WEIR_FAIR_PASS;
 			if (fit == WEIR_FAIR_PASS || !consumer_ctl->shed || !in_force(ctl)) {
 				stat->known++;

@@ -9,8 +9,9 @@
 #ifndef WEIR_RX_FAIR_H
 #define WEIR_RX_FAIR_H
 
-/* Added to an enum weir_fair_verdict: the frame is a quiet sender's, beside a loud one. */
-#define WEIR_FAIR_QUIET 4
+/* Added to an enum weir_fair_verdict: a pause would lose the frame, and it is a quiet sender's beside a loud one, or for a consumer that
+ * nothing is kept away from beside one that something is. */
+#define WEIR_FAIR_INNOCENT 4
 /* Instead of the packets that there is room for: nothing passes, and no share is counted. */
 #define WEIR_FAIR_KEPT ~0U
 
@@ -40,7 +41,7 @@ __noinline __u32 weir_rx_fair(struct xdp_md *ctx, const struct weir_view *view, 
 	sender = gate_sender(&flow);
 	/* The two families have places of their own. */
 	consumer |= (view->key[2] & WEIR_F_V6) << 16;
-	quiet = weir_is_quiet(&of->vote, weir_voter(sender)) ? WEIR_FAIR_QUIET : 0;
+	quiet = weir_is_quiet(&of->vote, weir_voter(sender)) ? WEIR_FAIR_INNOCENT : 0;
 	if (left == WEIR_FAIR_KEPT)
 		return WEIR_FAIR_FULL | quiet;
 	if (left && !of->active)
@@ -103,10 +104,10 @@ static __always_inline struct weir_share *share_of(__u32 slot, __u32 consumer, c
 }
 
 /* Whether this consumer of the source has room for one more packet of its sender, which then is taken from its share: an enum
- * weir_fair_verdict, and WEIR_FAIR_QUIET. */
+ * weir_fair_verdict, and WEIR_FAIR_INNOCENT. Input was kept away from some consumer last at tick `any`. */
 static __always_inline __u32 fits(struct xdp_md *ctx, const struct weir_view *view, __u32 slot, __u32 consumer,
 				  const struct weir_consumer_ctl *ctl, const struct weir_consumer_stat *stat,
-				  __u32 slices, __u32 poller)
+				  __u32 slices, __u32 poller, __u32 any)
 {
 	struct weir_share *share = share_of(slot, consumer, ctl, stat, slices, poller);
 	struct weir_senders *by_sender = bpf_map_lookup_elem(&senders, &slot);
@@ -119,7 +120,9 @@ static __always_inline __u32 fits(struct xdp_md *ctx, const struct weir_view *vi
 	if (weir_fair_asks(of, share->left, ctl->paused))
 		verdict = weir_rx_fair(ctx, view, slot, consumer,
 				       share->left < WEIR_FAIR_ROOM ? share->left : WEIR_FAIR_ROOM);
-	if ((verdict & ~WEIR_FAIR_QUIET) == WEIR_FAIR_PASS)
+	else if (weir_fair_innocent(of, any))
+		verdict |= WEIR_FAIR_INNOCENT;
+	if ((verdict & ~WEIR_FAIR_INNOCENT) == WEIR_FAIR_PASS)
 		share->left--;
 	return verdict;
 }

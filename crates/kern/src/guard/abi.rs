@@ -180,8 +180,9 @@ shared!(
         syns: AtomicU64,
         /// Of the frames dropped on purpose, those that there was room for, which is held for senders that have had less.
         over_share: AtomicU64,
-        /// Of the frames, those of quiet senders beside a loud one to the same consumer, passed or dropped.
-        quiet: AtomicU64,
+        /// Of the frames, those that a pause would lose, passed or dropped: of quiet senders beside a loud one to the same consumer,
+        /// and for tracked consumers that nothing is kept away from beside one that something is.
+        innocents: AtomicU64,
     }
 );
 const _: () = assert!(size_of::<RxStat>() == 192);
@@ -340,8 +341,10 @@ shared!(
         pidns_inode: AtomicU32,
         /// The device of the file system that has the inode.
         pidns_device: AtomicU32,
+        /// Tick in which input was kept away from any consumer last.
+        paused: AtomicU32,
         /// Fills the line.
-        pad: [AtomicU32; 9],
+        pad: [AtomicU32; 8],
     }
 );
 const _: () = assert!(size_of::<GuardCtl>() == 128);

@@ -32,3 +32,13 @@ weir_u32 weir_host_is_quiet(struct weir_vote *vote, weir_u64 sender)
 {
 	return weir_is_quiet(vote, weir_voter(sender));
 }
+
+weir_u32 weir_host_fair_asks(const struct weir_fair *of, weir_u32 left, weir_u32 paused)
+{
+	return weir_fair_asks(of, left, paused);
+}
+
+weir_u32 weir_host_fair_innocent(const struct weir_fair *of, weir_u32 any)
+{
+	return weir_fair_innocent(of, any);
+}

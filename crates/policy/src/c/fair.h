@@ -234,6 +234,15 @@ WEIR_INLINE weir_u32 weir_fair_asks(const struct weir_fair *of, weir_u32 left, w
 	return !left || of->active || weir_recent(paused, of->now, WEIR_FAIR_PAUSED_TICKS);
 }
 
+/*
+ * True if the consumer of a frame that is not asked about is an innocent: it has room, and nothing was kept away from it lately, but
+ * something was from another one, last at tick `any`. A pause would lose that frame with the others'.
+ */
+WEIR_INLINE weir_u32 weir_fair_innocent(const struct weir_fair *of, weir_u32 any)
+{
+	return weir_recent(any, of->now, WEIR_FAIR_PAUSED_TICKS);
+}
+
 /* True if `voter` is the one loud sender, and what is `left` is for others. */
 WEIR_INLINE weir_u32 weir_fair_leaves(struct weir_fair *of, weir_u32 voter, weir_u32 left)
 {

@@ -36,5 +36,6 @@ mod screen;
 mod session;
 mod shed;
 mod stops;
+mod tracked;
 mod user;
 mod users;

@@ -26,6 +26,8 @@ struct Known {
     /// Room in this poll of the driver.
     left: u32,
     poll: u32,
+    /// Tick in which input was kept away from it last.
+    paused: u32,
 }
 
 /// What is done with a frame.
@@ -41,6 +43,8 @@ pub struct Judged {
     pub nobody: bool,
     /// A class protects it.
     pub protected: bool,
+    /// A pause would lose it.
+    pub innocent: bool,
 }
 
 impl Judged {
@@ -53,6 +57,7 @@ impl Judged {
         turn.known += u32::from(self.known);
         turn.nobody += u32::from(self.nobody);
         turn.protected += u32::from(self.protected);
+        turn.innocents += u32::from(self.innocent);
     }
 }
 
@@ -72,6 +77,8 @@ pub struct Gate {
     poll: u32,
     frames: u64,
     known: Vec<Known>,
+    /// Tick in which input was kept away from any consumer last.
+    paused: u32,
     sketch: Box<Sketch>,
     fragments: (u32, u32),
     watching: Watching,
@@ -96,6 +103,7 @@ impl Gate {
             poll: 0,
             frames: 0,
             known: vec![Known::default(); consumers],
+            paused: 0,
             sketch: Box::default(),
             fragments: (0, 0),
             watching: Watching::default(),
@@ -120,6 +128,11 @@ impl Gate {
     /// A socket has refused a packet.
     pub fn refused(&mut self, consumer: usize) {
         self.known[consumer].tracked = true;
+    }
+
+    /// Input is kept away from a consumer.
+    pub fn pauses(&mut self, now: Nanos, consumer: usize) {
+        (self.known[consumer].paused, self.paused) = (tick(now), tick(now));
     }
 
     /// The guard looks around: whether drops are learnt from, and the list of sockets.
@@ -199,10 +212,11 @@ impl Gate {
         fits
     }
 
-    /// Whether a consumer whose socket of `size` datagrams holds `held` has room for one more of this sender.
-    fn fits(&mut self, now: Nanos, index: usize, (size, held): (u32, u32), sender: u32) -> Verdict {
+    /// Whether a consumer whose socket of `size` datagrams holds `held` has room for one more of this sender; and whether a pause
+    /// would lose it.
+    fn fits(&mut self, now: Nanos, index: usize, (size, held): (u32, u32), sender: u32) -> (Verdict, bool) {
         let (admit, quota, poll, now) = (self.admit, self.quota, self.poll, tick(now));
-        let Known { tracked, fair, left, poll: of } = &mut self.known[index];
+        let Known { tracked, fair, left, poll: of, paused } = &mut self.known[index];
         if *of != poll {
             *of = poll;
             let room = |held, admit| if *tracked { gate::room(size, held, 1, 1, admit) } else { ALL };
@@ -212,19 +226,21 @@ impl Gate {
                 *left = (*left).min(quota);
             }
         }
-        let verdict = if *left == 0 || fair.is_active() {
-            let hash = fair::hash(SEED, now, index as u32, u64::from(sender));
-            let _ = fair.is_quiet(u64::from(sender));
-            if fair.leaves(u64::from(sender), *left) {
-                Verdict::Over
-            } else {
-                fair.judge(&mut self.sketch, hash, *left)
-            }
-        } else {
+        if !fair.asks(*left, *paused) {
+            *left -= 1;
+            return (Verdict::Pass, fair.is_innocent(self.paused));
+        }
+        let innocent = fair.is_quiet(u64::from(sender));
+        let verdict = if *left > 0 && !fair.is_active() {
             Verdict::Pass
+        } else if fair.leaves(u64::from(sender), *left) {
+            return (Verdict::Over, false);
+        } else {
+            let hash = fair::hash(SEED, now, index as u32, u64::from(sender));
+            fair.judge(&mut self.sketch, hash, *left)
         };
         *left -= u32::from(verdict == Verdict::Pass);
-        verdict
+        (verdict, innocent)
     }
 }
 
@@ -288,13 +304,13 @@ impl State {
                 let inhibited = self.weir.is_inhibited(index);
                 let level = (self.s.socket, self.consumers[index].queue.len() as u32);
                 let sender = packet.flow / Self::sockets(&self.s);
-                let verdict = match inhibited && !self.gate.feeds {
-                    _ if !feedback => Verdict::Pass,
-                    true => Verdict::Full,
+                let (verdict, innocent) = match inhibited && !self.gate.feeds {
+                    _ if !feedback => (Verdict::Pass, false),
+                    true => (Verdict::Full, false),
                     false => self.gate.fits(now, index, level, sender),
                 };
                 let shed = verdict != Verdict::Pass;
-                Judged { shed, to_full: shed || inhibited, known: !shed, ..Judged::default() }
+                Judged { shed, to_full: shed || inhibited, known: !shed, innocent, ..Judged::default() }
             }
             Aim::Consumer(_) => Judged::default(),
             Aim::Nobody => {

@@ -368,7 +368,11 @@ impl State {
             let level = self.level(consumer);
             most = most.max(level);
             let changed = self.weir.poller.level(now, consumer, level);
-            enabled |= changed && !self.weir.poller.is_inhibited(consumer);
+            let inhibited = self.weir.poller.is_inhibited(consumer);
+            enabled |= changed && !inhibited;
+            if changed && inhibited {
+                self.gate.pauses(now, consumer);
+            }
         }
         if enabled && self.weir.pauses.enabled(now, most, self.weir.watched) {
             self.weir.watched = true;
