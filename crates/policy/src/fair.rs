@@ -95,7 +95,7 @@ impl fmt::Debug for Sketch {
 
 unsafe extern "C" {
     fn weir_host_fair_asks(of: *const Fair, left: u32, paused: u32) -> u32;
-    fn weir_host_fair_innocent(of: *const Fair, any: u32) -> u32;
+    fn weir_host_fair_innocent(of: *const Fair, paused: u32, any: u32) -> u32;
     fn weir_host_fair_hash(seed: u64, now: u32, consumer: u32, sender: u64) -> u64;
     fn weir_host_fair_poll(
         of: *mut Fair,
@@ -154,11 +154,11 @@ impl Fair {
         unsafe { weir_host_fair_asks(self, left, paused) != 0 }
     }
 
-    /// True if a pause would lose a frame that is not asked about although its consumer is an innocent: input was kept away from
-    /// another one, last at tick `any`.
-    pub fn is_innocent(&self, any: u32) -> bool {
+    /// True if a pause would lose a frame although its consumer is an innocent: input was kept away from another one last at tick
+    /// `any`, and from this one at `paused`.
+    pub fn is_innocent(&self, paused: u32, any: u32) -> bool {
         // SAFETY: this struct is only read, whose layout is that of the header.
-        unsafe { weir_host_fair_innocent(self, any) != 0 }
+        unsafe { weir_host_fair_innocent(self, paused, any) != 0 }
     }
 
     /// True if a frame of `sender` is shed although there is room for `left` packets, since it is the one loud sender's, and these

@@ -60,6 +60,8 @@
 
 /* Input was kept away lately: in the last second. */
 #define WEIR_FAIR_PAUSED_TICKS 60
+/* A flooded consumer has input kept away from it every few ms; after so many ticks without, a fifth of a second, it is none. */
+#define WEIR_FAIR_KEPT_TICKS 12
 
 /* Places that the one loud sender leaves, and of how many there is one. */
 #define WEIR_FAIR_LAST 8
@@ -235,12 +237,12 @@ WEIR_INLINE weir_u32 weir_fair_asks(const struct weir_fair *of, weir_u32 left, w
 }
 
 /*
- * True if the consumer of a frame that is not asked about is an innocent: it has room, and nothing was kept away from it lately, but
- * something was from another one, last at tick `any`. A pause would lose that frame with the others'.
+ * True if a pause would lose this frame although its consumer is an innocent: input was kept away lately, at tick `any`, but not from
+ * this consumer, whose own last such tick is `paused`. Who fills a socket once makes its program no part of a flood for longer.
  */
-WEIR_INLINE weir_u32 weir_fair_innocent(const struct weir_fair *of, weir_u32 any)
+WEIR_INLINE weir_u32 weir_fair_innocent(const struct weir_fair *of, weir_u32 paused, weir_u32 any)
 {
-	return weir_recent(any, of->now, WEIR_FAIR_PAUSED_TICKS);
+	return weir_recent(any, of->now, WEIR_FAIR_KEPT_TICKS) && !weir_recent(paused, of->now, WEIR_FAIR_KEPT_TICKS);
 }
 
 /* True if `voter` is the one loud sender, and what is `left` is for others. */

@@ -214,7 +214,13 @@ impl Gate {
 
     /// Whether a consumer whose socket of `size` datagrams holds `held` has room for one more of this sender; and whether a pause
     /// would lose it.
-    fn fits(&mut self, now: Nanos, index: usize, (size, held): (u32, u32), sender: u32) -> (Verdict, bool) {
+    fn fits(
+        &mut self,
+        now: Nanos,
+        index: usize,
+        (size, held): (u32, u32),
+        (sender, inhibited): (u32, bool),
+    ) -> (Verdict, bool) {
         let (admit, quota, poll, now) = (self.admit, self.quota, self.poll, tick(now));
         let Known { tracked, fair, left, poll: of, paused } = &mut self.known[index];
         if *of != poll {
@@ -226,20 +232,21 @@ impl Gate {
                 *left = (*left).min(quota);
             }
         }
-        if !fair.asks(*left, *paused) {
-            *left -= 1;
-            return (Verdict::Pass, fair.is_innocent(self.paused));
+        let (mut verdict, mut innocent) = (Verdict::Pass, false);
+        if fair.asks(*left, *paused) {
+            innocent = fair.is_quiet(u64::from(sender));
+            if *left == 0 || fair.is_active() {
+                let hash = fair::hash(SEED, now, index as u32, u64::from(sender));
+                verdict = match fair.leaves(u64::from(sender), *left) {
+                    true => return (Verdict::Over, false),
+                    false => fair.judge(&mut self.sketch, hash, *left),
+                };
+            }
         }
-        let innocent = fair.is_quiet(u64::from(sender));
-        let verdict = if *left > 0 && !fair.is_active() {
-            Verdict::Pass
-        } else if fair.leaves(u64::from(sender), *left) {
-            return (Verdict::Over, false);
-        } else {
-            let hash = fair::hash(SEED, now, index as u32, u64::from(sender));
-            fair.judge(&mut self.sketch, hash, *left)
-        };
-        *left -= u32::from(verdict == Verdict::Pass);
+        if verdict == Verdict::Pass {
+            *left -= 1;
+            innocent |= !inhibited && fair.is_innocent(*paused, self.paused);
+        }
         (verdict, innocent)
     }
 }
@@ -307,7 +314,7 @@ impl State {
                 let (verdict, innocent) = match inhibited && !self.gate.feeds {
                     _ if !feedback => (Verdict::Pass, false),
                     true => (Verdict::Full, false),
-                    false => self.gate.fits(now, index, level, sender),
+                    false => self.gate.fits(now, index, level, (sender, inhibited)),
                 };
                 let shed = verdict != Verdict::Pass;
                 Judged { shed, to_full: shed || inhibited, known: !shed, innocent, ..Judged::default() }
