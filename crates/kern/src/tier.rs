@@ -233,7 +233,7 @@ pub fn host(access: &mut Access) -> Host {
             ],
         ),
         (
-            probe_ring(),
+            probe_io_uring(),
             [
                 "handle by NAPI id",
                 "6.13",
@@ -370,10 +370,10 @@ fn probe_fifo() -> Seen {
 }
 
 /// Whether an io_uring takes NAPI ids; the one that is tried belongs to no NAPI.
-fn probe_ring() -> Seen {
+fn probe_io_uring() -> Seen {
     // The least that can be a NAPI's id: it is not looked up before the first poll.
     const ID: u32 = 1 << 20;
-    match crate::guard::ring::open(ID) {
+    match crate::guard::io_uring::open(ID) {
         Ok(_) => seen(Here::Yes, "io_uring with static NAPI tracking"),
         Err(e) if e.raw_os_error() == Some(libc::EPERM) => {
             seen(Here::No, "io_uring is disabled here (kernel.io_uring_disabled)")
@@ -398,9 +398,10 @@ fn probe_binds() -> Seen {
 #[cfg(not(no_bpf))]
 fn probe_steering(bpf: bool) -> Seen {
     match crate::guard::Steering::load() {
-        Ok(_) => {
-            seen(Here::Yes, "sk_lookup marks a handle by one datagram; TCP and forwarded frames need a ring")
-        }
+        Ok(_) => seen(
+            Here::Yes,
+            "sk_lookup marks a handle by one datagram; TCP and forwarded frames need io_uring",
+        ),
         Err(_) if !bpf => hidden("loading it needs CAP_BPF"),
         Err(e) => seen(Here::No, format!("sk_lookup: {}", crate::guard::short(&e))),
     }
