@@ -195,7 +195,8 @@ pub fn host(access: &mut Access) -> Host {
     );
     let [btf, tracepoints, levels, reasons] = kernel_types();
     let rows = [
-        (probe_prefer_busy_poll(), [POLLER, "5.11", "taking a source over", "the poller"]),
+        // The option is from 5.11; a guard needs BPF programs too that 5.12 is the first to take.
+        (probe_prefer_busy_poll(), [POLLER, "5.12", "taking a source over", "the poller"]),
         (
             probe_napi_list(access),
             ["list of NAPIs", "6.8", "ids without waiting for a packet", "ids are learnt from packets"],
@@ -643,7 +644,7 @@ fn todo(host: &Host, interface: &Interface, holds: Here, foreign: bool) -> Vec<S
         ));
     }
     if p.prefer_busy_poll == Here::No {
-        todo.push("Linux 5.11 or later: the poller.".into());
+        todo.push("Linux 5.12 or later: the poller.".into());
     } else if p.napi_settings == Here::No && interface.sources.len() > 1 {
         todo.push("Linux 6.13 or later: settings per source.".into());
     }
