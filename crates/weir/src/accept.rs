@@ -108,14 +108,13 @@ fn wait(server: Option<&Server>, then: Instant) {
 }
 
 fn refused(error: kern::guard::Error) -> anyhow::Error {
+    let lacks = kern::tier::accept_lacks();
     match error {
         kern::guard::Error::NotBuilt => missing(error),
-        _ if !nix::unistd::geteuid().is_root() => missing(
-            "accept needs root (CAP_BPF, CAP_PERFMON, CAP_NET_ADMIN, CAP_SYS_PTRACE); run it with sudo",
-        ),
-        _ if !kern::tier::accept_lacks().is_empty() => {
-            missing(format!("accept needs {}: {error}", kern::tier::accept_lacks().join(", ")))
+        _ if !lacks.is_empty() && !nix::unistd::geteuid().is_root() => {
+            missing(format!("accept needs {}; run it with sudo", lacks.join(", ")))
         }
+        _ if !lacks.is_empty() => missing(format!("accept needs {}: {error}", lacks.join(", "))),
         _ => missing(format!("accept needs Linux 6.2 with BTF, and CAP_BPF and CAP_PERFMON: {error}")),
     }
 }
