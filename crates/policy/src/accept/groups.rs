@@ -1,10 +1,15 @@
-//! How many groups `weir accept` is attached to, and which one makes room for another: bounded, whatever the users of the host start.
+//! What becomes of a group of listeners that `weir accept` has found, how many groups it is attached to, and which one makes room for
+//! another: bounded, whatever the users of the host start.
 //!
 //! # Properties
+//! - A choice of somebody else's is never replaced, and no group with more listeners than there are queues is attached to.
+//! - What it is attached to already, as it should be, is not touched.
+//! - At most [`MOST`] groups are followed.
 //! - A group whose server is there never makes room.
 //! - Of those that are gone the first to go does, and only where there is no other room.
 //! - A group that is gone is forgotten after [`GONE`], not before.
 
+use super::queues::QUEUES;
 use crate::{MILLISECOND, Nanos};
 
 /// Most groups that are attached to.
@@ -31,6 +36,55 @@ pub fn room(gone: impl ExactSizeIterator<Item = Option<Nanos>>) -> Room {
     }
     let first = gone.enumerate().filter_map(|(at, since)| Some((since?, at))).min();
     first.map_or(Room::Nowhere, |(_, at)| Room::Instead(at))
+}
+
+/// A group that a search has found.
+#[derive(Clone, Copy, Debug)]
+pub struct Found {
+    /// Its listeners.
+    pub members: usize,
+    /// What is known of it, if it is followed.
+    pub known: Option<Known>,
+}
+
+/// A group that is followed.
+#[derive(Clone, Copy, Debug)]
+pub struct Known {
+    /// The program that chooses in it is the one that was attached.
+    pub own: bool,
+    /// Its server was there until now.
+    pub there: bool,
+    /// Its listeners, their workers and the cores that these are bound to are those that the choice knows.
+    pub same: bool,
+}
+
+/// What becomes of a group that was found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Next {
+    /// Nothing but that workers may have moved.
+    Keep,
+    /// It is left alone: it has too many listeners.
+    Many,
+    /// It is left alone: something else stands in the way.
+    Leave,
+    /// It is left alone: too many others are followed.
+    Full,
+    /// It is attached to, anew if it is followed.
+    Attach,
+}
+
+/// What becomes of a group; whether something is in the way, and where it finds room, are asked only where that matters.
+#[must_use]
+pub fn next(found: &Found, in_the_way: impl FnOnce() -> bool, room: impl FnOnce() -> Room) -> Next {
+    match found.known {
+        Some(Known { own: true, there: true, same: true }) => Next::Keep,
+        _ if found.members > QUEUES => Next::Many,
+        Some(Known { own: true, .. }) => Next::Attach,
+        _ if in_the_way() => Next::Leave,
+        Some(_) => Next::Attach,
+        None if room() == Room::Nowhere => Next::Full,
+        None => Next::Attach,
+    }
 }
 
 /// Whether one that has been gone `since` this time, if it is, is to be forgotten.
@@ -72,6 +126,27 @@ mod tests {
                     prop_assert_eq!(gone[at], gone.iter().copied().flatten().min());
                 }
                 Room::Nowhere => prop_assert!(gone.len() >= MOST && gone.iter().all(Option::is_none)),
+            }
+        }
+
+        #[test]
+        fn what_is_somebody_elses_or_as_it_should_be_stays(
+            members in 0usize..2 * QUEUES,
+            known in prop::option::of((any::<bool>(), any::<bool>(), any::<bool>())),
+            in_the_way: bool,
+            full: bool,
+        ) {
+            let known = known.map(|(own, there, same)| Known { own, there, same });
+            let room = if full { Room::Nowhere } else { Room::Free };
+            let next = next(&Found { members, known }, || in_the_way, || room);
+            let own = known.is_some_and(|known| known.own);
+            let as_it_should_be = known.is_some_and(|known| known.own && known.there && known.same);
+            prop_assert_eq!(next == Next::Keep, as_it_should_be);
+            if next == Next::Attach {
+                prop_assert!(members <= QUEUES && (own || !in_the_way) && (known.is_some() || !full));
+            } else {
+                // Each that is left alone is so for a reason.
+                prop_assert!(as_it_should_be || members > QUEUES || in_the_way || full);
             }
         }
 

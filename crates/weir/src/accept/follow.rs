@@ -7,7 +7,7 @@ use kern::accept::{Choice, Finder, Group, Where, detach, pidfd};
 use kern::error::Result;
 use kern::raw::monotonic_ns;
 use policy::Nanos;
-use policy::accept::groups::{self, Room, is_forgotten};
+use policy::accept::groups::{self, Found, Known, Next, Room, is_forgotten};
 use policy::accept::pace::{LEASE, Pace};
 use policy::accept::queues::Choice as Rules;
 use policy::accept::watch::Watch;
@@ -30,6 +30,16 @@ pub struct Attached {
 impl Attached {
     fn new(group: Group, choice: Choice) -> Attached {
         Attached { workers: workers(&group), group, choice, gone: None, watch: Watch::default() }
+    }
+
+    /// It is as it was, but for workers that are not pinned and have moved.
+    fn keep(&mut self, group: Group) {
+        // A worker that has ended makes no more events.
+        if ended(&self.workers) {
+            self.workers = workers(&group);
+        }
+        self.group = in_order(group, &self.group);
+        self.choice.seat(&self.group);
     }
 
     /// Its server is there.
@@ -180,34 +190,36 @@ impl Following {
         self.all.retain(|one| !is_forgotten(one.gone, now));
         for group in found {
             let at = self.all.iter().position(|o| o.group.key() == group.key());
-            let known = at.and_then(|at| self.all.get_mut(at));
-            let own = known.as_ref().is_some_and(|one| one.choice.id() == group.program);
-            if let Some(one) = known
-                && own
-                && one.there()
-                && shape(&one.group) == shape(&group)
-            {
-                // A worker that has ended makes no more events.
-                if ended(&one.workers) {
-                    one.workers = workers(&group);
+            let known = at.and_then(|at| self.all.get(at));
+            let told = known.map(|one| Known {
+                own: one.choice.id() == group.program,
+                there: one.there(),
+                same: shape(&one.group) == shape(&group),
+            });
+            let found = Found { members: group.members.len(), known: told };
+            match groups::next(&found, || obstacle(&group).is_some(), || self.room()) {
+                Next::Keep => {
+                    if let Some(one) = at.and_then(|at| self.all.get_mut(at)) {
+                        one.keep(group);
+                    }
+                    continue;
                 }
-                // Workers that are not pinned have moved.
-                one.group = in_order(group, &one.group);
-                one.choice.seat(&one.group);
-                continue;
+                Next::Many => {
+                    let why = too_many(&group);
+                    self.lines.once("many", group.key(), || format!("weir: {why}"));
+                    continue;
+                }
+                Next::Leave => continue,
+                Next::Full => {
+                    self.lines.once("full", group.key(), || {
+                        format!("weir: {}: left alone, {} groups are attached to", group.name(), groups::MOST)
+                    });
+                    continue;
+                }
+                Next::Attach => {}
             }
-            if let Some(why) = too_many(&group) {
-                self.lines.once("many", group.key(), || format!("weir: {why}"));
-                continue;
-            }
-            if !own && obstacle(&group).is_some() {
-                continue;
-            }
-            if at.is_none() && !self.make_room() {
-                self.lines.once("full", group.key(), || {
-                    format!("weir: {}: left alone, {} groups are attached to", group.name(), groups::MOST)
-                });
-                continue;
+            if let (None, Room::Instead(first)) = (at, self.room()) {
+                self.all.remove(first);
             }
             let result = match at.and_then(|at| self.all.get_mut(at)) {
                 Some(one) => attach(&mut one.choice, &group).map(|()| {
@@ -240,13 +252,9 @@ impl Following {
         }
     }
 
-    /// False if there is none for one more group.
-    fn make_room(&mut self) -> bool {
-        let room = groups::room(self.all.iter().map(|one| one.gone));
-        if let Room::Instead(at) = room {
-            self.all.remove(at);
-        }
-        room != Room::Nowhere
+    /// Where one more group finds room.
+    fn room(&self) -> Room {
+        groups::room(self.all.iter().map(|one| one.gone))
     }
 
     /// Takes the program off everything it is attached to.

@@ -134,9 +134,8 @@ fn parent(pid: u32) -> Option<u32> {
 }
 
 /// Said of a group with more listeners than there are queues for.
-pub fn too_many(group: &Group) -> Option<String> {
-    let many = group.members.len() > MEMBERS_MAX;
-    many.then(|| format!("{}: more than {MEMBERS_MAX} listeners; it is left alone", group.name()))
+pub fn too_many(group: &Group) -> String {
+    format!("{}: more than {MEMBERS_MAX} listeners; it is left alone", group.name())
 }
 
 /// Why `group` cannot be attached to, with what to do.
@@ -156,8 +155,8 @@ pub fn obstacle(group: &Group) -> Option<String> {
             group.name()
         ));
     }
-    if let Some(why) = too_many(group) {
-        return Some(why);
+    if group.members.len() > MEMBERS_MAX {
+        return Some(too_many(group));
     }
     match group.program {
         0 => None,
