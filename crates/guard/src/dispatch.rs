@@ -199,9 +199,9 @@ impl Dispatch {
             let Some(source) = self.sources[order.slot].as_ref().map(Arc::clone) else { continue };
             source.because(format!("{}; polled on CPU {}", order.cause, order.cpu));
             source.now.by_polls.store(order.cause.may_be_bulk(), Relaxed);
-            let Order { poller, ring, switch, evidence, .. } = order;
+            let Order { poller, by_io_uring, switch, evidence, .. } = order;
             // Hands that do not listen any more are ending with the guard.
-            let _ = self.hands.send(HandsOrder::TakeOver { source, switch, poller, ring, evidence });
+            let _ = self.hands.send(HandsOrder::TakeOver { source, switch, poller, by_io_uring, evidence });
         }
     }
 

@@ -69,7 +69,7 @@ struct Life {
     changes: Vec<Change>,
     /// Since when it is a user of the XDP program, to be marked in peace.
     in_peace: Option<Nanos>,
-    /// A socket is looked for to take the place of its ring.
+    /// A socket is looked for to take the place of its io_uring.
     improving: Option<Search>,
 }
 
@@ -185,8 +185,8 @@ impl Work {
             Order::Add(source) => self.add(source),
             Order::Remove(slot) => self.remove(slot),
             Order::TakeOver { ref source, .. } if self.is_leaving(source.slot) => self.later.push(order),
-            Order::TakeOver { source, switch, poller, ring, evidence } => {
-                self.take(&source, switch, (poller, ring), evidence)
+            Order::TakeOver { source, switch, poller, by_io_uring, evidence } => {
+                self.take(&source, switch, (poller, by_io_uring), evidence)
             }
             Order::Settle(slot) => {
                 if let Some(life) = self.lives.get(&slot).filter(|l| l.phase != Phase::Interrupt) {
@@ -279,7 +279,7 @@ impl Work {
         &mut self,
         source: &Arc<Source>,
         switch: ModeSwitch,
-        (poller, ring): (usize, bool),
+        (poller, by_io_uring): (usize, bool),
         evidence: Nanos,
     ) {
         let known = self.lives.get(&source.slot).is_some_and(|l| Arc::ptr_eq(&l.source, source));
@@ -304,10 +304,10 @@ impl Work {
             return;
         }
         self.h.pollers[poller].prod.need(now + PROD_MOST);
-        match self.change(source.slot, poller, ring) {
+        match self.change(source.slot, poller, by_io_uring) {
             Ok((handle, revoked)) => {
-                source.now.by_ring.store(handle.is_ring(), Relaxed);
-                if handle.is_ring() {
+                source.now.by_io_uring.store(handle.is_io_uring(), Relaxed);
+                if handle.is_io_uring() {
                     self.improve(source.slot, now);
                 }
                 let adopted = Adopted { source: Arc::clone(source), handle, switch, evidence, revoked };
@@ -421,11 +421,16 @@ impl Work {
     }
 
     /// Makes the settings of a source those of poll mode; its handle and how often the keeper has put settings back before.
-    fn change(&mut self, slot: usize, poller: usize, ring: bool) -> Result<(Handle, u32), (Refusal, String)> {
+    fn change(
+        &mut self,
+        slot: usize,
+        poller: usize,
+        by_io_uring: bool,
+    ) -> Result<(Handle, u32), (Refusal, String)> {
         let other = |e: &dyn std::fmt::Display| (Refusal::Other, e.to_string());
         let Some(life) = self.lives.get_mut(&slot) else { return Err(other(&"it is gone")) };
         self.h.pulse.wake();
-        life.marking.wait(&self.h.views, ring).map_err(|e| match e {
+        life.marking.wait(&self.h.views, by_io_uring).map_err(|e| match e {
             Unmarked::Io(e) => other(&e),
             why => (Refusal::Unmarked, why.to_string()),
         })?;

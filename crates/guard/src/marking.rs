@@ -1,5 +1,5 @@
 //! Handles learn their ids (drivers.md section 4). One datagram of a flow that the firewall has let through is steered to
-//! the handle. Where that tells nothing, because what arrives is TCP, forwarded, or for connected sockets, a ring polls by
+//! the handle. Where that tells nothing, because what arrives is TCP, forwarded, or for connected sockets, an io_uring polls by
 //! the id that the kernel lists (6.13). Older kernels have XDP rewrite one frame into a datagram for the handle, which a
 //! firewall may drop.
 //!
@@ -34,7 +34,7 @@ pub enum Unmarked {
     Io(#[from] std::io::Error),
 }
 
-/// The search for a socket in place of a ring.
+/// The search for a socket in place of an io_uring.
 #[derive(Clone, Copy, Debug)]
 pub struct Search {
     /// When it began.
@@ -92,7 +92,7 @@ impl Marking {
         Ok(std::mem::replace(&mut self.handle, other))
     }
 
-    /// While a ring is lent: asks for a datagram or a frame that marks the socket which took its place, and gives that once one
+    /// While an io_uring is lent: asks for a datagram or a frame that marks the socket which took its place, and gives that once one
     /// did.
     pub fn improve(&mut self, views: &Views, search: &mut Search) -> Option<Handle> {
         let marked = views.rx_stats[self.source.slot].marked.load(Relaxed);
@@ -151,7 +151,7 @@ impl Marking {
         }
     }
 
-    /// Waits until a packet has told the handle its id, or takes a ring where one `may` poll the source.
+    /// Waits until a packet has told the handle its id, or takes an io_uring where one `may` poll the source.
     ///
     /// # Errors
     /// If none did in time.
@@ -159,19 +159,19 @@ impl Marking {
         if self.marked {
             return Ok(());
         }
-        let (start, mut strangers, mut asked, mut seen, mut rings) = (clock::now(), 0, 0, None, may);
+        let (start, mut strangers, mut asked, mut seen, mut io_uring) = (clock::now(), 0, 0, None, may);
         let stat = &views.rx_stats[self.source.slot];
         // What was asked for in peace: a frame beside a datagram would be taken in vain.
         views.source_ctls[self.source.slot].marks.store(0, Relaxed);
         let steers = self.steer(0);
         let result = loop {
             let (waited, id) = (clock::now().saturating_sub(start), self.source.now.napi_id.load(Relaxed));
-            let way = marking::way(waited, strangers, steers, id != 0 && rings);
+            let way = marking::way(waited, strangers, steers, id != 0 && io_uring);
             match way {
-                Way::Ring => match Handle::by_id(id) {
-                    Ok(ring) => self.handle = ring,
+                Way::IoUring => match Handle::by_id(id) {
+                    Ok(handle) => self.handle = handle,
                     Err(_) => {
-                        rings = false;
+                        io_uring = false;
                         continue;
                     }
                 },

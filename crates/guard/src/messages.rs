@@ -27,7 +27,7 @@ use crate::source::Source;
 pub enum Command {
     /// Poll the source from now on: its settings are those of poll mode.
     Adopt(Adopted),
-    /// Poll the source through this socket from here on: a ring costs more.
+    /// Poll the source through this socket from here on: an io_uring costs more.
     Upgrade {
         /// Which.
         source: Arc<Source>,
@@ -102,8 +102,8 @@ pub enum Order {
         switch: ModeSwitch,
         /// For which poller.
         poller: usize,
-        /// A ring may poll it.
-        ring: bool,
+        /// An io_uring may poll it.
+        by_io_uring: bool,
         /// When the evidence of overload was seen.
         evidence: Nanos,
     },

@@ -200,7 +200,7 @@ impl Loop {
                 // It may have been given back meanwhile.
                 if let Some(polled) = polled.filter(|p| Arc::ptr_eq(&p.source, &source)) {
                     polled.handle = handle;
-                    source.now.by_ring.store(false, Relaxed);
+                    source.now.by_io_uring.store(false, Relaxed);
                     polled.turns = Turns::default();
                 }
             }

@@ -67,8 +67,8 @@ pub struct Now {
     holds_rx: AtomicBool,
     /// Taken over because its polls were full, for no other sign.
     pub by_polls: AtomicBool,
-    /// Polled through a ring.
-    pub by_ring: AtomicBool,
+    /// Polled through an io_uring.
+    pub by_io_uring: AtomicBool,
     /// While it was polled last nothing counted its frames: its XDP program was refused.
     pub uncounted: AtomicBool,
 }
@@ -100,7 +100,7 @@ impl Now {
             is_marking: AtomicBool::new(false),
             holds_rx: AtomicBool::new(false),
             by_polls: AtomicBool::new(false),
-            by_ring: AtomicBool::new(false),
+            by_io_uring: AtomicBool::new(false),
             uncounted: AtomicBool::new(false),
         }
     }

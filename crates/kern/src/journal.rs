@@ -10,6 +10,8 @@
 //!
 //! Beside those stands one for the host, `DIR/NETNS_INODE-0.json`: what `weir place` has changed, on any interface and on
 //! none. The process that made it has usually ended; its settings stay until `weir undo`.
+//!
+//! What its version promises stands in `format`.
 
 use crate::{
     cpus::CpuSet,
@@ -26,9 +28,12 @@ use std::{
     time::Duration,
 };
 
+mod format;
 #[cfg(fuzzing)]
 pub mod fuzz;
 mod walk;
+
+use format::SCHEMA;
 
 /// Where journals are kept.
 pub const DIR: &str = "/run/weir";
@@ -42,8 +47,6 @@ const ABSENCES: u32 = 10;
 
 /// What a journal of the host is called where others have their interface's name.
 pub const HOST: &str = "host";
-
-const SCHEMA: &str = "weir.journal/1";
 
 /// A process, safe against reuse of its pid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -848,11 +851,8 @@ fn parse(bytes: &[u8]) -> std::result::Result<Document, String> {
     if bytes.len() > MAX_BYTES {
         return Err(format!("larger than {MAX_BYTES} bytes"));
     }
+    format::known(bytes)?;
     let doc: Document = serde_json::from_slice(bytes).map_err(|e| format!("not a journal: {e}"))?;
-    if doc.schema != SCHEMA {
-        let found: String = doc.schema.chars().filter(|c| c.is_ascii_graphic()).take(40).collect();
-        return Err(format!("schema {found}, this weir knows {SCHEMA}"));
-    }
     if doc.entries.len() > MAX_ENTRIES {
         return Err(format!("more than {MAX_ENTRIES} settings"));
     }

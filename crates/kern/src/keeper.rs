@@ -576,7 +576,7 @@ pub fn turn(handle: BorrowedFd<'_>) {
         match recv(handle.as_raw_fd(), &mut byte, MsgFlags::MSG_DONTWAIT) {
             Ok(_) => {}
             Err(Errno::ENOTSOCK) => {
-                crate::guard::ring::poll(handle, false);
+                crate::guard::io_uring::poll(handle, false);
                 return;
             }
             Err(_) => return,

@@ -195,7 +195,8 @@ pub fn host(access: &mut Access) -> Host {
     );
     let [btf, tracepoints, levels, reasons] = kernel_types();
     let rows = [
-        (probe_prefer_busy_poll(), [POLLER, "5.11", "taking a source over", "the poller"]),
+        // The option is from 5.11; a guard needs BPF programs too that 5.12 is the first to take.
+        (probe_prefer_busy_poll(), [POLLER, "5.12", "taking a source over", "the poller"]),
         (
             probe_napi_list(access),
             ["list of NAPIs", "6.8", "ids without waiting for a packet", "ids are learnt from packets"],
@@ -233,7 +234,7 @@ pub fn host(access: &mut Access) -> Host {
             ],
         ),
         (
-            probe_ring(),
+            probe_io_uring(),
             [
                 "handle by NAPI id",
                 "6.13",
@@ -370,10 +371,10 @@ fn probe_fifo() -> Seen {
 }
 
 /// Whether an io_uring takes NAPI ids; the one that is tried belongs to no NAPI.
-fn probe_ring() -> Seen {
+fn probe_io_uring() -> Seen {
     // The least that can be a NAPI's id: it is not looked up before the first poll.
     const ID: u32 = 1 << 20;
-    match crate::guard::ring::open(ID) {
+    match crate::guard::io_uring::open(ID) {
         Ok(_) => seen(Here::Yes, "io_uring with static NAPI tracking"),
         Err(e) if e.raw_os_error() == Some(libc::EPERM) => {
             seen(Here::No, "io_uring is disabled here (kernel.io_uring_disabled)")
@@ -398,9 +399,10 @@ fn probe_binds() -> Seen {
 #[cfg(not(no_bpf))]
 fn probe_steering(bpf: bool) -> Seen {
     match crate::guard::Steering::load() {
-        Ok(_) => {
-            seen(Here::Yes, "sk_lookup marks a handle by one datagram; TCP and forwarded frames need a ring")
-        }
+        Ok(_) => seen(
+            Here::Yes,
+            "sk_lookup marks a handle by one datagram; TCP and forwarded frames need io_uring",
+        ),
         Err(_) if !bpf => hidden("loading it needs CAP_BPF"),
         Err(e) => seen(Here::No, format!("sk_lookup: {}", crate::guard::short(&e))),
     }
@@ -642,7 +644,7 @@ fn todo(host: &Host, interface: &Interface, holds: Here, foreign: bool) -> Vec<S
         ));
     }
     if p.prefer_busy_poll == Here::No {
-        todo.push("Linux 5.11 or later: the poller.".into());
+        todo.push("Linux 5.12 or later: the poller.".into());
     } else if p.napi_settings == Here::No && interface.sources.len() > 1 {
         todo.push("Linux 6.13 or later: settings per source.".into());
     }
@@ -710,11 +712,11 @@ pub fn lacking(wanted: &[Capability]) -> Vec<String> {
     wanted.iter().filter(|cap| !may(**cap)).map(ToString::to_string).collect()
 }
 
-/// The capabilities that `weir accept` lacks.
+/// The capabilities that `weir accept` lacks. The kernel loads a program that chooses a listener without CAP_NET_ADMIN.
 #[must_use]
 pub fn accept_lacks() -> Vec<String> {
-    use Capability::{CAP_BPF, CAP_NET_ADMIN, CAP_PERFMON, CAP_SYS_PTRACE};
-    lacking(&[CAP_BPF, CAP_PERFMON, CAP_NET_ADMIN, CAP_SYS_PTRACE])
+    use Capability::{CAP_BPF, CAP_PERFMON, CAP_SYS_PTRACE};
+    lacking(&[CAP_BPF, CAP_PERFMON, CAP_SYS_PTRACE])
 }
 
 #[cfg(test)]

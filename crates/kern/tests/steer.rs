@@ -161,7 +161,7 @@ fn a_poisoned_handle_is_told_root() {
     assert_eq!(handle.napi_id().unwrap(), None, "past the NAPI");
 }
 
-/// A ring polls its NAPI without any packet having marked it, at most as many packets as a turn may hand up.
+/// An io_uring polls its NAPI without any packet having marked it, at most as many packets as a turn may hand up.
 #[test]
 fn a_ring_polls_by_id_root() {
     if !testkit::root_or_skip("a_ring_polls_by_id_root") {

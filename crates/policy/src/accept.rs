@@ -5,7 +5,9 @@
 //! of its own, and now and then one that is not busy, takes from a busy one. Flow groups follow the load: at each
 //! period a core that stole takes one group over from the core it stole most from.
 //!
-//! What a live server gets of this is [`queues`], and [`Placing::Spill`] is that choice; all else is the simulator's.
+//! What a live server gets of this is [`queues`], and [`Placing::Spill`] is that choice; all else here is the simulator's. How
+//! `weir accept` follows live servers is [`pace`] (when it looks), [`watch`] (what it sees is an event), [`groups`] (how many it
+//! follows) and [`said`] (how much it says).
 //!
 //! # Properties
 //! - A connection in a queue is never given out twice, and no empty queue is named: the lengths are counted here.
@@ -13,7 +15,11 @@
 //!   core does not take is found by any other core that has nothing, within `cores / scan` takes.
 //! - One call looks at no more than `scan` other cores, [`Accept::migrate`] at each core and group once.
 
+pub mod groups;
+pub mod pace;
 pub mod queues;
+pub mod said;
+pub mod watch;
 
 use queues::{Choice, Queue, Worker};
 
@@ -72,7 +78,6 @@ pub struct Move {
 #[derive(Clone, Copy, Debug, Default)]
 struct Core {
     length: u32,
-    busy: bool,
     /// Workers that wait for a connection.
     waiting: u32,
     /// Takes from its own queue since it last stole.
@@ -145,13 +150,13 @@ impl Accept {
     }
 
     #[inline]
+    fn is_busy(&self, core: usize) -> bool {
+        self.queues[core].is_busy()
+    }
+
+    #[inline]
     fn changed(&mut self, core: usize, now: u64) {
-        let state = &mut self.cores[core];
-        if state.length >= self.rules.high {
-            state.busy = true;
-        } else if state.length <= self.rules.low {
-            state.busy = false;
-        }
+        let state = self.cores[core];
         let head = if state.length > 0 { state.taken + 1 } else { 0 };
         self.queues[core].seen(&self.choice, head, now, state.length, now);
     }
@@ -196,7 +201,7 @@ impl Accept {
             self.looked += 1;
             let other = at % count;
             at = other + 1;
-            if other != core && self.cores[other].busy && self.cores[other].length > 0 {
+            if other != core && self.is_busy(other) && self.cores[other].length > 0 {
                 // Found once, it is likely to be so again.
                 at = other;
                 found = Some(other);
@@ -211,7 +216,7 @@ impl Accept {
     pub fn take(&mut self, core: usize, now: u64) -> Option<usize> {
         self.looked = 0;
         let state = self.cores[core];
-        let turn = state.length == 0 || (!state.busy && state.local >= self.rules.local);
+        let turn = state.length == 0 || (!self.is_busy(core) && state.local >= self.rules.local);
         let victim = if self.rules.steal && turn { self.victim(core) } else { None };
         let from = match victim {
             Some(victim) => {
@@ -260,14 +265,14 @@ impl Accept {
         if self.cores[queue].waiting > 0 {
             return Some(queue);
         }
-        if !self.rules.steal || !self.cores[queue].busy {
+        if !self.rules.steal || !self.is_busy(queue) {
             return None;
         }
         let (first, count) = (self.drawn(draw), self.cores.len());
         for step in 0..self.rules.scan.min(count as u32) {
             self.looked += 1;
             let other = (first + step as usize) % count;
-            if self.cores[other].waiting > 0 && !self.cores[other].busy {
+            if self.cores[other].waiting > 0 && !self.is_busy(other) {
                 // It looks there first.
                 self.cores[other].cursor = queue as u32;
                 return Some(other);
@@ -285,7 +290,7 @@ impl Accept {
         let most = row.iter().enumerate().max_by_key(|(index, stolen)| (**stolen, count - index));
         let from = most.filter(|(_, stolen)| **stolen > 0).map(|(index, _)| index);
         row.fill(0);
-        let from = from.filter(|_| !self.cores[core].busy)?;
+        let from = from.filter(|_| !self.is_busy(core))?;
         let groups = self.groups.len();
         for step in 0..groups {
             let group = (self.group_cursor + step) % groups;

@@ -57,8 +57,8 @@ pub struct Order {
     pub cpu: usize,
     /// For what.
     pub cause: Cause,
-    /// A ring may poll it: 8 packets at a time, which pass on a third of what the kernel's own polls do, and shed as well.
-    pub ring: bool,
+    /// An io_uring may poll it: 8 packets at a time, which pass on a third of what the kernel's own polls do, and shed as well.
+    pub by_io_uring: bool,
     /// The source's mode switch, which has decided so.
     pub switch: ModeSwitch,
     /// When the evidence was seen.
@@ -396,8 +396,8 @@ impl Dispatch {
     /// Evidence of overload on a source whose softirq ran on `cpu`.
     fn order(&mut self, now: Nanos, evidence: Nanos, slot: usize, cpu: usize, cause: Cause) -> Option<Order> {
         let harmed = self.harmed_at.is_some_and(|at| now.saturating_sub(at) < FRESH);
-        // Where something is full, what is shed or paused is worth more than the ring costs.
-        let ring = cause != Cause::Budget || harmed || self.asked || !self.passes_on(now);
+        // Where something is full, what is shed or paused is worth more than the io_uring costs.
+        let by_io_uring = cause != Cause::Budget || harmed || self.asked || !self.passes_on(now);
         let state = self.slots.get_mut(slot).filter(|s| s.known && s.refusals.allow(now))?;
         let there = self.away.iter().zip(&self.standing).map(|(away, standing)| !away && standing.takes());
         let able = self.pollers.iter().zip(there).enumerate();
@@ -419,7 +419,7 @@ impl Dispatch {
             self.next = self.next.wrapping_add(1);
             able.nth(self.next % there).map(|(poller, _)| poller)
         })?;
-        Some(Order { slot, poller, cpu: self.pollers[poller], cause, ring, switch, evidence })
+        Some(Order { slot, poller, cpu: self.pollers[poller], cause, by_io_uring, switch, evidence })
     }
 }
 

@@ -279,12 +279,12 @@ fn full_polls_of_what_is_passed_on_take_nothing_over() {
     assert!(d.full(200 * MS, 200 * MS, 0, 0, false).is_none());
     assert!(d.clone().full(200 * MS, 200 * MS, 0, 0, true).is_some(), "a packet filter's queue is full");
     assert!(
-        d.clone().full(200 * MS, 200 * MS, 0, 0, true).is_some_and(|o| o.ring),
+        d.clone().full(200 * MS, 200 * MS, 0, 0, true).is_some_and(|o| o.by_io_uring),
         "the queue is what is paused for"
     );
     let starve = |d: &Dispatch, now: Nanos| {
         let mut order = None;
-        d.clone().over_budget(now, now, 0, counts(400_000), |o| order = Some((o.cause, o.ring)));
+        d.clone().over_budget(now, now, 0, counts(400_000), |o| order = Some((o.cause, o.by_io_uring)));
         order
     };
     assert_eq!(starve(&d, 200 * MS), Some((Cause::Budget, false)), "programs lack CPU");
@@ -292,7 +292,7 @@ fn full_polls_of_what_is_passed_on_take_nothing_over() {
     asked.tick(300 * MS, counts(200_000), Some(200), true);
     assert_eq!(starve(&asked, 300 * MS), Some((Cause::Budget, true)), "a program's queue may be full");
     let mut container = d.clone();
-    assert!(!container.overflows(210 * MS, 210 * MS, 0, counts(300_000), |o| assert!(o.ring)));
+    assert!(!container.overflows(210 * MS, 210 * MS, 0, counts(300_000), |o| assert!(o.by_io_uring)));
     assert_eq!(container.slots[0].switch.map(|s| s.mode()), None);
     container.add(0, Timing::default(), None);
     assert_eq!(starve(&container, 800 * MS), Some((Cause::Budget, true)), "a container's socket is full");

@@ -41,7 +41,7 @@
 //! | [`contention`] | whether other programs compete, so that reads are watched | M&R 6.6.1 |
 //! | [`host`] | the options for one host, all defaults | |
 //! | [`poller`] | the next action of one CPU's poller, out of the first four | M&R 6.4, MR-15 |
-//! | [`accept`] | whose accept queue takes a connection, who steals, which flow groups move | Beihang 4, BH-17, BH-20 |
+//! | [`accept`] | whose accept queue takes a connection, who steals, which flow groups move; when servers are looked for | Beihang 4, BH-17, BH-20 |
 //! | [`screen`] | which packets a packet screen in user space lets pass | M&R 6.2, MR-25 |
 //! | [`watchdog`] | when the supervisor may hear that the guard is alive | |
 

@@ -1,9 +1,9 @@
 //! How a handle learns the id of its NAPI, and for how long it is tried.
 //!
-//! A datagram of a flow that the firewall lets through is steered to it; that costs one datagram and no time. A ring that polls
+//! A datagram of a flow that the firewall lets through is steered to it; that costs one datagram and no time. An io_uring that polls
 //! by the id costs more system calls per turn. A frame that XDP rewrites takes attaching the program, and a firewall may drop it.
 //!
-//! A source that is polled through a ring gets a handle that costs less as soon as a datagram can mark one: that costs one
+//! A source that is polled through an io_uring gets a handle that costs less as soon as a datagram can mark one: that costs one
 //! datagram more.
 //!
 //! # Properties
@@ -60,8 +60,8 @@ pub fn told(id: Option<u32>, got: bool, expected: u32) -> Told {
 pub enum Way {
     /// A steered datagram may come.
     Steer,
-    /// A ring, if the kernel has it; else as [`Way::Rewrite`].
-    Ring,
+    /// An io_uring, if the kernel has it; else as [`Way::Rewrite`].
+    IoUring,
     /// One frame is rewritten.
     Rewrite,
     /// The takeover is refused.
@@ -76,7 +76,7 @@ pub fn way(waited: Nanos, strangers: u32, steers: bool, listed: bool) -> Way {
         Way::Steer
     } else if listed {
         // It waits for nothing: whoever was kept from its CPU for longer than anybody waits can still have it.
-        Way::Ring
+        Way::IoUring
     } else if tries && waited <= PATIENCE {
         Way::Rewrite
     } else {
@@ -84,7 +84,7 @@ pub fn way(waited: Nanos, strangers: u32, steers: bool, listed: bool) -> Way {
     }
 }
 
-/// True while a handle in place of a ring is looked for, `waited` ns after the takeover and `strangers` datagrams of other
+/// True while a handle in place of an io_uring is looked for, `waited` ns after the takeover and `strangers` datagrams of other
 /// queues or past every NAPI, each of which was lost to its socket.
 pub fn improves(waited: Nanos, strangers: u32) -> bool {
     waited <= IN_PEACE_MAX && strangers < u32::from(MARKS_MAX)
@@ -121,13 +121,13 @@ mod tests {
         #[test]
         fn the_second_way_has_its_time(strangers in 0..HANDLES_MAX, listed: bool, steers: bool) {
             let second = way(STEERED + 1, strangers, steers, listed);
-            prop_assert_eq!(second, if listed { Way::Ring } else { Way::Rewrite });
-            let last = if listed { Way::Ring } else { Way::GiveUp };
+            prop_assert_eq!(second, if listed { Way::IoUring } else { Way::Rewrite });
+            let last = if listed { Way::IoUring } else { Way::GiveUp };
             prop_assert_eq!(way(PATIENCE + 1, strangers, steers, listed), last);
             prop_assert_eq!(way(0, HANDLES_MAX, steers, listed), last);
             prop_assert_eq!(way(0, strangers, true, listed), Way::Steer, "one packet is enough");
             // Without steering nothing is waited for.
-            prop_assert_eq!(way(0, 0, false, listed), if listed { Way::Ring } else { Way::Rewrite });
+            prop_assert_eq!(way(0, 0, false, listed), if listed { Way::IoUring } else { Way::Rewrite });
         }
     }
 }

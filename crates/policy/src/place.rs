@@ -3,7 +3,7 @@
 //!
 //! A **seat** is the CPU of a source: its interrupt, its NAPI thread, or, where softirq follows the sender, its RPS mask is
 //! that CPU. The heaviest source takes its seat first, on the CPU that has the least so far, near its device, one CPU per
-//! core before siblings.
+//! core before siblings. What each source carries is worked out of two readings of the host's counters ([`rates()`]).
 //!
 //! # Properties
 //! - No mask is empty unless it means "off" (RPS), and none names a CPU that is offline, isolated or forbidden.
@@ -14,6 +14,7 @@
 //! This runs once per plan and never in the packet path, so it allocates.
 
 mod auto;
+mod rates;
 #[cfg(test)]
 #[path = "place/tests.rs"]
 mod tests;
@@ -21,6 +22,7 @@ mod trial;
 mod types;
 
 pub use auto::{Course, Host, Planner, Trial, auto};
+pub use rates::{Counters, Device, Queue, Rates, Received, rates};
 pub use trial::{LEAST_PPS, Measured, Verdict, candidates, judge};
 pub use types::{
     Cpu, Cpus, Impossible, Irq, Kept, Layout, Output, Plan, Program, Request, Seat, Set, Source, State,
@@ -31,6 +33,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// Most settings of one plan, as many as a journal holds.
 pub const MOST: usize = 1024;
+/// Most interfaces that are placed at once.
+pub const INTERFACES_MAX: usize = 64;
+/// Most processes that one name stands for.
+pub const PROGRAMS_MAX: usize = 64;
 /// Of the heaviest CPU's load, permille: what new seats must bring it down to before sources are moved. Heaviest first is at most
 /// a third worse than the best, so seats that it has chosen are not moved again by a load that wavers.
 const WORTH: u64 = 667;
@@ -78,8 +84,7 @@ fn usable(layout: &Layout, request: &Request) -> Result<Cpus, Impossible> {
         }
     }
     let asked = |id: &usize| request.cpus.as_ref().is_none_or(|cpus| cpus.contains(id));
-    let free = layout.cpus.iter().filter(|cpu| cpu.state == State::Usable).map(|cpu| cpu.id);
-    let usable: Cpus = free.filter(asked).collect();
+    let usable: Cpus = layout.usable().into_iter().filter(asked).collect();
     let count = |state| layout.cpus.iter().filter(|cpu| cpu.state == state).count();
     match usable.len() {
         0 | 1 => Err(Impossible::OneCpu {

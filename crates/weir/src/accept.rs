@@ -2,7 +2,7 @@
 //! made by a program in the kernel; this process finds listeners, attaches, renews its lease and follows what the server does.
 
 mod follow;
-mod pace;
+mod lines;
 mod report;
 mod targets;
 
@@ -15,6 +15,7 @@ use guard::server::{ANSWERS_MAX, Server};
 use kern::accept::{Finder, Group};
 use nix::poll::{PollFd, PollFlags, ppoll};
 use nix::sys::time::TimeSpec;
+use policy::accept::pace;
 use policy::accept::queues::Choice as Rules;
 use std::os::fd::AsFd;
 use std::process::ExitCode;
@@ -26,8 +27,8 @@ use targets::Targets;
 const REPORTS_MAX: usize = 16;
 /// How long the end waits for a reader of the last report.
 const LAST: Duration = Duration::from_millis(500);
-/// Between two renewals of the lease, and two looks at what the server does.
-const STEP: Duration = Duration::from_millis(50);
+/// See [`pace::STEP`].
+const STEP: Duration = Duration::from_nanos(pace::STEP);
 
 /// Runs `weir accept` until a signal ends it.
 ///
@@ -107,14 +108,13 @@ fn wait(server: Option<&Server>, then: Instant) {
 }
 
 fn refused(error: kern::guard::Error) -> anyhow::Error {
+    let lacks = kern::tier::accept_lacks();
     match error {
         kern::guard::Error::NotBuilt => missing(error),
-        _ if !nix::unistd::geteuid().is_root() => missing(
-            "accept needs root (CAP_BPF, CAP_PERFMON, CAP_NET_ADMIN, CAP_SYS_PTRACE); run it with sudo",
-        ),
-        _ if !kern::tier::accept_lacks().is_empty() => {
-            missing(format!("accept needs {}: {error}", kern::tier::accept_lacks().join(", ")))
+        _ if !lacks.is_empty() && !nix::unistd::geteuid().is_root() => {
+            missing(format!("accept needs {}; run it with sudo", lacks.join(", ")))
         }
+        _ if !lacks.is_empty() => missing(format!("accept needs {}: {error}", lacks.join(", "))),
         _ => missing(format!("accept needs Linux 6.2 with BTF, and CAP_BPF and CAP_PERFMON: {error}")),
     }
 }

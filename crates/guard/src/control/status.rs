@@ -144,7 +144,7 @@ impl Maker {
                     packets: Some(delta[0]),
                     turns: Some(delta[1]),
                     foreign_polls: (mode == "poll").then_some(delta[2]),
-                    handle: match (mode, source.now.by_ring.load(Relaxed)) {
+                    handle: match (mode, source.now.by_io_uring.load(Relaxed)) {
                         ("poll", false) => "socket".to_owned(),
                         ("poll", true) => "io_uring".to_owned(),
                         _ => String::new(),

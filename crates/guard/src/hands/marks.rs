@@ -14,7 +14,7 @@ use crate::marking::Search;
 use crate::messages::Command;
 
 impl Work {
-    /// Looks for a socket in place of the ring that polls this source from now on.
+    /// Looks for a socket in place of the io_uring that polls this source from now on.
     pub(super) fn improve(&mut self, slot: usize, now: Nanos) {
         if self.h.steering.is_some()
             && let Some(life) = self.lives.get_mut(&slot)

@@ -7,7 +7,7 @@
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
-use super::ring;
+use super::io_uring;
 
 const SO_INCOMING_NAPI_ID: i32 = 56;
 const SO_BUSY_POLL: i32 = 46;
@@ -33,8 +33,8 @@ pub struct Handle {
     fd: OwnedFd,
     port: u16,
     budget: u32,
-    /// It is a ring that polls this NAPI.
-    ring: Option<u32>,
+    /// It is an io_uring that polls this NAPI.
+    io_uring: Option<u32>,
 }
 
 fn set(fd: &OwnedFd, level: i32, option: i32, value: i32) -> io::Result<()> {
@@ -151,23 +151,23 @@ impl Handle {
                 let _ = set(&fd, libc::IPPROTO_IP, IP_FREEBIND, 1);
             }
             let port = bind(&fd, family, reach)?;
-            Ok(Self { fd, port, budget: 0, ring: None })
+            Ok(Self { fd, port, budget: 0, io_uring: None })
         };
         made(libc::AF_INET6).or_else(|_| made(libc::AF_INET))
     }
 
-    /// A handle for the NAPI `id` that no packet has to mark: a ring instead of a socket. Its turns are made of calls of 16
+    /// A handle for the NAPI `id` that no packet has to mark: an io_uring instead of a socket. Its turns are made of calls of 16
     /// packets, so that they cost more.
     ///
     /// # Errors
     /// `EINVAL` before 6.13, `EPERM` where io_uring is disabled.
     pub fn by_id(id: u32) -> io::Result<Self> {
-        Ok(Self { fd: ring::open(id)?, port: 0, budget: 0, ring: Some(id) })
+        Ok(Self { fd: io_uring::open(id)?, port: 0, budget: 0, io_uring: Some(id) })
     }
 
-    /// True if it is a ring.
-    pub fn is_ring(&self) -> bool {
-        self.ring.is_some()
+    /// True if it is an io_uring.
+    pub fn is_io_uring(&self) -> bool {
+        self.io_uring.is_some()
     }
 
     /// True if datagrams wait in it: a handle without an id that got one can never learn it.
@@ -184,8 +184,8 @@ impl Handle {
 
     /// NAPI id the socket has learnt; `None` until a packet came through a NAPI.
     pub fn napi_id(&self) -> io::Result<Option<u32>> {
-        if self.ring.is_some() {
-            return Ok(self.ring);
+        if self.io_uring.is_some() {
+            return Ok(self.io_uring);
         }
         let mut id: u32 = 0;
         let mut len = size_of::<u32>() as libc::socklen_t;
@@ -209,7 +209,7 @@ impl Handle {
     ///
     /// At most 64 datagrams are read; the kernel's own limit is the receive buffer.
     pub fn seal(&self) -> io::Result<()> {
-        if self.ring.is_some() {
+        if self.io_uring.is_some() {
             return Ok(());
         }
         filter(&self.fd, &[libc::sock_filter { code: 0x06, jt: 0, jf: 0, k: 0 }])?;
@@ -226,7 +226,7 @@ impl Handle {
     /// # Errors
     /// `ENOPROTOOPT` on kernels before 5.11; `EPERM` without CAP_NET_ADMIN.
     pub fn arm(&mut self, budget: u32) -> io::Result<()> {
-        if self.ring.is_some() {
+        if self.io_uring.is_some() {
             return self.set_budget(budget);
         }
         set(&self.fd, libc::SOL_SOCKET, SO_PREFER_BUSY_POLL, 1)?;
@@ -237,7 +237,7 @@ impl Handle {
     /// Packets per driver call; two calls make a turn up to 6.19.
     pub fn set_budget(&mut self, budget: u32) -> io::Result<()> {
         let budget = budget.max(BUDGET_MIN);
-        if budget != self.budget && self.ring.is_some() {
+        if budget != self.budget && self.io_uring.is_some() {
             self.budget = budget;
         } else if budget != self.budget {
             set(&self.fd, libc::SOL_SOCKET, SO_BUSY_POLL_BUDGET, budget as i32)?;
@@ -252,14 +252,14 @@ impl Handle {
         unsafe { libc::recv(self.fd.as_raw_fd(), (&raw mut byte).cast(), 1, libc::MSG_DONTWAIT) }
     }
 
-    /// One turn, bounded by the budget: one system call, of a ring several.
+    /// One turn, bounded by the budget: one system call, of an io_uring several.
     pub fn turn(&self) -> TurnEnd {
-        if self.ring.is_some() {
+        if self.io_uring.is_some() {
             // What a socket hands up in two polls of the budget.
             let packets = 2 * self.budget;
-            let long = packets > ring::PER_CALL;
-            let calls = if long { packets.div_ceil(ring::PER_LONG_CALL) } else { 1 };
-            let polled = (0..calls).all(|_| ring::poll(self.fd.as_fd(), long));
+            let long = packets > io_uring::PER_CALL;
+            let calls = if long { packets.div_ceil(io_uring::PER_LONG_CALL) } else { 1 };
+            let polled = (0..calls).all(|_| io_uring::poll(self.fd.as_fd(), long));
             return if polled { TurnEnd::Done } else { TurnEnd::Nothing };
         }
         if self.recv() >= 0 {

@@ -9,9 +9,9 @@ pub(crate) use abi::layouts;
 #[cfg(not(no_bpf))]
 mod evidence;
 mod handle;
+pub(crate) mod io_uring;
 #[cfg(not(no_bpf))]
 mod ports;
-pub(crate) mod ring;
 #[cfg(not(no_bpf))]
 mod rx;
 mod shared;

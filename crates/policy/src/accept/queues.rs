@@ -58,6 +58,12 @@ impl Choice {
         Choice { late: LATE, stalled: STALLED, high: HIGH, low: LOW, looks: LOOKS, pad: 0, away: AWAY };
     /// Without all that passes by a worker because it stands.
     pub const NO_STALL: Choice = Choice { late: 0, stalled: 0, away: 0, ..Choice::DEFAULT };
+
+    /// The same for queues of datagrams, which come in bursts that are no sign of a slow worker.
+    #[must_use]
+    pub const fn for_datagrams(self) -> Choice {
+        Choice { high: DATAGRAMS_HIGH, low: DATAGRAMS_LOW, ..self }
+    }
 }
 
 impl Default for Choice {

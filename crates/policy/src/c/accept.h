@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0 */
 /*
  * Which accept queue takes a new connection (BH-17, BH-20). One text for two compilers, as classify.h: what the kernel's listeners are
- * chosen by is what the properties of crates/policy/src/accept_tests.rs hold for, and what the simulator's machines run.
+ * chosen by is what the properties of crates/policy/src/accept/queues.rs hold for, and what the simulator's machines run.
  *
  *   own      the queue of the core that received the SYN, if nothing below holds
  *   stalled  its oldest connection has been the oldest for `stalled`: the shortest of a few whose worker moves

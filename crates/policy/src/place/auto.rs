@@ -1,6 +1,6 @@
 //! The course of auto: candidates are tried one after the other, and the one that helps most is kept.
 
-use super::trial::{GAIN, SOME_LOSS};
+use super::trial::GAIN;
 use super::{Impossible, Layout, Measured, Plan, Request, Verdict, judge};
 
 /// A host on which plans are tried: the one that is being placed, or a simulated one.
@@ -94,7 +94,7 @@ pub fn auto<H: Host>(host: &mut H, requests: &[Request], planner: Planner) -> Re
             }
         };
         let verdict = judge(&before[0], &before[1], &after);
-        let carries = after.loss() < SOME_LOSS;
+        let carries = !after.is_losing();
         // One that is tried later has to be clearly better.
         let so_far = course.kept().map_or(0, |kept| kept.after.goodput);
         let most = after.goodput > so_far.saturating_add(so_far.saturating_mul(GAIN) / 1000);

@@ -191,8 +191,7 @@ proptest! {
     #[test]
     fn masks_are_never_empty_nor_of_cpus_that_may_not_be_used((layout, request) in layouts()) {
         if let Ok(plan) = plan(&layout, &request) {
-            let usable: Cpus =
-                layout.cpus.iter().filter(|c| c.state == State::Usable).map(|c| c.id).collect();
+            let usable = layout.usable();
             prop_assert!(plan.settings.len() <= MOST);
             for set in &plan.settings {
                 prop_assert!(set.to.is_subset(&usable), "{set:?}");
@@ -205,6 +204,22 @@ proptest! {
             prop_assert_eq!(whats.len(), plan.settings.len(), "one setting twice");
             if request.strategy == Strategy::Dedicate {
                 prop_assert!(plan.net.is_disjoint(&plan.host) && !plan.net.is_empty() && !plan.host.is_empty());
+            }
+        }
+    }
+
+    /// It is one of the plan's CPUs, with at least an even share of what the plan seats.
+    #[test]
+    fn the_heaviest_cpu_of_a_plan_has_at_least_an_even_share((layout, request) in layouts()) {
+        if let Ok(plan) = plan(&layout, &request) {
+            let total: u64 = layout.sources.iter().map(|source| source.load).sum();
+            let hottest = plan.hottest(&layout);
+            prop_assert_eq!(hottest.is_some(), total > 0);
+            if let Some((cpu, share)) = hottest {
+                prop_assert!(plan.net.contains(&cpu) || plan.seats.iter().any(|seat| seat.rps.contains(&cpu)));
+                // What is left of a division is not given to any CPU: a packet of each source and CPU at most.
+                let lost = (layout.sources.len() * layout.cpus.len()) as u64 * 1000 / total;
+                prop_assert!(share <= 1000 && (share + lost + 1) * layout.cpus.len() as u64 >= 1000, "{}", share);
             }
         }
     }

@@ -47,6 +47,23 @@ impl Measured {
         let all = self.goodput.saturating_add(self.lost);
         self.lost.saturating_mul(1000).checked_div(all).unwrap_or(0)
     }
+
+    /// More is lost than by chance.
+    #[must_use]
+    pub fn is_losing(&self) -> bool {
+        self.loss() >= SOME_LOSS
+    }
+
+    /// The CPU that takes the most packets, and its share, permille, if that is more than an even one of `cpus`.
+    #[must_use]
+    pub fn uneven(&self, cpus: usize) -> Option<(usize, u64)> {
+        self.hottest().filter(|(_, share)| !is_even_share(*share, cpus))
+    }
+}
+
+/// Half more than the even share of `cpus` CPUs, permille, is uneven.
+pub(super) fn is_even_share(share: u64, cpus: usize) -> bool {
+    share.saturating_mul(cpus as u64) <= 1500
 }
 
 /// What became of a trial.
@@ -65,12 +82,8 @@ pub enum Verdict {
 /// The strategies worth a trial, best first; none if packets are spread well, no CPU is busy with them, or they are too few to tell.
 #[must_use]
 pub fn candidates(now: &Measured, usable: &Cpus, programs: bool) -> Vec<Strategy> {
-    let cpus = usable.len() as u64;
-    let Some((_, hottest)) = now.hottest() else { return Vec::new() };
-    // Half more than its even share is uneven.
-    let even = hottest.saturating_mul(cpus) <= 1500;
-    let well = even || now.busy < BUSY;
-    if now.total() < LEAST_PPS || cpus < 2 || (well && now.loss() < SOME_LOSS) {
+    let well = now.uneven(usable.len()).is_none() || now.busy < BUSY;
+    if now.total() < LEAST_PPS || usable.len() < 2 || (well && !now.is_losing()) {
         return Vec::new();
     }
     match programs {

@@ -1,6 +1,6 @@
 //! What the planner is told and what it answers.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 /// CPUs by number.
@@ -15,6 +15,18 @@ pub enum State {
     Isolated,
     /// Not among the CPUs of this process's cpuset.
     Forbidden,
+}
+
+impl State {
+    /// That of a CPU; an isolated one is so whoever may use it.
+    #[must_use]
+    pub fn of(isolated: bool, allowed: bool) -> State {
+        match (isolated, allowed) {
+            (true, _) => State::Isolated,
+            (_, false) => State::Forbidden,
+            _ => State::Usable,
+        }
+    }
 }
 
 /// A CPU that is online.
@@ -110,6 +122,14 @@ pub struct Layout {
     pub programs: Vec<Program>,
     /// CPU time of packet work, permille of one CPU, over all of them.
     pub net_permille: u64,
+}
+
+impl Layout {
+    /// CPUs that a plan may use.
+    #[must_use]
+    pub fn usable(&self) -> Cpus {
+        self.cpus.iter().filter(|cpu| cpu.state == State::Usable).map(|cpu| cpu.id).collect()
+    }
 }
 
 /// How a host is laid out.
@@ -242,6 +262,22 @@ impl Plan {
         if *from != to {
             self.settings.push(Set { what, from: from.clone(), to });
         }
+    }
+
+    /// The CPU that takes the most of today's loads in this plan, and its share, permille; `None` without a load.
+    #[must_use]
+    pub fn hottest(&self, layout: &Layout) -> Option<(usize, u64)> {
+        let mut loads = BTreeMap::<usize, u64>::new();
+        for (source, seat) in layout.sources.iter().zip(&self.seats) {
+            let parts = seat.rps.len().max(1) as u64;
+            for &cpu in &seat.rps {
+                let load = loads.entry(cpu).or_default();
+                *load = load.saturating_add(source.load / parts);
+            }
+        }
+        let total = layout.sources.iter().fold(0u64, |sum, source| sum.saturating_add(source.load));
+        let (cpu, most) = loads.into_iter().max_by_key(|(cpu, n)| (*n, std::cmp::Reverse(*cpu)))?;
+        (total > 0).then(|| (cpu, most.saturating_mul(1000) / total))
     }
 }
 

@@ -1,17 +1,18 @@
 //! Attached choices, and what becomes of them while servers reload, restart, crash and change their workers.
 
+use super::lines::Lines;
 use super::not_attached;
-use super::pace::{GONE, Lines, Pace, Watch, make_room};
-use super::targets::{GROUPS_MAX, Targets, obstacle, server, too_many};
+use super::targets::{Targets, obstacle, server, too_many};
 use kern::accept::{Choice, Finder, Group, Where, detach, pidfd};
 use kern::error::Result;
-use policy::accept::queues::{Choice as Rules, DATAGRAMS_HIGH, DATAGRAMS_LOW};
+use kern::raw::monotonic_ns;
+use policy::Nanos;
+use policy::accept::groups::{self, Found, Known, Next, Room, is_forgotten};
+use policy::accept::pace::{LEASE, Pace};
+use policy::accept::queues::Choice as Rules;
+use policy::accept::watch::Watch;
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::OwnedFd;
-use std::time::Instant;
-
-/// Beyond it the choice is the kernel's: a few steps.
-const LEASE: u64 = 500_000_000;
 
 /// One group that is attached to.
 pub struct Attached {
@@ -20,7 +21,7 @@ pub struct Attached {
     /// What was attached.
     pub choice: Choice,
     /// Since when its server is not there.
-    gone: Option<Instant>,
+    gone: Option<Nanos>,
     watch: Watch,
     /// Readable when a worker has ended; descriptors of processes, never of sockets.
     workers: Vec<OwnedFd>,
@@ -29,6 +30,16 @@ pub struct Attached {
 impl Attached {
     fn new(group: Group, choice: Choice) -> Attached {
         Attached { workers: workers(&group), group, choice, gone: None, watch: Watch::default() }
+    }
+
+    /// It is as it was, but for workers that are not pinned and have moved.
+    fn keep(&mut self, group: Group) {
+        // A worker that has ended makes no more events.
+        if ended(&self.workers) {
+            self.workers = workers(&group);
+        }
+        self.group = in_order(group, &self.group);
+        self.choice.seat(&self.group);
     }
 
     /// Its server is there.
@@ -49,12 +60,11 @@ pub struct Following {
 }
 
 fn lease() -> u64 {
-    kern::raw::monotonic_ns() + LEASE
+    monotonic_ns() + LEASE
 }
 
-/// Datagrams come in bursts that are no sign of a slow worker.
 fn rules_of(rules: &Rules, group: &Group) -> Rules {
-    if group.udp { Rules { high: DATAGRAMS_HIGH, low: DATAGRAMS_LOW, ..*rules } } else { *rules }
+    if group.udp { rules.for_datagrams() } else { *rules }
 }
 
 /// Fills and attaches; takes off what a killed weir has left.
@@ -124,7 +134,7 @@ impl Following {
         rules: Rules,
         groups: Vec<Group>,
     ) -> anyhow::Result<Following> {
-        let now = Instant::now();
+        let now = monotonic_ns();
         let (pace, lines) = (Pace::new(now), Lines::new(now));
         let mut following = Following { targets, finder, rules, all: Vec::new(), pace, lines };
         for group in groups {
@@ -141,7 +151,7 @@ impl Following {
 
     /// Renews the leases; looks whether something has changed and follows it. Lines for the operator.
     pub fn step(&mut self) -> Vec<String> {
-        let now = Instant::now();
+        let now = monotonic_ns();
         for one in self.all.iter_mut().filter(|one| one.there()) {
             one.choice.renew(lease());
             let (seen, known) = (one.choice.sockets(), one.group.members.len() as u32);
@@ -164,7 +174,7 @@ impl Following {
         self.lines.take()
     }
 
-    fn follow(&mut self, found: Vec<Group>, now: Instant) {
+    fn follow(&mut self, found: Vec<Group>, now: Nanos) {
         let keys: BTreeSet<_> = found.iter().map(Group::key).collect();
         for one in &mut self.all {
             if one.there() && !keys.contains(&one.group.key()) {
@@ -177,37 +187,39 @@ impl Following {
                 });
             }
         }
-        self.all.retain(|one| one.gone.is_none_or(|since| now.saturating_duration_since(since) < GONE));
+        self.all.retain(|one| !is_forgotten(one.gone, now));
         for group in found {
             let at = self.all.iter().position(|o| o.group.key() == group.key());
-            let known = at.and_then(|at| self.all.get_mut(at));
-            let own = known.as_ref().is_some_and(|one| one.choice.id() == group.program);
-            if let Some(one) = known
-                && own
-                && one.there()
-                && shape(&one.group) == shape(&group)
-            {
-                // A worker that has ended makes no more events.
-                if ended(&one.workers) {
-                    one.workers = workers(&group);
+            let known = at.and_then(|at| self.all.get(at));
+            let told = known.map(|one| Known {
+                own: one.choice.id() == group.program,
+                there: one.there(),
+                same: shape(&one.group) == shape(&group),
+            });
+            let found = Found { members: group.members.len(), known: told };
+            match groups::next(&found, || obstacle(&group).is_some(), || self.room()) {
+                Next::Keep => {
+                    if let Some(one) = at.and_then(|at| self.all.get_mut(at)) {
+                        one.keep(group);
+                    }
+                    continue;
                 }
-                // Workers that are not pinned have moved.
-                one.group = in_order(group, &one.group);
-                one.choice.seat(&one.group);
-                continue;
+                Next::Many => {
+                    let why = too_many(&group);
+                    self.lines.once("many", group.key(), || format!("weir: {why}"));
+                    continue;
+                }
+                Next::Leave => continue,
+                Next::Full => {
+                    self.lines.once("full", group.key(), || {
+                        format!("weir: {}: left alone, {} groups are attached to", group.name(), groups::MOST)
+                    });
+                    continue;
+                }
+                Next::Attach => {}
             }
-            if let Some(why) = too_many(&group) {
-                self.lines.once("many", group.key(), || format!("weir: {why}"));
-                continue;
-            }
-            if !own && obstacle(&group).is_some() {
-                continue;
-            }
-            if at.is_none() && !make_room(&mut self.all, GROUPS_MAX, |one| one.gone) {
-                self.lines.once("full", group.key(), || {
-                    format!("weir: {}: left alone, {GROUPS_MAX} groups are attached to", group.name())
-                });
-                continue;
+            if let (None, Room::Instead(first)) = (at, self.room()) {
+                self.all.remove(first);
             }
             let result = match at.and_then(|at| self.all.get_mut(at)) {
                 Some(one) => attach(&mut one.choice, &group).map(|()| {
@@ -238,6 +250,11 @@ impl Following {
                 });
             }
         }
+    }
+
+    /// Where one more group finds room.
+    fn room(&self) -> Room {
+        groups::room(self.all.iter().map(|one| one.gone))
     }
 
     /// Takes the program off everything it is attached to.

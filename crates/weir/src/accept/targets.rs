@@ -2,10 +2,8 @@
 
 use crate::error::usage;
 use kern::accept::{Choice, Group, Held, MEMBERS_MAX, groups, name_owners};
+use policy::accept::groups::MOST;
 use std::collections::BTreeSet;
-
-/// Most groups that are attached to.
-pub const GROUPS_MAX: usize = 64;
 
 /// Servers and the port on which each of their datagrams stands alone: it may go to any of their workers. On other ports, and of other
 /// servers, it may belong to a session that one worker has: the same servers speak QUIC and DTLS.
@@ -113,8 +111,8 @@ impl Targets {
             }
         }
         match (good.is_empty(), why) {
-            (false, _) if good.len() > GROUPS_MAX => {
-                Err(usage(format!("{} groups of listeners, at most {GROUPS_MAX}; name ports", good.len())))
+            (false, _) if good.len() > MOST => {
+                Err(usage(format!("{} groups of listeners, at most {MOST}; name ports", good.len())))
             }
             (false, _) => Ok(good),
             (true, Some(why)) => Err(usage(why)),
@@ -136,9 +134,8 @@ fn parent(pid: u32) -> Option<u32> {
 }
 
 /// Said of a group with more listeners than there are queues for.
-pub fn too_many(group: &Group) -> Option<String> {
-    let many = group.members.len() > MEMBERS_MAX;
-    many.then(|| format!("{}: more than {MEMBERS_MAX} listeners; it is left alone", group.name()))
+pub fn too_many(group: &Group) -> String {
+    format!("{}: more than {MEMBERS_MAX} listeners; it is left alone", group.name())
 }
 
 /// Why `group` cannot be attached to, with what to do.
@@ -158,8 +155,8 @@ pub fn obstacle(group: &Group) -> Option<String> {
             group.name()
         ));
     }
-    if let Some(why) = too_many(group) {
-        return Some(why);
+    if group.members.len() > MEMBERS_MAX {
+        return Some(too_many(group));
     }
     match group.program {
         0 => None,

@@ -236,7 +236,7 @@ impl place::Host for Live<'_> {
 
     fn measure(&mut self) -> anyhow::Result<place::Measured> {
         let window = look::measure(self.looked(), self.args.r#for, |length| self.sleep(length))?;
-        Ok(window.measured)
+        Ok(window.rates.measured)
     }
 
     fn carry_out(&mut self, plan: &Plan) -> anyhow::Result<()> {

@@ -5,17 +5,16 @@ use kern::discover::{self, DiscoverError, Interface};
 use kern::raw::{Raw, Reader, Want};
 use kern::settings::Access;
 use kern::{irq, layout};
-use policy::place::{Cpu, Cpus, Irq, Layout, Measured, Output, Program, Source, State, Task};
+use policy::place::{
+    self, Counters, Cpu, Cpus, INTERFACES_MAX, Irq, Layout, Output, PROGRAMS_MAX, Program, Rates, Received,
+    Source, State, Task,
+};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::error::{failed, usage};
 use crate::out::shown;
 
-/// Most interfaces that are placed at once.
-const INTERFACES_MAX: usize = 64;
-/// Most processes that one name stands for.
-const PROGRAMS_MAX: usize = 64;
 /// Counters of programs that have read, and of packets that were sent on.
 const TAKEN: [&str; 5] =
     ["Udp.InDatagrams", "Udp6.InDatagrams", "Tcp.InSegs", "Ip.ForwDatagrams", "Ip6.OutForwDatagrams"];
@@ -23,8 +22,6 @@ const TAKEN: [&str; 5] =
 const LOST: [&str; 3] = ["Udp.RcvbufErrors", "Udp6.RcvbufErrors", "TcpExt.ListenDrops"];
 /// Counters of packets that a device has lost.
 const LOST_BEFORE: [&str; 2] = ["rx_dropped", "rx_missed_errors"];
-/// Packets of one interrupt from which on interrupts do not tell how much a queue carries.
-const FEW_PER_INTERRUPT: u64 = 8;
 /// One tick of [`kern::raw::CpuTime`], ns.
 const TICK_NS: u64 = 10_000_000;
 
@@ -43,14 +40,8 @@ pub struct Looked {
 /// What was measured between two readings.
 #[derive(Default)]
 pub struct Window {
-    /// What the planner judges by.
-    pub measured: Measured,
-    /// Interrupts per second and CPU, by source.
-    pub interrupts: BTreeMap<String, Vec<u64>>,
-    /// Share of each CPU that went into interrupts and softirqs, permille.
-    pub softirq: BTreeMap<usize, u64>,
-    /// Packets or interrupts per second, by source.
-    pub loads: BTreeMap<String, u64>,
+    /// What they say.
+    pub rates: Rates,
     /// The CPU that each of the named programs was last seen on, with its threads.
     pub ran_on: BTreeMap<u32, usize>,
 }
@@ -118,11 +109,7 @@ pub fn look(
     let cpus = layout::cpus()?;
     let mut layout = Layout::default();
     for cpu in &cpus {
-        let state = match (cpu.isolated, cpu.allowed) {
-            (true, _) => State::Isolated,
-            (_, false) => State::Forbidden,
-            _ => State::Usable,
-        };
+        let state = State::of(cpu.isolated, cpu.allowed);
         layout.cpus.push(Cpu { id: cpu.id, core: cpu.core, node: cpu.node, state });
     }
     for interface in &interfaces {
@@ -141,7 +128,7 @@ pub fn look(
                 thread: source.thread.and_then(layout::thread).map(task),
                 as_sender: interface.kind == "veth",
                 rps: set(&source.rps),
-                load: window.and_then(|w| w.loads.get(&source.name).copied()).unwrap_or(0),
+                load: window.map_or(0, |w| w.rates.load(&source.name)),
             });
         }
         let Ok(device) = access.sysfs().device(interface.ifindex) else { continue };
@@ -158,21 +145,60 @@ pub fn look(
             layout.programs.push(Program { pid, name, threads });
         }
     }
-    layout.net_permille = window.map_or(0, |w| w.softirq.values().sum());
+    layout.net_permille = window.map_or(0, |w| w.rates.net_permille());
     Ok(Looked { cpus, interfaces, layout, rivals: layout::rivals() })
 }
 
-struct Reading {
-    raw: Raw,
-    interrupts: BTreeMap<String, Vec<u64>>,
+/// Counters, and the CPUs of programs.
+fn read(reader: &mut Reader, looked: &Looked) -> anyhow::Result<(Counters, BTreeMap<u32, usize>)> {
+    let interrupts = looked.layout.sources.iter().map(|s| irq::per_cpu(s.irq.as_ref()?.irq).ok()).collect();
+    let raw = reader.read()?;
+    let programs = looked.layout.programs.iter().map(|program| program.pid);
+    let cpu_of = |pid| Some((pid, raw.tasks.iter().find(|task| task.pid == pid)?.cpu as usize));
+    let ran_on = programs.filter_map(cpu_of).collect();
+    Ok((counters(looked, &raw, interrupts), ran_on))
 }
 
-fn read(reader: &mut Reader, looked: &Looked) -> anyhow::Result<Reading> {
-    let sources = looked.layout.sources.iter();
-    let irqs = sources.filter_map(|s| Some((s.name.clone(), irq::per_cpu(s.irq.as_ref()?.irq).ok()?)));
-    let interrupts = irqs.collect();
-    let raw = reader.read()?;
-    Ok(Reading { raw, interrupts })
+/// A reading as policy wants it; `interrupts` are those of the sources, in their order.
+fn counters(looked: &Looked, raw: &Raw, interrupts: Vec<Option<Vec<u64>>>) -> Counters {
+    let of_stack = |names: &[&str]| names.iter().map(|name| of(&raw.stack, name)).collect();
+    let received = raw.softnet.iter().map(|now| Received {
+        cpu: now.cpu as usize,
+        packets: now.processed,
+        dropped: now.dropped,
+    });
+    let times =
+        raw.cpus.iter().map(|now| (now.cpu as usize, (now.softirq + now.irq).saturating_mul(TICK_NS)));
+    let mut interrupts = interrupts.into_iter();
+    let devices = looked.interfaces.iter().filter_map(|interface| {
+        let mut interrupts =
+            interrupts.by_ref().take(interface.sources.len()).collect::<Vec<_>>().into_iter();
+        let device = raw.devices.iter().find(|device| device.ifindex == interface.ifindex)?;
+        let queues = interface.sources.iter().map(|source| place::Queue {
+            source: source.name.clone(),
+            packets: see::path::queue_packets(&device.driver, source.queue),
+            interrupts: interrupts.next().flatten(),
+        });
+        Some(place::Device {
+            ifindex: interface.ifindex,
+            packets: of(&device.counters, "rx_packets"),
+            queues: queues.collect(),
+            lost: LOST_BEFORE.iter().map(|name| of(&device.counters, name)).collect(),
+        })
+    });
+    Counters {
+        at: raw.begin_ns,
+        taken: of_stack(&TAKEN),
+        lost: of_stack(&LOST),
+        received: received.collect(),
+        times: times.collect(),
+        devices: devices.collect(),
+    }
+}
+
+/// A counter that the kernel does not have counts nothing.
+fn of(counters: &BTreeMap<String, u64>, name: &str) -> u64 {
+    counters.get(name).copied().unwrap_or(0)
 }
 
 /// Measures for `length`.
@@ -186,84 +212,10 @@ pub fn measure(
 ) -> anyhow::Result<Window> {
     let devices = looked.interfaces.iter().map(|i| i.name.clone()).collect();
     let mut reader = Reader::open(Want { devices, tcp: false, all_tasks: false });
-    let first = read(&mut reader, looked)?;
+    let (first, _) = read(&mut reader, looked)?;
     if !sleep(length) {
         return Err(failed("stopped by a signal"));
     }
-    let second = read(&mut reader, looked)?;
-    Ok(window(looked, &first, &second))
-}
-
-fn window(looked: &Looked, first: &Reading, second: &Reading) -> Window {
-    let span_ns = second.raw.begin_ns.saturating_sub(first.raw.begin_ns).max(1);
-    let rate = |delta: u64| (u128::from(delta) * 1_000_000_000 / u128::from(span_ns)) as u64;
-    let moved = |name: &&str| {
-        let value = |raw: &Raw| raw.stack.get(*name).copied().unwrap_or(0);
-        value(&second.raw).saturating_sub(value(&first.raw))
-    };
-    let mut window = Window::default();
-    let mut lost = LOST.iter().map(&moved).sum::<u64>();
-    for now in &second.raw.softnet {
-        let Some(then) = first.raw.softnet.iter().find(|then| then.cpu == now.cpu) else { continue };
-        let packets = now.processed.wrapping_sub(then.processed);
-        window.measured.packets.push((now.cpu as usize, rate(packets.into())));
-        lost += u64::from(now.dropped.wrapping_sub(then.dropped));
-    }
-    for now in &second.raw.cpus {
-        let Some(then) = first.raw.cpus.iter().find(|then| then.cpu == now.cpu) else { continue };
-        let ticks = (now.softirq + now.irq).saturating_sub(then.softirq + then.irq);
-        window.softirq.insert(now.cpu as usize, ticks.saturating_mul(TICK_NS).saturating_mul(1000) / span_ns);
-    }
-    for interface in &looked.interfaces {
-        let device = |raw: &Raw| raw.devices.iter().find(|d| d.ifindex == interface.ifindex).cloned();
-        let (Some(then), Some(now)) = (device(&first.raw), device(&second.raw)) else { continue };
-        let delta = |name: &str| {
-            let value = |d: &kern::raw::Device| d.counters.get(name).copied().unwrap_or(0);
-            value(&now).saturating_sub(value(&then))
-        };
-        lost += LOST_BEFORE.iter().map(|name| delta(name)).sum::<u64>();
-        let packets = rate(delta("rx_packets"));
-        let queues = interface.sources.len().max(1) as u64;
-        let told = |of: &Reading| -> Option<u64> {
-            let all = interface.sources.iter().map(|s| Some(of.interrupts.get(&s.name)?.iter().sum::<u64>()));
-            all.sum()
-        };
-        let fired = rate(told(second).zip(told(first)).map_or(0, |(now, then)| now.saturating_sub(then)));
-        // A queue that never rests has few interrupts or none, and would count as the lightest.
-        let tells = fired.saturating_mul(FEW_PER_INTERRUPT) >= packets;
-        let own = |device: &kern::raw::Device, queue| see::path::queue_packets(&device.driver, queue);
-        let by_queue =
-            |queue| own(&now, queue).zip(own(&then, queue)).map(|(n, t)| rate(n.saturating_sub(t)));
-        // Some drivers count what comes through one of several ways.
-        let whole: u64 = interface.sources.iter().filter_map(|s| by_queue(s.queue)).sum();
-        let whole = whole.saturating_mul(10) >= packets.saturating_mul(9);
-        for source in &interface.sources {
-            let counted = first.interrupts.get(&source.name).zip(second.interrupts.get(&source.name));
-            let per_cpu: Option<Vec<u64>> = counted.map(|(then, now)| {
-                now.iter().zip(then).map(|(now, then)| rate(now.saturating_sub(*then))).collect()
-            });
-            let interrupts: u64 = per_cpu.as_ref().map_or(0, |all| all.iter().sum());
-            let counted = by_queue(source.queue).filter(|_| whole);
-            // In packets, so that devices compare: what the driver counts, or by its share of the interrupts.
-            let load = match counted {
-                _ if queues == 1 => packets,
-                Some(packets) => packets,
-                None if tells && fired > 0 => {
-                    (u128::from(packets) * u128::from(interrupts) / u128::from(fired)) as u64
-                }
-                None => packets / queues,
-            };
-            window.loads.insert(source.name.clone(), load);
-            window.interrupts.extend(per_cpu.map(|all| (source.name.clone(), all)));
-        }
-    }
-    for program in &looked.layout.programs {
-        if let Some(task) = second.raw.tasks.iter().find(|task| task.pid == program.pid) {
-            window.ran_on.insert(program.pid, task.cpu as usize);
-        }
-    }
-    window.measured.busy = window.softirq.values().copied().max().unwrap_or(0);
-    window.measured.goodput = rate(TAKEN.iter().map(&moved).sum());
-    window.measured.lost = rate(lost);
-    window
+    let (second, ran_on) = read(&mut reader, looked)?;
+    Ok(Window { rates: place::rates(&first, &second), ran_on })
 }

@@ -12,7 +12,7 @@ use crate::error::{missing, usage};
 use crate::out::{self, Paint};
 use kern::settings::Access;
 use look::{Looked, Window};
-use policy::place::{self, Cpus, Plan, Request, State, Strategy, What};
+use policy::place::{self, Cpus, Plan, Request, Strategy, What};
 use serde_json::{Value, json};
 use std::process::ExitCode;
 use std::time::Instant;
@@ -42,10 +42,9 @@ pub fn run(args: &PlaceArgs, paint: Paint) -> anyhow::Result<ExitCode> {
     let sleep = |length| crate::watch::sleep_until(Instant::now() + length, &stop);
     let window = look::measure(&looked, args.r#for, sleep)?;
     let looked = look::look(&mut access, &args.interfaces, &pids, Some(&window))?;
-    let usable = usable(&looked);
     let strategies = match strategy {
         Some(strategy) => vec![strategy],
-        None => place::candidates(&window.measured, &usable, !pids.is_empty()),
+        None => place::candidates(&window.rates.measured, &looked.layout.usable(), !pids.is_empty()),
     };
     let plan = match strategies.first() {
         Some(&first) => Some(place::plan(&looked.layout, &request(first)).map_err(missing)?),
@@ -93,11 +92,6 @@ fn check(args: &PlaceArgs) -> anyhow::Result<Option<Strategy>> {
     Ok(strategy)
 }
 
-fn usable(looked: &Looked) -> Cpus {
-    let cpus = looked.layout.cpus.iter().filter(|cpu| cpu.state == State::Usable);
-    cpus.map(|cpu| cpu.id).collect()
-}
-
 /// Target and kernel's name of a setting.
 fn name(looked: &Looked, what: What) -> (String, &'static str) {
     let device = |ifindex: u32| {
@@ -132,7 +126,7 @@ fn report(looked: &Looked, window: &Window, plan: Option<&Plan>, auto: bool, pai
             if let Some(guard) = text::guard(looked, plan) {
                 text += &format!("  then poll on the net CPUs: sudo {}\n", guard.join(" "));
             }
-            if let Some((cpu, share)) = text::expected(looked, plan).filter(|_| !plan.settings.is_empty()) {
+            if let Some((cpu, share)) = plan.hottest(&looked.layout).filter(|_| !plan.settings.is_empty()) {
                 text += &format!(
                     "  expected: CPU {cpu} takes the most, {} % of the packets, if flows are many\n",
                     (share + 5) / 10
@@ -159,12 +153,12 @@ fn document(looked: &Looked, window: &Window, plan: Option<&Plan>, outcome: &act
                 "thread": source.thread.as_ref().map(|t| json!({"tid": t.tid, "cpus": text::list(&t.cpus)})),
                 "rps": source.rps,
                 "load_per_s": source.load,
-                "interrupts_per_s": window.interrupts.get(&source.name),
+                "interrupts_per_s": window.rates.interrupts.get(&source.name),
             })
         })
         .collect();
     let packets: Vec<Value> =
-        window.measured.packets.iter().map(|(cpu, n)| json!({"cpu": cpu, "per_s": n})).collect();
+        window.rates.measured.packets.iter().map(|(cpu, n)| json!({"cpu": cpu, "per_s": n})).collect();
     let programs: Vec<Value> = looked
         .layout
         .programs
@@ -194,8 +188,8 @@ fn document(looked: &Looked, window: &Window, plan: Option<&Plan>, outcome: &act
         "sources": sources,
         "programs": programs,
         "packets": packets,
-        "goodput_per_s": window.measured.goodput,
-        "lost_per_s": window.measured.lost,
+        "goodput_per_s": window.rates.measured.goodput,
+        "lost_per_s": window.rates.measured.lost,
         "findings": text::findings(looked, window),
         "rivals": looked.rivals,
         "plan": plan,

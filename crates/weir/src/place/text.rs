@@ -45,15 +45,14 @@ pub fn picture(looked: &Looked, window: &Window) -> String {
             _ => "yes".into(),
         });
     }
-    let total = window.measured.total();
+    let rates = &window.rates;
+    let total = rates.measured.total();
     let packets =
-        |id: usize| window.measured.packets.iter().find(|(cpu, _)| *cpu == id).map_or(0, |(_, n)| *n);
+        |id: usize| rates.measured.packets.iter().find(|(cpu, _)| *cpu == id).map_or(0, |(_, n)| *n);
     row("packets, all of host", &|id| percent(packets(id), total));
-    let interrupts =
-        |id: usize| window.interrupts.values().map(|all| all.get(id).copied().unwrap_or(0)).sum::<u64>();
-    let all: u64 = window.interrupts.values().flatten().sum();
-    row("interrupts", &|id| percent(interrupts(id), all));
-    row("softirq time", &|id| percent(window.softirq.get(&id).copied().unwrap_or(0), 1000));
+    let all = rates.all_interrupts();
+    row("interrupts", &|id| percent(rates.interrupts_on(id), all));
+    row("softirq time", &|id| percent(rates.softirq.get(&id).copied().unwrap_or(0), 1000));
     for source in &looked.layout.sources {
         row(&label(source), &|id| mark(source, id));
     }
@@ -102,16 +101,15 @@ fn mark(source: &Source, cpu: usize) -> String {
 /// What is wrong with the layout, one line each.
 pub fn findings(looked: &Looked, window: &Window) -> Vec<String> {
     let mut found = Vec::new();
-    let measured = &window.measured;
+    let rates = &window.rates;
+    let measured = &rates.measured;
     let total = measured.total();
     let cpus = looked.cpus.len() as u64;
     if total < policy::place::LEAST_PPS {
         let least = policy::place::LEAST_PPS;
         found.push(format!("{} packets/s arrive: fewer than {least}, so shares say little", grouped(total)));
     }
-    if let Some((cpu, share)) = measured.hottest()
-        && share.saturating_mul(cpus) > 1500
-    {
+    if let Some((cpu, share)) = measured.uneven(looked.cpus.len()) {
         // Jain's index, 1 when all CPUs do alike.
         let squares: u128 = measured.packets.iter().map(|(_, n)| u128::from(*n).pow(2)).sum();
         let even = u128::from(total).pow(2) * 100 / (squares.max(1) * measured.packets.len().max(1) as u128);
@@ -124,16 +122,10 @@ pub fn findings(looked: &Looked, window: &Window) -> Vec<String> {
             even % 100
         ));
     }
-    let all: u64 = window.interrupts.values().flatten().sum();
-    if all >= 100 {
-        let per =
-            |cpu: usize| window.interrupts.values().map(|v| v.get(cpu).copied().unwrap_or(0)).sum::<u64>();
-        if let Some(cpu) = looked.cpus.iter().map(|c| c.id).max_by_key(|&id| per(id))
-            && per(cpu) * cpus * 10 > all * 15
-        {
-            found
-                .push(format!("CPU {cpu} has {} of the interrupts of these sources", percent(per(cpu), all)));
-        }
+    let online: Vec<usize> = looked.cpus.iter().map(|cpu| cpu.id).collect();
+    if let Some(cpu) = rates.piled_on(&online) {
+        let part = percent(rates.interrupts_on(cpu), rates.all_interrupts());
+        found.push(format!("CPU {cpu} has {part} of the interrupts of these sources"));
     }
     for program in &looked.layout.programs {
         if let (Some(&cpu), true) = (window.ran_on.get(&program.pid), total > 0) {
@@ -148,7 +140,7 @@ pub fn findings(looked: &Looked, window: &Window) -> Vec<String> {
             ));
         }
     }
-    if measured.loss() >= 10 {
+    if measured.is_losing() {
         found.push(format!(
             "{} packets/s are lost, {} of those that arrive; weir explain says where",
             grouped(measured.lost),
@@ -199,18 +191,4 @@ pub fn guard(looked: &Looked, plan: &Plan) -> Option<Vec<String>> {
     command.extend(["--mode", "net", "--cpu"].map(String::from));
     command.push(list(&plan.net));
     Some(command)
-}
-
-/// Share of the heaviest CPU that today's loads would give, permille; `None` without a load.
-pub fn expected(looked: &Looked, plan: &Plan) -> Option<(usize, u64)> {
-    let total: u64 = looked.layout.sources.iter().map(|source| source.load).sum();
-    let mut load = std::collections::BTreeMap::<usize, u64>::new();
-    for (source, seat) in looked.layout.sources.iter().zip(&plan.seats) {
-        let parts = seat.rps.len().max(1) as u64;
-        for &cpu in &seat.rps {
-            *load.entry(cpu).or_default() += source.load / parts;
-        }
-    }
-    let (cpu, most) = load.into_iter().max_by_key(|(cpu, n)| (*n, std::cmp::Reverse(*cpu)))?;
-    (total > 0).then(|| (cpu, most.saturating_mul(1000) / total))
 }

@@ -451,7 +451,7 @@ fn forwarded_traffic_behind_default_deny_root() {
     let ended = policy::lull::CALM + 2 * policy::host::TICK;
     within("threads end with the flood", Duration::from_nanos(ended), || mode() == "interrupt");
     assert_eq!(guard.stop().0.code(), Some(0));
-    // Asked to poll: the firewall drops a frame that was rewritten for the host, a few are tried, and the ring stays.
+    // Asked to poll: the firewall drops a frame that was rewritten for the host, a few are tried, and the io_uring stays.
     let guard = world.guard(&["--mode", "poll"]);
     let load = flood();
     let (mode, took) = decided(&world, &guard, "forwarded", true);
@@ -485,7 +485,7 @@ fn handle(world: &World, guard: &Guard) -> (String, u64) {
     (sources(&status)[0]["handle"].as_str().unwrap().to_owned(), lost)
 }
 
-/// A ring polls 8 packets at a time: it gives way to a socket, which the first frame or datagram marks that can. States are waited
+/// An io_uring polls 8 packets at a time: it gives way to a socket, which the first frame or datagram marks that can. States are waited
 /// for, with a limit; no rate is compared.
 #[test]
 fn a_ring_gives_way_to_a_socket_root() {

@@ -16,8 +16,8 @@ const FLUSH: &str = "/sys/class/net/eth0/gro_flush_timeout";
 const SLOW: [&str; 2] = ["--flush", "200ms"];
 const DEFER: &str = "/sys/class/net/eth0/napi_defer_hard_irqs";
 
-/// The first kernel with busy polling that is preferred to interrupts.
-const POLLS: (u32, u32) = (5, 11);
+/// The first kernel that polls: 5.11 has the option, but refuses most of the BPF programs.
+const POLLS: (u32, u32) = (5, 12);
 
 /// What is expected of a driver.
 struct Expected {

@@ -2,9 +2,10 @@
 
 use super::host::{Host, Stopped, bucket};
 use super::settings::{Placed, Placing};
-use crate::engine::{Nanos, SEC};
+use crate::engine::Nanos;
 use policy::place::{
-    self, Cpus, Impossible, Irq, Layout, Measured, Plan, Program, Request, Set, Source, Strategy, Task, What,
+    self, Counters, Cpus, Device, Impossible, Irq, Layout, Measured, Plan, Program, Queue, Rates, Received,
+    Request, Set, Source, Strategy, Task, What,
 };
 
 /// The interface, and the number of its first interrupt and of the first thread.
@@ -69,8 +70,7 @@ fn piled(layout: &Layout, request: &Request) -> Result<Plan, Impossible> {
 /// The host while it is being placed.
 struct Placer<'h, 'a> {
     host: &'h mut Host<'a>,
-    loads: Vec<u64>,
-    net_permille: u64,
+    rates: Rates,
     plan: Option<Plan>,
 }
 
@@ -78,12 +78,11 @@ impl place::Host for Placer<'_, '_> {
     type Error = Stopped;
 
     fn layout(&mut self) -> Result<Layout, Stopped> {
-        Ok(self.host.layout(&self.loads, self.net_permille))
+        Ok(self.host.layout(&self.rates))
     }
 
     fn measure(&mut self) -> Result<Measured, Stopped> {
-        let (before, after) = self.host.window()?;
-        Ok(measured(&before, &after))
+        Ok(self.host.window()?.measured)
     }
 
     fn carry_out(&mut self, plan: &Plan) -> Result<(), Stopped> {
@@ -100,29 +99,9 @@ impl place::Host for Placer<'_, '_> {
     }
 }
 
-fn rate(before: &Snapshot, after: &Snapshot, count: impl Fn(&Snapshot) -> u64) -> u64 {
-    let span = (after.at - before.at).max(1);
-    (u128::from(count(after) - count(before)) * u128::from(SEC) / u128::from(span)) as u64
-}
-
-fn measured(before: &Snapshot, after: &Snapshot) -> Measured {
-    let of = |c: usize| rate(before, after, |snapshot| snapshot.taken[c]);
-    Measured {
-        packets: (0..before.taken.len()).map(|c| (c, of(c))).collect(),
-        goodput: rate(before, after, |snapshot| snapshot.delivered),
-        lost: rate(before, after, |snapshot| snapshot.lost),
-        busy: packet_work(before, after).into_iter().max().unwrap_or(0),
-    }
-}
-
-/// Time of packet work, permille, by CPU.
-fn packet_work(before: &Snapshot, after: &Snapshot) -> Vec<u64> {
-    let span = (after.at - before.at).max(1);
-    let time = |accounts: &[Nanos; crate::cpu::BUCKETS]| {
-        accounts[usize::from(bucket::IRQ.0)] + accounts[usize::from(bucket::SOFTIRQ.0)]
-    };
-    let both = before.accounts.iter().zip(&after.accounts);
-    both.map(|(then, now)| (time(now) - time(then)) * 1000 / span).collect()
+/// Of the source with this queue.
+fn name(queue: usize) -> String {
+    format!("eth0/{queue}")
 }
 
 impl Host<'_> {
@@ -139,10 +118,39 @@ impl Host<'_> {
         }
     }
 
-    fn window(&mut self) -> Result<(Snapshot, Snapshot), Stopped> {
-        let before = self.snapshot();
+    fn window(&mut self) -> Result<Rates, Stopped> {
+        let before = self.counters();
         self.pass(self.s.window.0)?;
-        Ok((before, self.snapshot()))
+        Ok(place::rates(&before, &self.counters()))
+    }
+
+    /// What the command reads on a real host.
+    fn counters(&mut self) -> Counters {
+        let now = self.snapshot();
+        let queue = |(n, packets): (usize, &u64)| Queue {
+            source: name(n),
+            // Some drivers do not count by queue.
+            packets: self.drawn.counted.then_some(*packets),
+            interrupts: None,
+        };
+        let received = |(cpu, taken): (usize, &u64)| Received { cpu, packets: *taken as u32, dropped: 0 };
+        let time = |accounts: &[Nanos; crate::cpu::BUCKETS]| {
+            accounts[usize::from(bucket::IRQ.0)] + accounts[usize::from(bucket::SOFTIRQ.0)]
+        };
+        let device = Device {
+            ifindex: IFINDEX,
+            packets: now.received.iter().sum(),
+            lost: Vec::new(),
+            queues: now.received.iter().enumerate().map(queue).collect(),
+        };
+        Counters {
+            at: now.at,
+            taken: vec![now.delivered],
+            lost: vec![now.lost],
+            received: now.taken.iter().enumerate().map(received).collect(),
+            times: now.accounts.iter().map(time).enumerate().collect(),
+            devices: vec![device],
+        }
     }
 
     /// The layout becomes what the settings say, as the command does it.
@@ -150,14 +158,7 @@ impl Host<'_> {
         if self.s.placing == Placing::Drawn {
             return Ok(Outcome::default());
         }
-        let (before, after) = self.window()?;
-        let first = measured(&before, &after);
-        let of = |q: usize| rate(&before, &after, |snapshot| snapshot.received[q]);
-        let loads: Vec<u64> = (0..self.queues.len()).map(of).collect();
-        let even = loads.iter().sum::<u64>() / loads.len().max(1) as u64;
-        // A driver that does not count by queue: they count alike.
-        let loads = if self.drawn.counted { loads } else { vec![even; loads.len()] };
-        let net_permille = packet_work(&before, &after).iter().sum();
+        let rates = self.window()?;
         let request = |strategy| Request { strategy, ..Request::default() };
         let planner: place::Planner = match self.s.placing {
             Placing::AutoPiled | Placing::Piled => piled,
@@ -170,23 +171,23 @@ impl Host<'_> {
             _ => None,
         };
         if let Some(strategy) = forced {
-            let Ok(plan) = planner(&self.layout(&loads, net_permille), &request(strategy)) else {
+            let Ok(plan) = planner(&self.layout(&rates), &request(strategy)) else {
                 return Ok(Outcome::default());
             };
             self.set(&plan, |set| &set.to);
             return Ok(Outcome { kept: plan.settings.len(), tried: 0 });
         }
-        let candidates = place::candidates(&first, &self.drawn.usable, self.drawn.named);
+        let candidates = place::candidates(&rates.measured, &self.drawn.usable, self.drawn.named);
         let requests: Vec<Request> = candidates.into_iter().map(request).collect();
-        let mut placer = Placer { host: self, loads, net_permille, plan: None };
+        let mut placer = Placer { host: self, rates, plan: None };
         let course = place::auto(&mut placer, &requests, planner)?;
         let kept = course.kept().map_or(0, |trial| trial.plan.settings.len());
         Ok(Outcome { kept, tried: course.trials.len() })
     }
 
-    fn layout(&self, loads: &[u64], net_permille: u64) -> Layout {
+    fn layout(&self, rates: &Rates) -> Layout {
         let source = |(n, queue): (usize, &super::draw::Queue)| Source {
-            name: format!("eth0/{n}"),
+            name: name(n),
             ifindex: IFINDEX,
             queue: n as u32,
             node: queue.node,
@@ -198,7 +199,7 @@ impl Host<'_> {
             thread: None,
             as_sender: queue.as_sender,
             rps: queue.rps.clone(),
-            load: loads.get(n).copied().unwrap_or(0),
+            load: rates.load(&name(n)),
         };
         let program = |(n, program): (usize, &super::draw::Program)| {
             let tid = FIRST_TID + n as u32;
@@ -211,7 +212,7 @@ impl Host<'_> {
             sources: self.drawn.queues.iter().enumerate().map(source).collect(),
             outputs: Vec::new(),
             programs: if self.drawn.named { programs.collect() } else { Vec::new() },
-            net_permille,
+            net_permille: rates.net_permille(),
         }
     }
 

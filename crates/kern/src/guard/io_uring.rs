@@ -44,7 +44,7 @@ struct Wait {
     ts: u64,
 }
 
-/// A ring that polls the NAPI `id` with preferred busy polling.
+/// One that polls the NAPI `id` with preferred busy polling.
 ///
 /// # Errors
 /// `EINVAL` before 6.13, `EPERM` where io_uring is disabled.
@@ -57,7 +57,7 @@ pub fn open(id: u32) -> io::Result<OwnedFd> {
         return Err(io::Error::last_os_error());
     }
     // SAFETY: the descriptor is new and owned by nobody else.
-    let ring = unsafe { OwnedFd::from_raw_fd(fd as i32) };
+    let io_uring = unsafe { OwnedFd::from_raw_fd(fd as i32) };
     let mode = Napi {
         busy_poll_to: LONG_US,
         prefer_busy_poll: 1,
@@ -65,20 +65,26 @@ pub fn open(id: u32) -> io::Result<OwnedFd> {
         op_param: TRACKING_STATIC,
         ..Napi::default()
     };
-    register(&ring, mode)?;
-    register(&ring, Napi { opcode: NAPI_STATIC_ADD_ID, op_param: id, ..Napi::default() })?;
-    Ok(ring)
+    register(&io_uring, mode)?;
+    register(&io_uring, Napi { opcode: NAPI_STATIC_ADD_ID, op_param: id, ..Napi::default() })?;
+    Ok(io_uring)
 }
 
-fn register(ring: &OwnedFd, mut napi: Napi) -> io::Result<()> {
+fn register(io_uring: &OwnedFd, mut napi: Napi) -> io::Result<()> {
     // SAFETY: the kernel reads and writes one `Napi`, which lives through the call.
     let rc = unsafe {
-        libc::syscall(libc::SYS_io_uring_register, ring.as_raw_fd(), IORING_REGISTER_NAPI, &raw mut napi, 1)
+        libc::syscall(
+            libc::SYS_io_uring_register,
+            io_uring.as_raw_fd(),
+            IORING_REGISTER_NAPI,
+            &raw mut napi,
+            1,
+        )
     };
     if rc < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// One call: about [`PER_CALL`] packets, or those of the time of a `long` one. False if `fd` is no such ring, or a signal is
+/// One call: about [`PER_CALL`] packets, or those of the time of a `long` one. False if `fd` is no io_uring, or a signal is
 /// pending.
 pub fn poll(fd: BorrowedFd<'_>, long: bool) -> bool {
     let time = [0i64, 1000 * i64::from(if long { LONG_US } else { SHORT_US })];
