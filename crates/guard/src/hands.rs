@@ -10,7 +10,7 @@
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, SendError, Sender, TryRecvError};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SendError, Sender, TryRecvError, channel};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -36,6 +36,7 @@ use crate::pulse::Pulse;
 use crate::source::Source;
 use crate::{clock, plan, sched};
 
+mod attach;
 mod marks;
 
 /// Stack of the thread, bytes: journals are written from it.
@@ -89,6 +90,8 @@ pub struct Hired {
 pub struct Hands {
     /// From everybody.
     pub orders: Receiver<Order>,
+    /// The other end, for a thread of the hands.
+    pub to_self: Sender<Order>,
     /// The pollers, in the order in which the policy knows them.
     pub pollers: Vec<Hired>,
     /// To the control loop.
@@ -130,6 +133,10 @@ struct Work {
     later: Vec<Order>,
     /// Sources that are polled, and whose XDP program is to be attached when nothing else is to be done.
     attach: Vec<Arc<Source>>,
+    /// One is being attached.
+    attaching: bool,
+    /// To the thread that attaches.
+    jobs: Sender<attach::Job>,
     /// The next look at marks, and the time to the one after it.
     look: (Nanos, Nanos),
     /// The guard ends: nothing is taken over any more.
@@ -142,32 +149,40 @@ impl Hands {
     /// # Errors
     /// If the kernel gives no thread.
     pub fn start(self) -> std::io::Result<JoinHandle<anyhow::Result<()>>> {
+        let builder = std::thread::Builder::new().name("weir-xdp".into()).stack_size(attach::STACK);
+        let ((jobs, inbox), to_self) = (channel(), self.to_self.clone());
+        let attacher = builder.spawn(move || attach::run(&inbox, &to_self))?;
         let builder = std::thread::Builder::new().name("weir-hands".into()).stack_size(STACK);
         builder.spawn(move || {
             // A takeover is what ends starvation: it cannot wait for its turn among the starved.
             sched::go_fifo();
             let access = Access::for_current_netns()?;
             let (lives, devices, leaving, later, attach) = Default::default();
-            let look = (Nanos::MAX, LOOKS.0);
-            Work { h: self, access, lives, devices, leaving, later, attach, look, resting: false }.run();
+            let (look, attaching, resting) = ((Nanos::MAX, LOOKS.0), false, false);
+            Work { h: self, access, lives, devices, leaving, later, attach, attaching, jobs, look, resting }
+                .run();
+            // The links are gone when the hands are.
+            let _ = attacher.join();
             Ok(())
         })
     }
 }
 
 impl Work {
-    fn run(&mut self) {
+    fn run(mut self) {
         loop {
             let wait =
                 Duration::from_nanos(self.look.0.saturating_sub(clock::now()).min(60_000 * MILLISECOND));
             let order = match self.h.orders.try_recv() {
                 Ok(order) => Ok(order),
                 // What may take milliseconds comes after everything that is urgent.
-                Err(TryRecvError::Empty) if !self.attach.is_empty() => {
-                    self.attach_one();
-                    continue;
+                Err(TryRecvError::Empty) => {
+                    if !self.attaching {
+                        self.attach_next();
+                    }
+                    self.h.orders.recv_timeout(wait)
                 }
-                Err(_) => self.h.orders.recv_timeout(wait),
+                Err(TryRecvError::Disconnected) => return,
             };
             match order {
                 Ok(Order::Stop) | Err(RecvTimeoutError::Disconnected) => return,
@@ -197,6 +212,7 @@ impl Work {
             Order::Seize(poller) => self.seize(poller),
             Order::Spare(slot) => self.spare(slot),
             Order::GiveBack { adopted, why } => self.give_back(adopted, why),
+            Order::Attached { source, held } => self.attached(source, held),
             Order::NewKeeper => self.meet(),
             Order::Beat(number) => self.h.beat.store(number, Relaxed),
             Order::Rest => {
@@ -570,7 +586,10 @@ impl Work {
             End::Released(why) => {
                 match why {
                     // On a veth it halves the transfer for as long as it is attached.
-                    Release::Bulk | Release::Uncounted => source.drop_rx(),
+                    Release::Bulk | Release::Uncounted => {
+                        source.release_rx(0);
+                        let _ = self.jobs.send(attach::Job::Detach(Arc::clone(&source)));
+                    }
                     Release::Sheds => {}
                     _ => _ = self.end_gate(&source, now),
                 }
@@ -590,29 +609,6 @@ impl Work {
         }
         for order in std::mem::take(&mut self.later) {
             self.obey(order);
-        }
-    }
-
-    /// The XDP program of a source that is polled: attaching waits for the whole kernel.
-    fn attach_one(&mut self) {
-        let Some(source) = self.attach.pop() else { return };
-        let gentle = sched::Gentle::begin();
-        let held = source.hold_rx();
-        drop(gentle);
-        let counted = held.is_ok() && source.rx_attached();
-        source.now.uncounted.store(!counted, Relaxed);
-        let life = self.lives.get(&source.slot).filter(|l| Arc::ptr_eq(&l.source, &source));
-        if let Some(Phase::Polled { poller }) = life.map(|l| l.phase).filter(|_| !counted)
-            && source.now.by_polls.load(Relaxed)
-        {
-            // Before it can be ordered anew.
-            if let Ok(mut dispatch) = self.h.dispatch.lock() {
-                dispatch.was_bulk(source.slot, clock::now());
-            }
-            let _ = self.h.pollers[poller].commands.send(Command::Uncounted(source.slot));
-        }
-        if let Err(e) = held {
-            self.h.reports.send(Report::Warning { source, text: format!("no XDP program ({e}): no shed") });
         }
     }
 }

@@ -1,4 +1,5 @@
-//! The first thread, which only waits: the keeper learns from its end that the guard has died.
+//! The first thread, which only waits: where the kernel does not tell of threads the keeper learns from its end that the guard has
+//! died. It is among the first to end, as the witness in `kern::keeper` is, whose end the keeper hears of elsewhere.
 
 use std::process::ExitCode;
 

@@ -120,6 +120,13 @@ pub enum Order {
         /// Why not any more.
         why: End,
     },
+    /// The XDP program of a source is attached, or refused.
+    Attached {
+        /// Whose.
+        source: Arc<Source>,
+        /// What the kernel said.
+        held: std::io::Result<()>,
+    },
     /// Another keeper has taken over from one that is lost: it knows no handle yet.
     NewKeeper,
     /// Say that the thread still runs, by this number.

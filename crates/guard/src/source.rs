@@ -138,9 +138,8 @@ impl Source {
         }
     }
 
-    /// As [`Self::release_rx`], and if no other source needs it, it is detached at once.
-    pub fn drop_rx(&self) {
-        self.release_rx(0);
+    /// Detaches the XDP program if no source needs it. Takes milliseconds.
+    pub fn detach_rx(&self) {
         if let Some(rx) = &self.rx {
             rx.detach_idle(1);
         }

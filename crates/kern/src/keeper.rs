@@ -107,7 +107,8 @@ impl Keeper {
         // Waits in the socket for the keeper: who its guard is, also if that one is dead by then.
         let me = Owner::me()?;
         let hello = [&[tag::HELLO][..], &0u32.to_le_bytes(), &me.pid.to_le_bytes(), &me.start.to_le_bytes()];
-        transmit(&ours, &hello.concat(), &pulse.hand_over())?;
+        let hello = [hello.concat(), peer::witness().to_le_bytes().to_vec()].concat();
+        transmit(&ours, &hello, &pulse.hand_over())?;
         let mut command = Command::new(exe);
         command.args(["keeper", "--fd"]).arg(fd.to_string()).stdin(Stdio::null()).stdout(Stdio::null());
         // SAFETY: between fork and exec only two async-signal-safe system calls are made.
@@ -301,7 +302,7 @@ pub fn main(fd: RawFd) -> Result<()> {
     let sock = adopt(fd)?;
     isolate(fd);
     let apart = leave_cgroup();
-    let Some((says, mut watch)) = greeted(&sock)? else { return Ok(()) };
+    let Some(((says, witness), mut watch)) = greeted(&sock)? else { return Ok(()) };
     watch.set_apart(apart);
     let mut care = match Access::for_current_netns() {
         Ok(access) => Care { access, journals: BTreeMap::new(), handles: BTreeMap::new() },
@@ -310,7 +311,7 @@ pub fn main(fd: RawFd) -> Result<()> {
             return Ok(());
         }
     };
-    let mut guard = Leader::peer(&sock, says);
+    let mut guard = Leader::peer(&sock, says, witness);
     reply(&sock, 0, Ok(()));
     loop {
         match event(&sock, &watch, guard.as_ref()) {
@@ -356,7 +357,7 @@ pub fn main(fd: RawFd) -> Result<()> {
 }
 
 /// What the guard said before this process was there; `None` without a word, when it is gone.
-fn greeted(sock: &OwnedFd) -> Result<Option<(Owner, Watch)>> {
+fn greeted(sock: &OwnedFd) -> Result<Option<((Owner, u32), Watch)>> {
     let hello = receive(sock).map_err(|e| Error::io("keeper", e.into()))?;
     let Some((message, mut passed)) = hello else { return Ok(None) };
     let content = split(&message).filter(|(tag, ..)| *tag == tag::HELLO).map(|(_, _, content)| content);
@@ -366,10 +367,13 @@ fn greeted(sock: &OwnedFd) -> Result<Option<(Owner, Watch)>> {
     }
 }
 
-/// The guard that a greeting names.
-fn greeting(content: &[u8]) -> Option<Owner> {
-    let (pid, start) = content.split_first_chunk::<4>()?;
-    Some(Owner { pid: u32::from_le_bytes(*pid), start: u64::from_le_bytes(start.try_into().ok()?) })
+/// The guard that a greeting names, and its witness: 0 where the guard of before an upgrade has none.
+fn greeting(content: &[u8]) -> Option<(Owner, u32)> {
+    let (pid, content) = content.split_first_chunk::<4>()?;
+    let (start, witness) = content.split_first_chunk::<8>()?;
+    let owner = Owner { pid: u32::from_le_bytes(*pid), start: u64::from_le_bytes(*start) };
+    let witness = if witness.is_empty() { Some([0; 4]) } else { witness.try_into().ok() };
+    Some((owner, u32::from_le_bytes(witness?)))
 }
 
 enum Event {
@@ -379,7 +383,7 @@ enum Event {
     Rung,
     /// The guard has not beaten for too long.
     Frozen,
-    /// The guard's first thread is dead, others may not be.
+    /// A thread of the guard is dead that ends by a kill only; others may not be.
     Dies,
 }
 

@@ -51,6 +51,7 @@ impl Control {
         };
         let hands = Hands {
             orders,
+            to_self: self.orders.clone(),
             pollers: self.workers.iter().map(hired).collect(),
             beat: Arc::clone(&self.hands_beat),
             reports: self.reports(),

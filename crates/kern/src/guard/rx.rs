@@ -3,7 +3,7 @@
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::SeqCst};
 use std::time::Duration;
 
 use libbpf_rs::libbpf_sys;
@@ -13,9 +13,6 @@ use super::Error;
 #[derive(Default)]
 struct State {
     link: Option<OwnedFd>,
-    users: u32,
-    /// Clock of the last release, ns.
-    idle_since: u64,
     closed: bool,
 }
 
@@ -23,17 +20,23 @@ struct State {
 pub struct Rx {
     program: OwnedFd,
     ifindex: u32,
+    /// Held while it is attached or detached, which waits for the whole kernel.
     state: Mutex<State>,
-    /// Apart, because attaching takes milliseconds and the threads that ask cannot wait.
+    /// Apart, as all that follows, because the threads that ask or release cannot wait for that.
     attached: AtomicBool,
+    /// Those for whom it is being attached too.
+    users: AtomicU32,
+    /// Clock of the last release, ns.
+    idle_since: AtomicU64,
     /// The driver has refused it.
     generic: AtomicBool,
 }
 
 impl Rx {
     pub(super) fn new(program: OwnedFd) -> Rx {
-        let (attached, generic) = (AtomicBool::new(false), AtomicBool::new(false));
-        Rx { program, ifindex: 0, state: Mutex::default(), attached, generic }
+        let (state, attached, generic) = Default::default();
+        let (users, idle_since) = Default::default();
+        Rx { program, ifindex: 0, state, attached, users, idle_since, generic }
     }
 
     /// The program as that of an interface.
@@ -64,38 +67,48 @@ impl Rx {
         Ok((opts.retval, Duration::from_nanos(u64::from(opts.duration))))
     }
 
-    /// Attaches it for one more user. The driver runs it where it can, the kernel's generic hook otherwise.
+    /// Attaches it for one more user, who may be released before this returns. The driver runs it where it can, the kernel's generic
+    /// hook otherwise.
     ///
     /// # Errors
     /// `EBUSY` if a program of another owner is there: that one is left alone.
     pub fn hold(&self) -> io::Result<()> {
+        // Before the lock: whoever detaches it idle meanwhile either sees this user, or leaves nothing that this one would keep.
+        self.users.fetch_add(1, SeqCst);
+        self.attach_once().inspect_err(|_| self.leave())
+    }
+
+    fn attach_once(&self) -> io::Result<()> {
         let mut state = self.state.lock().map_err(|_| io::Error::other("a thread broke it"))?;
         if state.closed {
             return Err(io::Error::other("its interface is set up anew"));
         }
         if state.link.is_none() {
             state.link = Some(self.attach()?);
-            self.attached.store(true, Relaxed);
+            self.attached.store(true, SeqCst);
         }
-        state.users += 1;
         Ok(())
     }
 
-    /// One user less, at `now` (0: it is not worth keeping); the program stays attached until [`Self::detach_idle`].
+    fn leave(&self) {
+        // More released than held would wrap round; it stays at 0.
+        let _ = self.users.fetch_update(SeqCst, SeqCst, |n| n.checked_sub(1));
+    }
+
+    /// One user less, at `now` (0: it is not worth keeping); the program stays attached until [`Self::detach_idle`]. Never waits.
     pub fn release(&self, now: u64) {
-        if let Ok(mut state) = self.state.lock() {
-            state.users = state.users.saturating_sub(1);
-            state.idle_since = now;
-        }
+        self.idle_since.store(now, SeqCst);
+        self.leave();
     }
 
     /// Detaches it if it has had no user since `before`; true if it did.
     pub fn detach_idle(&self, before: u64) -> bool {
         let Ok(mut state) = self.state.lock() else { return false };
-        let idle = state.users == 0 && state.link.is_some() && state.idle_since < before;
+        let unused = self.users.load(SeqCst) == 0 && self.idle_since.load(SeqCst) < before;
+        let idle = unused && state.link.is_some();
         if idle {
             state.link = None;
-            self.attached.store(false, Relaxed);
+            self.attached.store(false, SeqCst);
         }
         idle
     }
@@ -104,7 +117,7 @@ impl Rx {
     pub fn close(&self) {
         if let Ok(mut state) = self.state.lock() {
             (state.link, state.closed) = (None, true);
-            self.attached.store(false, Relaxed);
+            self.attached.store(false, SeqCst);
         }
     }
 
@@ -117,24 +130,24 @@ impl Rx {
     /// Whether it is attached now; never waits.
     #[must_use]
     pub fn attached(&self) -> bool {
-        self.attached.load(Relaxed)
+        self.attached.load(SeqCst)
     }
 
     /// True if the driver refused it when it was attached last, so that the kernel runs it where each frame has a buffer already.
     #[must_use]
     pub fn generic(&self) -> bool {
-        self.generic.load(Relaxed)
+        self.generic.load(SeqCst)
     }
 
     /// A driver may refuse what the generic hook takes: a long MTU, too few queues, LRO.
     fn attach(&self) -> io::Result<OwnedFd> {
         const XDP_FLAGS_SKB_MODE: u32 = 2;
-        self.generic.store(false, Relaxed);
+        self.generic.store(false, SeqCst);
         self.link(0).or_else(|refused| match refused.raw_os_error() {
             Some(libc::EBUSY | libc::EPERM) => Err(refused),
             _ => {
                 let link = self.link(XDP_FLAGS_SKB_MODE).map_err(|_| refused)?;
-                self.generic.store(true, Relaxed);
+                self.generic.store(true, SeqCst);
                 Ok(link)
             }
         })
