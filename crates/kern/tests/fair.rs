@@ -197,6 +197,24 @@ fn pauses_do_not_hide_a_quiet_sender_root() {
     });
 }
 
+/// When input was kept away last.
+#[derive(Clone, Copy)]
+enum Kept {
+    Never,
+    LongAgo,
+    Now,
+}
+
+impl Kept {
+    fn tick(self) -> u32 {
+        match self {
+            Kept::Never => 0,
+            Kept::LongAgo => now() - 1000,
+            Kept::Now => now(),
+        }
+    }
+}
+
 /// Frames for a tracked consumer count as an innocent's while input is kept away from another one, unless it was kept away from this
 /// one too. It cannot flake: a poll that a stall made as long as the ticks count is taken again.
 #[test]
@@ -204,24 +222,23 @@ fn a_consumer_beside_one_that_is_kept_away_from_is_an_innocent_root() {
     let Some(ns) = skip("a_consumer_beside_one_that_is_kept_away_from_is_an_innocent_root") else { return };
     ns.run(|| {
         let (bed, senders) = (bed(v4()), [1; 40]);
-        let (never, long_ago): (fn() -> u32, fn() -> u32) = (|| 0, || now() - 1000);
-        let innocents = |own: fn() -> u32, any: fn() -> u32, inhibited: u64| loop {
+        let innocents = |own: Kept, any: Kept, inhibited: u64| loop {
             let (views, begin) = (&bed.gauges.views, Instant::now());
-            views.consumer_ctls[0].paused.store(own(), Relaxed);
+            views.consumer_ctls[0].paused.store(own.tick(), Relaxed);
             views.consumer_ctls[0].inhibited.store(inhibited, Relaxed);
-            views.guard[0].paused.store(any(), Relaxed);
+            views.guard[0].paused.store(any.tick(), Relaxed);
             let from = views.rx_stats[0].innocents.load(Relaxed);
             bed.poll(&senders, v4(), u32::MAX);
             if begin.elapsed() < Duration::from_millis(100) {
                 return views.rx_stats[0].innocents.load(Relaxed) - from;
             }
         };
-        assert_eq!(innocents(never, never, 0), 0, "nothing is kept away from anybody");
-        assert_eq!(innocents(never, now, 0), 40, "only from another one");
-        assert_eq!(innocents(long_ago, now, 0), 40, "from this one too, long ago");
-        assert_eq!(innocents(now, now, 0), 0, "from this one");
-        assert_eq!(innocents(long_ago, long_ago, 0), 0, "long ago");
-        assert_eq!(innocents(never, now, 1), 0, "it is inhibited now");
+        assert_eq!(innocents(Kept::Never, Kept::Never, 0), 0, "nothing is kept away from anybody");
+        assert_eq!(innocents(Kept::Never, Kept::Now, 0), 40, "only from another one");
+        assert_eq!(innocents(Kept::LongAgo, Kept::Now, 0), 40, "from this one too, long ago");
+        assert_eq!(innocents(Kept::Now, Kept::Now, 0), 0, "from this one");
+        assert_eq!(innocents(Kept::LongAgo, Kept::LongAgo, 0), 0, "long ago");
+        assert_eq!(innocents(Kept::Never, Kept::Now, 1), 0, "it is inhibited now");
     });
 }
 

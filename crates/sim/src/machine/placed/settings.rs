@@ -32,8 +32,8 @@ settings! {
         layout: u32 = 1, (1..=1000);
         /// what becomes of it
         placing: Placing = Placing::Drawn, any;
-        /// before the first window of auto
-        lead: Time = Time(20 * MS), (Time(MS)..=Time(SEC));
+        /// before the first window of auto: as long as it takes to fill the sockets of 32 programs
+        lead: Time = Time(250 * MS), (Time(MS)..=Time(SEC));
         /// a window of auto
         window: Time = Time(50 * MS), (Time(MS)..=Time(SEC));
         /// from a change to the window after it
