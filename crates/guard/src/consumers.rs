@@ -308,6 +308,11 @@ impl Consumers {
         self.names.search(held.map(|c| c.inode).collect(), wanted);
     }
 
+    /// No name is searched for any more.
+    pub fn end(&mut self) {
+        self.names.end();
+    }
+
     /// Retires closed and quiet consumers; the slots that became free. Looks at every slot once, and is to be called once a
     /// second.
     pub fn retire(&mut self, gauges: &Gauges, now: Nanos) -> Vec<usize> {

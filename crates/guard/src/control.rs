@@ -261,6 +261,7 @@ pub fn run(opts: GuardOptions) -> anyhow::Result<ExitCode> {
     // The watch thread ends last: it frees a lent poller that other programs keep from its CPU.
     control.end_workers();
     control.gate.stop();
+    control.consumers.end();
     stop_watch.store(true, Relaxed);
     let _ = watch.map(JoinHandle::join);
     control.restore()

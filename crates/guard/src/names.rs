@@ -1,14 +1,20 @@
 //! Names of the programs behind sockets. The search reads much of /proc, so a thread that runs only on an idle CPU does it, a
 //! part at a time; it goes on where it ended until all are found, or every process was looked at twice at least.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use kern::holders::Holders;
 use kern::proc::Holder;
 
+use crate::sched;
+
 /// Longest part of a search; the process that is looked at when it is over is finished.
 const PART: Duration = Duration::from_secs(2);
+/// Between two looks whether it has ended.
+const END_LOOK: Duration = Duration::from_millis(1);
 
 /// See the module.
 pub struct Names {
@@ -16,11 +22,20 @@ pub struct Names {
     known: Holders,
     search: Option<JoinHandle<Holders>>,
     part: Duration,
+    /// The thread of the part under way.
+    tid: Arc<AtomicU32>,
+    stop: Arc<AtomicBool>,
 }
 
 impl Default for Names {
     fn default() -> Names {
-        Names { known: Holders::default(), search: None, part: PART }
+        Names {
+            known: Holders::default(),
+            search: None,
+            part: PART,
+            tid: Arc::default(),
+            stop: Arc::default(),
+        }
     }
 }
 
@@ -51,15 +66,36 @@ impl Names {
             return;
         }
         let (mut known, part) = (std::mem::take(&mut self.known), self.part);
+        self.tid.store(0, Relaxed);
+        let (tid, stop) = (Arc::clone(&self.tid), Arc::clone(&self.stop));
         let thread = std::thread::Builder::new().name("weir-names".into()).spawn(move || {
-            crate::sched::go_idle();
+            tid.store(sched::tid(), Relaxed);
+            sched::go_idle();
             let begin = Instant::now();
+            let over = || {
+                if stop.load(Relaxed) { 1.0 } else { begin.elapsed().as_secs_f64() / part.as_secs_f64() }
+            };
             known.retain(|inode| tracked.contains(&inode));
-            known.find(&wanted, || begin.elapsed().as_secs_f64() / part.as_secs_f64());
+            known.find(&wanted, over);
             known
         });
         // Without a thread nothing is known, and it is tried again.
         self.search = thread.ok();
+    }
+
+    /// Ends the part under way: a process is there until its last thread has ended, and this one runs when nothing else does, which
+    /// beside programs that compute is never.
+    pub fn end(&mut self) {
+        self.stop.store(true, Relaxed);
+        let Some(search) = self.search.take() else { return };
+        while !search.is_finished() {
+            // 0 would be this thread.
+            if let tid @ 1.. = self.tid.load(Relaxed) {
+                sched::set_ordinary(tid);
+            }
+            std::thread::sleep(END_LOOK);
+        }
+        let _ = search.join();
     }
 }
 
@@ -103,7 +139,7 @@ mod tests {
     fn a_search_whose_time_is_over_goes_on_where_it_ended() {
         let dir = procfs(40);
         let known = Holders::new(dir.path());
-        let mut names = Names { known, search: None, part: Duration::from_nanos(1) };
+        let mut names = Names { known, part: Duration::from_nanos(1), ..Names::default() };
         let took = parts(&mut names, &[10_040], |names| names.holder(10_040).is_some());
         assert_eq!(names.holder(10_040), Some(&Holder { pid: 40, name: "server40".into() }));
         assert_eq!(took, 40, "a process each");

@@ -234,11 +234,17 @@ impl Loop {
     fn is_away(&self) -> bool {
         self.p.gauge.away.load(Relaxed)
     }
-    fn set_away(&self, away: bool) {
-        self.p.gauge.away.store(away, Relaxed);
+    /// Tells the dispatch, which may order something: as [`Loop::order`].
+    fn dispatch(&mut self, tell: impl FnOnce(&mut Dispatch)) {
+        self.lender.end();
         if let Ok(mut dispatch) = self.p.dispatch.lock() {
-            dispatch.set_away(self.p.index, away);
+            tell(&mut dispatch);
         }
+    }
+    fn set_away(&mut self, away: bool) {
+        self.p.gauge.away.store(away, Relaxed);
+        let index = self.p.index;
+        self.dispatch(|dispatch| dispatch.set_away(index, away));
         self.p.reports.send(Report::Moved { cpu: self.p.cpu, away });
     }
     /// Gives everything back, and takes nothing until it is on its CPU again: elsewhere it would have a budget beside that of
@@ -298,9 +304,7 @@ impl Loop {
             holding,
             bulk,
         });
-        if let Ok(mut dispatch) = self.p.dispatch.lock() {
-            dispatch.succeeded(slot);
-        }
+        self.dispatch(|dispatch| dispatch.succeeded(slot));
         self.p.reports.send(Report::TakenOver { source, time: now, evidence });
     }
     /// True if a turn polls the source: then its mode is poll.
@@ -323,7 +327,11 @@ impl Loop {
         }
         false
     }
-    fn order(&self, order: Order) {
+    /// Tells the hands. Not while the priority is lent: waking the hands, who take the CPU, holds the lock of their channel, and
+    /// beside other programs this thread would not get the CPU again while the watch thread, which would end the lending, waits for
+    /// that lock.
+    fn order(&mut self, order: Order) {
+        self.lender.end();
         // The hands end after the pollers.
         let _ = self.p.orders.send(order);
     }

@@ -141,9 +141,7 @@ impl Loop {
         }
         if bulk {
             // Before it can be ordered anew.
-            if let Ok(mut dispatch) = self.p.dispatch.lock() {
-                dispatch.was_bulk(slot, now);
-            }
+            self.dispatch(|dispatch| dispatch.was_bulk(slot, now));
             self.release(slot, Release::Bulk);
         } else if leaks {
             self.release(slot, Release::Leaks);
