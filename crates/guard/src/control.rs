@@ -383,17 +383,15 @@ impl Control {
         }
         // The kernel tells what becomes of links; a word that was lost is found by a thorough look.
         let changed = std::mem::take(&mut self.links_changed);
+        let untold = thorough && self.looks.is_multiple_of(UNTOLD);
+        if changed || untold {
+            self.look_at_evidence();
+        } else if thorough {
+            self.look_at_others();
+        }
         if thorough {
             self.thorough_at = now + THOROUGH;
             self.looks += 1;
-        }
-        match thorough {
-            _ if changed => self.look_at_evidence(),
-            true if self.looks.is_multiple_of(UNTOLD) => self.look_at_evidence(),
-            true => self.look_at_others(),
-            false => {}
-        }
-        if thorough {
             if self.contention.tries_without(now) {
                 self.watch_reads(false);
             }

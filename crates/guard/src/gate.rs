@@ -17,8 +17,6 @@ use policy::gate::{BRIEFLY, LIST_IDLE, UNTIL_BOUND, Watch, Watching, next_list, 
 
 use crate::{clock, sched};
 
-/// Between two looks whether it has ended.
-const END_LOOK: Duration = Duration::from_millis(1);
 /// Stack of the thread, bytes.
 const STACK: usize = 64 * 1024;
 
@@ -152,13 +150,7 @@ impl Gate {
         self.shared.stop.store(true, Relaxed);
         self.wake();
         let Some(thread) = self.thread.lock().ok().and_then(|mut t| t.take()) else { return };
-        // While it reads the list of TCP it runs when nothing else does, which beside programs that compute is never.
-        while !thread.is_finished() {
-            sched::set_ordinary(self.shared.tid.load(Relaxed));
-            std::thread::sleep(END_LOOK);
-        }
-        // One that panicked has ended the process.
-        let _ = thread.join();
+        sched::join_idle(thread, &self.shared.tid);
     }
 }
 

@@ -13,8 +13,6 @@ use crate::sched;
 
 /// Longest part of a search; the process that is looked at when it is over is finished.
 const PART: Duration = Duration::from_secs(2);
-/// Between two looks whether it has ended.
-const END_LOOK: Duration = Duration::from_millis(1);
 
 /// See the module.
 pub struct Names {
@@ -83,19 +81,12 @@ impl Names {
         self.search = thread.ok();
     }
 
-    /// Ends the part under way: a process is there until its last thread has ended, and this one runs when nothing else does, which
-    /// beside programs that compute is never.
+    /// Ends the part under way: a process is there until its last thread has ended.
     pub fn end(&mut self) {
         self.stop.store(true, Relaxed);
-        let Some(search) = self.search.take() else { return };
-        while !search.is_finished() {
-            // 0 would be this thread.
-            if let tid @ 1.. = self.tid.load(Relaxed) {
-                sched::set_ordinary(tid);
-            }
-            std::thread::sleep(END_LOOK);
+        if let Some(search) = self.search.take() {
+            sched::join_idle(search, &self.tid);
         }
-        let _ = search.join();
     }
 }
 

@@ -1,10 +1,15 @@
 //! How weir's threads are scheduled.
 
 use std::io;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::thread::JoinHandle;
+use std::time::Duration;
 
 use kern::guard::Views;
 use kern::schedule;
+
+/// Between two looks whether a thread has ended.
+const END_LOOK: Duration = Duration::from_millis(1);
 
 /// Class of the calling thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -121,6 +126,20 @@ pub fn go_idle() {
 /// Makes thread `tid` of this process SCHED_OTHER with the nice value that it has; a thread that is gone changes nothing.
 pub fn set_ordinary(tid: u32) {
     let _ = schedule::set(tid as i32, libc::SCHED_OTHER, 0);
+}
+
+/// Waits for the end of a thread that has been told to end. While it is SCHED_IDLE it runs when nothing else does, which beside programs
+/// that compute is never: so it is made SCHED_OTHER until it has ended. `tid`: its own, 0 until it has said so.
+pub fn join_idle<T>(thread: JoinHandle<T>, tid: &AtomicU32) {
+    while !thread.is_finished() {
+        // 0 would be the caller.
+        if let tid @ 1.. = tid.load(Relaxed) {
+            set_ordinary(tid);
+        }
+        std::thread::sleep(END_LOOK);
+    }
+    // One that panicked has ended the process.
+    let _ = thread.join();
 }
 
 /// Makes thread `tid` of this process SCHED_FIFO 1 (true) or SCHED_IDLE; a thread that is gone or a refusal changes

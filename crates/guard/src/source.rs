@@ -128,7 +128,8 @@ impl Source {
         if self.now.holds_rx.swap(true, Relaxed) {
             return Ok(());
         }
-        rx.hold().inspect_err(|_| self.now.holds_rx.store(false, Relaxed))
+        // It may have been released meanwhile: only one of the two takes the user away.
+        rx.hold().inspect_err(|_| self.release_rx(0))
     }
 
     /// This source does not need the XDP program any more, at `now`.

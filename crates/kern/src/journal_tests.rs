@@ -12,7 +12,7 @@ fn record(j: &mut Journal, planned: &[Planned]) -> Result<()> {
     j.record(&mut Access::for_current_netns().unwrap(), planned)
 }
 
-fn document() -> Document {
+pub(super) fn document() -> Document {
     let setting = |set, id, old: u64, new: u64| Entry {
         set,
         id,

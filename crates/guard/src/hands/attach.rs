@@ -5,6 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc::{Receiver, Sender};
 
+use kern::guard::mode;
+
 use super::{Phase, Work};
 use crate::messages::{Command, Order, Report};
 use crate::source::Source;
@@ -38,6 +40,12 @@ pub(super) fn run(jobs: &Receiver<Job>, hands: &Sender<Order>) {
     }
 }
 
+/// Whether a source needs its program: one that is polled, or whose poller has still to give it back, one that sheds, and one whose
+/// handle is being marked. `phase` is none for one that is gone.
+fn needs_rx(phase: Option<Phase>, sheds: bool, marks: bool) -> bool {
+    phase.is_some_and(|phase| phase != Phase::Interrupt || sheds || marks)
+}
+
 impl Work {
     /// The next program that is to be attached, one at a time.
     pub(super) fn attach_next(&mut self) {
@@ -45,13 +53,20 @@ impl Work {
         self.attaching = self.jobs.send(Job::Attach(source)).is_ok();
     }
 
-    /// A program is attached, or refused. Its source may be polled no more: then it is released already.
+    /// A program is attached, or refused. Its source may be polled no more.
     pub(super) fn attached(&mut self, source: Arc<Source>, held: std::io::Result<()>) {
         self.attaching = false;
         let counted = held.is_ok() && source.rx_attached();
         source.now.uncounted.store(!counted, Relaxed);
         let life = self.lives.get(&source.slot).filter(|l| Arc::ptr_eq(&l.source, &source));
-        let Some(phase) = life.map(|l| l.phase) else { return };
+        let phase = life.map(|l| l.phase);
+        let sheds = self.h.views.source_ctls[source.slot].mode.load(Relaxed) == mode::SHED;
+        let marks = life.is_some_and(|l| l.in_peace.is_some());
+        if !needs_rx(phase, sheds, marks) {
+            // It was released when nothing was attached for it yet, and nobody would release it again.
+            source.release_rx(clock::now());
+        }
+        let Some(phase) = phase else { return };
         if let Phase::Polled { poller } = phase
             && !counted
             && source.now.by_polls.load(Relaxed)
@@ -65,5 +80,20 @@ impl Work {
         if let Err(e) = held {
             self.h.reports.send(Report::Warning { source, text: format!("no XDP program ({e}): no shed") });
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_released_meanwhile_keeps_no_program() {
+        assert!(!needs_rx(None, true, true) && !needs_rx(Some(Phase::Interrupt), false, false));
+        assert!(
+            needs_rx(Some(Phase::Interrupt), true, false) && needs_rx(Some(Phase::Interrupt), false, true)
+        );
+        assert!(needs_rx(Some(Phase::Polled { poller: 0 }), false, false));
+        assert!(needs_rx(Some(Phase::Seized { poller: 0 }), false, false));
     }
 }

@@ -67,18 +67,14 @@ impl Rx {
         Ok((opts.retval, Duration::from_nanos(u64::from(opts.duration))))
     }
 
-    /// Attaches it for one more user, who may be released before this returns. The driver runs it where it can, the kernel's generic
-    /// hook otherwise.
+    /// Attaches it for one more user, who may be released before this returns, and is to be released where this fails too. The driver
+    /// runs it where it can, the kernel's generic hook otherwise.
     ///
     /// # Errors
     /// `EBUSY` if a program of another owner is there: that one is left alone.
     pub fn hold(&self) -> io::Result<()> {
         // Before the lock: whoever detaches it idle meanwhile either sees this user, or leaves nothing that this one would keep.
         self.users.fetch_add(1, SeqCst);
-        self.attach_once().inspect_err(|_| self.leave())
-    }
-
-    fn attach_once(&self) -> io::Result<()> {
         let mut state = self.state.lock().map_err(|_| io::Error::other("a thread broke it"))?;
         if state.closed {
             return Err(io::Error::other("its interface is set up anew"));
@@ -90,15 +86,11 @@ impl Rx {
         Ok(())
     }
 
-    fn leave(&self) {
-        // More released than held would wrap round; it stays at 0.
-        let _ = self.users.fetch_update(SeqCst, SeqCst, |n| n.checked_sub(1));
-    }
-
     /// One user less, at `now` (0: it is not worth keeping); the program stays attached until [`Self::detach_idle`]. Never waits.
     pub fn release(&self, now: u64) {
         self.idle_since.store(now, SeqCst);
-        self.leave();
+        // More released than held would wrap round; it stays at 0.
+        let _ = self.users.fetch_update(SeqCst, SeqCst, |n| n.checked_sub(1));
     }
 
     /// Detaches it if it has had no user since `before`; true if it did.

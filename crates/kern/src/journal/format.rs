@@ -29,7 +29,8 @@ pub(super) fn known(bytes: &[u8]) -> Result<(), String> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Document, Entry, Kind, NetnsId, Owner, parse};
+    use super::super::tests::document;
+    use super::super::{Document, Entry, Kind, parse};
     use super::SCHEMA;
     use crate::cpus::CpuSet;
     use serde_json::{Value, json};
@@ -52,11 +53,6 @@ mod tests {
     /// One with every field, which no journal has at once.
     fn full() -> Document {
         Document {
-            schema: SCHEMA.into(),
-            netns: NetnsId { inode: 4_026_531_840, cookie: Some(1) },
-            ifindex: 7,
-            name: "eth0".into(),
-            guard: Owner { pid: 1234, start: 99 },
             device: Some(5),
             away: true,
             entries: vec![Entry {
@@ -69,6 +65,7 @@ mod tests {
                 old: 0.into(),
                 ours: vec![crate::settings::Value::Cpus([0, 2].into_iter().collect::<CpuSet>())],
             }],
+            ..document()
         }
     }
 
