@@ -78,8 +78,10 @@ pub struct Move {
 #[derive(Clone, Copy, Debug, Default)]
 struct Core {
     length: u32,
-    /// Workers that wait for a connection.
+    /// Workers that wait for a connection, that run or want to, and that sleep elsewhere.
     waiting: u32,
+    running: u32,
+    sleeping: u32,
     /// Takes from its own queue since it last stole.
     local: u32,
     /// Where it looks next.
@@ -240,6 +242,7 @@ impl Accept {
     /// A worker of `core` starts to wait for a connection at `now`.
     pub fn waits(&mut self, core: usize, now: u64) {
         self.cores[core].waiting += 1;
+        self.cores[core].running = self.cores[core].running.saturating_sub(1);
         self.cores[core].rests += 1;
         self.does(core, now);
     }
@@ -247,13 +250,33 @@ impl Accept {
     /// It has got something else to do.
     pub fn leaves(&mut self, core: usize, now: u64) {
         self.cores[core].waiting = self.cores[core].waiting.saturating_sub(1);
+        self.cores[core].running += 1;
+        self.does(core, now);
+    }
+
+    /// One that runs sleeps elsewhere than where it waits for connections, from `now` on.
+    pub fn sleeps(&mut self, core: usize, now: u64) {
+        self.cores[core].running = self.cores[core].running.saturating_sub(1);
+        self.cores[core].sleeping += 1;
+        self.cores[core].rests += 1;
+        self.does(core, now);
+    }
+
+    /// It has slept, and runs.
+    pub fn goes_on(&mut self, core: usize, now: u64) {
+        self.cores[core].sleeping = self.cores[core].sleeping.saturating_sub(1);
+        self.cores[core].running += 1;
         self.does(core, now);
     }
 
     /// A live choice looks again and again; here it is told.
     fn does(&mut self, core: usize, now: u64) {
         let state = self.cores[core];
-        let does = if state.waiting > 0 { Worker::Waits } else { Worker::Runs };
+        let does = match (state.waiting, state.running, state.sleeping) {
+            (0, 0, 1..) => Worker::Sleeps,
+            (0, ..) => Worker::Runs,
+            _ => Worker::Waits,
+        };
         // Here all begins and ends of work are told: no CPU time is needed.
         self.queues[core].worker(does, state.rests, 0, now);
     }

@@ -13,7 +13,12 @@ pub struct Claims {
 }
 
 /// All of them.
-pub const ALL: &[Claims] = &[Claims { name: "place-auto", judge: place_auto }];
+pub const ALL: &[Claims] = &[
+    Claims { name: "place-auto", judge: place_auto },
+    Claims { name: "accept-zipf", judge: |document| near_ideal("accept-zipf", document) },
+    Claims { name: "accept-stall", judge: |document| near_ideal("accept-stall", document) },
+    Claims { name: "accept-mixed", judge: |document| near_ideal("accept-mixed", document) },
+];
 
 /// What a layout that was planted badly has to gain.
 const GAIN: f64 = 0.1;
@@ -21,6 +26,10 @@ const GAIN: f64 = 0.1;
 const PLANTED: f64 = 3.0;
 /// What is no difference, of the value: a full program reads the same to a packet, whatever the seed.
 const RESOLUTION: f64 = 0.001;
+/// Largest p99 of balanced queues, against one ideal queue.
+const NEAR: f64 = 1.2;
+/// And against those that nothing balances: a simulated p99 has three digits.
+const NO_WORSE: f64 = 1.02;
 /// Beginnings of the titles of the panels.
 const GOODPUT: &str = "goodput";
 const WAIT: &str = "p99";
@@ -62,6 +71,25 @@ fn pairs(document: &Document, title: &str, after: &str) -> Vec<Pair> {
         Some(Pair { layout: before.x, before: *before, after: *after })
     };
     before.iter().filter_map(of).collect()
+}
+
+/// The largest ratio of two arms of a panel over its points; none if there are none.
+fn largest(document: &Document, title: &str, arm: &str, other: &str) -> Option<f64> {
+    let panel = document.panels.iter().find(|panel| panel.title.starts_with(title))?;
+    let marks = |name: &str| panel.lines.iter().find(|line| line.name == name).map(|line| &line.marks);
+    let (ours, theirs) = (marks(arm)?, marks(other)?);
+    let ratio = |mark: &Mark| Some(mark.y / theirs.iter().find(|other| other.x == mark.x)?.y);
+    ours.iter().filter_map(ratio).max_by(f64::total_cmp)
+}
+
+/// The choice of `weir accept` keeps the p99 near that of one queue without a lock, and is never worse than no choice (BH-20).
+fn near_ideal(id: &str, document: &Document) -> Vec<Verdict> {
+    let against = |other, bound| {
+        let text = format!("p99 of the response: spill / {other}, the largest");
+        let value = largest(document, "response, p99", "spill", other);
+        Verdict { id: id.into(), ..claim(&text, value, Relation::AtMost, bound, 2) }
+    };
+    vec![against("ideal", NEAR), against("own", NO_WORSE)]
 }
 
 fn claim(text: &str, value: Option<f64>, relation: Relation, bound: f64, digits: u8) -> Verdict {

@@ -14,7 +14,7 @@ use kern::wire::source::{Load, Payload, Phase, Running, Target, Wire};
 use kern::wire::{counters, ethtool, link, tasks};
 
 use super::procs::{Guard, Manner, Sink};
-use super::{HOST_CPU, WIRE_CPU, dump};
+use super::{HOST_CPU, WIRE_CPU, dump, ms};
 
 /// A flood, packets/s: several times what the host can read.
 pub const FLOOD: f64 = 1e6;
@@ -193,8 +193,18 @@ impl World {
     }
 
     /// Has the NAPI of input `n` polled once on the host CPU, to which its timer belongs from then on. Not while a
-    /// load runs: then the wire's CPU has the timer until a guard takes the source over.
+    /// load runs: then the wire's CPU gets the timer.
     pub fn prime(&self, n: u8) {
+        // A timer that never counts down stays on the CPU that has it, whoever sends: without a timeout its next poll
+        // is the last, and the CPU of the next frame gets it.
+        let name = far(n);
+        let end_timer = || {
+            let before = std::fs::read_to_string(format!("/sys/class/net/{name}/gro_flush_timeout")).unwrap();
+            counters::set_interface(&name, "gro_flush_timeout", "0")?;
+            std::thread::sleep(ms(2));
+            counters::set_interface(&name, "gro_flush_timeout", before.trim())
+        };
+        self.host.run(end_timer).unwrap();
         let mut frame = [[2, 0, 0, 0, 1, n], [2, 0, 0, 0, 2, n]].concat();
         frame.extend([0x88, 0xb5]);
         frame.resize(60, 0);

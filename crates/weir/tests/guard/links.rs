@@ -2,6 +2,8 @@
 
 use std::time::{Duration, Instant};
 
+use kern::wire::tasks;
+
 use crate::common::procs::{Guard, Manner, Sink, state};
 use crate::common::quiet::{settles, undisturbed};
 use crate::common::world::{FLOOD, PORT, World};
@@ -39,10 +41,21 @@ impl Scene<'_> {
     fn other_goes_on(&mut self, when: &str) {
         let pids = self.pids();
         // A machine below this one that stops for a moment halves one window, what the guard does wrong halves all.
-        let mut shares =
-            [0; 3].map(|_| undisturbed(&pids, || self.sinks[1].window(ms(300))).pps / self.full[1]);
+        let used = || pids.map(|pid| tasks::process_cpu_ns(pid as i32).unwrap() as f64 / 3e8);
+        let mut seen = Vec::new();
+        let mut shares = [0; 3].map(|_| {
+            undisturbed(&pids, || {
+                let before = used();
+                self.sinks[0].reset();
+                let share = self.sinks[1].window(ms(300)).pps / self.full[1];
+                let cpu = used().iter().zip(before).map(|(to, from)| to - from).collect::<Vec<_>>();
+                seen.push((share, self.sinks[0].report().pps / self.full[0], cpu));
+                share
+            })
+        });
         shares.sort_by(f64::total_cmp);
-        println!("  {when}: the other reads {shares:.2?} of before");
+        // Of the two programs, and of the CPU the guard, the first and the second.
+        println!("  {when}: the other, the first, CPU: {seen:.2?}");
         let status = self.guard.ask(self.world);
         let kept = shares[1] >= KEPT && shares[0] >= KEPT / 3.0;
         assert!(kept, "{when}: the other reads {shares:.2?} of before: {status:#}");

@@ -40,6 +40,12 @@ pub(super) enum Event {
     Serve(u32),
     /// A client asks.
     Start(u32),
+    /// The next connection of an open loop comes.
+    Next,
+    /// A worker is to sleep.
+    Stall(u16),
+    /// It has slept.
+    Resume(u16),
     /// Counting starts.
     Count,
     /// Flow groups may move.
@@ -114,6 +120,10 @@ pub(super) struct Request {
     pub inside: Nanos,
     /// Cores that received and accepted its connection.
     pub received: u16,
+    /// When it was established.
+    pub established: Nanos,
+    /// What it takes the program beyond others.
+    pub extra: Nanos,
     /// Times that its train was lost in a row.
     pub tries: u8,
     /// It has not ended.
@@ -144,6 +154,10 @@ pub(super) struct Host<'a> {
     pub peers: Rng,
     pub holds: Rng,
     pub draws: Rng,
+    pub lengths: Rng,
+    pub times: Rng,
+    /// Sums of the cores' shares of the connections; empty if they are even.
+    pub shares: Vec<f64>,
     pub load: Nanos,
     pub touched: Vec<u16>,
 }
@@ -210,6 +224,9 @@ impl<'a> Host<'a> {
             peers: Rng::stream(input.seed, "peers", 0),
             holds: Rng::stream(input.seed, "holds", 0),
             draws: Rng::stream(input.seed, "draws", 0),
+            lengths: Rng::stream(input.seed, "lengths", 0),
+            times: Rng::stream(input.seed, "times", 0),
+            shares: shares(s),
             load: input.load,
             touched: Vec::new(),
         })
@@ -217,9 +234,20 @@ impl<'a> Host<'a> {
 
     /// Runs until nothing is left to do; false if it was stopped.
     pub(super) fn run(&mut self, input: &Input) -> bool {
-        for client in 0..self.s.clients {
-            let at = self.peers.below(START);
-            self.agenda.once(at, Event::Start(client));
+        if self.s.rate > 0 {
+            self.agenda.once(0, Event::Next);
+        } else {
+            for client in 0..self.s.clients {
+                let at = self.peers.below(START);
+                self.agenda.once(at, Event::Start(client));
+            }
+        }
+        if self.s.stall.0 > 0 {
+            let every = usize::from(self.s.stall_every);
+            for index in (0..self.workers.len()).filter(|index| self.workers[*index].core.is_multiple_of(every)) {
+                let at = self.times.below(self.s.stall_period.0);
+                self.agenda.once(at, Event::Stall(index as u16));
+            }
         }
         self.agenda.once(input.load / WARM_UP, Event::Count);
         if self.s.migrate.0 > 0 && self.s.accept == Queues::PerCore {
@@ -278,6 +306,16 @@ impl<'a> Host<'a> {
                 self.agenda.once(end + self.s.rtt.0 / 2, Event::Arrive(request, Train::Response));
             }
             Event::Start(client) => self.start(now, client),
+            Event::Next => {
+                self.start(now, 0);
+                let mean = SEC / (u64::from(self.s.rate) * u64::from(self.s.cores));
+                if now < self.load {
+                    let at = now + self.times.exponential(mean);
+                    self.agenda.once(at, Event::Next);
+                }
+            }
+            Event::Stall(worker) => self.stall(now, usize::from(worker)),
+            Event::Resume(worker) => self.resume(now, usize::from(worker)),
             Event::Count => {
                 let accounts: Vec<[Nanos; BUCKETS]> =
                     self.cores.iter_mut().map(|core| core.cpu.accounts(now)).collect();
@@ -315,11 +353,12 @@ impl<'a> Host<'a> {
     }
 
     /// A worker of `core` has accepted a connection.
-    pub(super) fn accepted(&mut self, core: usize, index: u32) {
+    pub(super) fn accepted(&mut self, now: Nanos, core: usize, index: u32) {
         let request = &mut self.requests[index as usize];
         request.lines[Side::Server as usize] = core as u16;
         let affine = usize::from(request.received) == core;
-        self.counts.accepted(core, affine);
+        let waited = now - request.established;
+        self.counts.accepted(core, affine, waited);
     }
 
     /// Packets in queues and at work.
@@ -361,4 +400,22 @@ impl<'a> Host<'a> {
         let per_round = self.workers.len() / usize::from(self.s.workers);
         thread.0 as usize * per_round + core - usize::from(self.s.workers_from)
     }
+}
+
+/// Sums of the cores' shares by the exponent of a Zipf distribution, the first core the largest; none if they are even.
+fn shares(s: &Settings) -> Vec<f64> {
+    if s.zipf == 0 {
+        return Vec::new();
+    }
+    // Roots and quotients are the same on all machines, powers are not.
+    let weights = (1..=s.cores).map(|rank| (0..s.zipf).fold(1.0, |weight, _| weight / f64::from(rank).sqrt()));
+    let mut sum = 0.0;
+    let mut sums: Vec<f64> = weights
+        .map(|weight| {
+            sum += weight;
+            sum
+        })
+        .collect();
+    sums.iter_mut().for_each(|part| *part /= sum);
+    sums
 }

@@ -24,6 +24,7 @@ pub(super) struct Counts {
     replies: u64,
     inside: u128,
     response: Option<Histogram<u64>>,
+    waits: Option<Histogram<u64>>,
     /// Flow groups that moved, over the whole run.
     pub moves: u64,
     /// Requests that were given up after too many losses, over the whole run.
@@ -45,6 +46,7 @@ impl Counts {
             inside: 0,
             // 1 us to 10 minutes in three digits.
             response: Histogram::new_with_bounds(1, 600_000_000, 3).ok(),
+            waits: Histogram::new_with_bounds(1, 600_000_000, 3).ok(),
             moves: 0,
             given_up: 0,
         }
@@ -78,8 +80,11 @@ impl Counts {
     }
 
     #[inline]
-    pub(super) fn accepted(&mut self, core: usize, affine: bool) {
+    pub(super) fn accepted(&mut self, core: usize, affine: bool, waited: Nanos) {
         if self.on {
+            if let Some(histogram) = &mut self.waits {
+                histogram.saturating_record(waited / 1000);
+            }
             self.accepts[core] += 1;
             self.affine += u64::from(affine);
         }
@@ -130,7 +135,10 @@ impl Host<'_> {
         let squares: f64 = c.accepts.iter().map(|count| (*count as f64) * (*count as f64)).sum();
         let kernel = all(SOFTIRQ) + all(SOFTIRQ_SPIN) + all(NET);
         let busy = cores * window - all(IDLE);
-        let quantile = |q: f64| c.response.as_ref().map_or(0.0, |h| h.value_at_quantile(q) as f64 / 1000.0);
+        let of = |histogram: &Option<Histogram<u64>>, q: f64| {
+            histogram.as_ref().map_or(0.0, |h| h.value_at_quantile(q) as f64 / 1000.0)
+        };
+        let quantile = |q: f64| of(&c.response, q);
         let percent = |time: f64| 100.0 * ratio(time, cores * window);
         let us = |time: f64| ratio(time, replies) / 1000.0;
         let listeners = &self.locks[3..];
@@ -158,6 +166,7 @@ impl Host<'_> {
             ("inside_us", ratio(c.inside as f64, replies) / 1000.0),
             ("response_ms_p50", quantile(0.5)),
             ("response_ms_p99", quantile(0.99)),
+            ("accept_wait_ms_p99", of(&c.waits, 0.99)),
             ("files_contended_percent", 100.0 * self.locks[0].contention()),
             ("ports_contended_percent", 100.0 * self.locks[1].contention()),
             ("closed_contended_percent", 100.0 * self.locks[2].contention()),

@@ -24,6 +24,8 @@ choice! {
         Global = "global",
         /// A clone of the listener per core (BH-17).
         PerCore = "per-core",
+        /// One queue without a lock, which no machine has: what balancing is compared with.
+        Ideal = "ideal",
     }
 }
 
@@ -120,6 +122,8 @@ settings! {
         hot_share: Share = Share(0), any;
         /// the hot core
         hot_core: u16 = 1, (0..=127);
+        /// halves of the exponent by which the cores differ in the connections that they receive (Zipf); 0: not at all
+        zipf: u16 = 0, (0..=6);
         /// worker processes per core, bound to it
         workers: u16 = 3, (1..=16);
         /// first core that has workers
@@ -128,6 +132,8 @@ settings! {
         workers_to: u16 = 127, (0..=127);
         /// clients, each with one request at a time
         clients: u32 = 1000, (1..=100_000);
+        /// connections/s for each core in an open loop: their times do not depend on answers; 0: the clients' closed loops
+        rate: u32 = 0, (0..=1_000_000);
         /// from a response to the client's next request
         think: Time = Time(0), (Time(0)..=Time(10 * SEC));
         /// links to clients, and as many to servers
@@ -186,6 +192,16 @@ settings! {
         user_request: Time = Time(30_000), (Time(0)..=Time(MS));
         /// the program until the response is sent
         user_response: Time = Time(20_000), (Time(0)..=Time(MS));
+        /// requests that take the program longer, by `long`
+        long_share: Share = Share(0), any;
+        /// by how much
+        long: Time = Time(0), (Time(0)..=Time(SEC));
+        /// a worker sleeps now and then, in a system call, for so long; 0s: never
+        stall: Time = Time(0), (Time(0)..=Time(SEC));
+        /// once in so long, each worker at a moment of its own
+        stall_period: Time = Time(SEC), (Time(MS)..=Time(10 * SEC));
+        /// the workers of one core in so many do
+        stall_every: u16 = 2, (1..=128);
         /// how a lock goes to the next core
         locks: Locks = Locks::Ticket, any;
         /// listener's lock: a connection request
@@ -246,6 +262,12 @@ impl Settings {
                 "flow groups cannot move that often; give migrate = \"1ms\" or more, or \"0s\" for never"
                     .into(),
             );
+        }
+        if self.stall.0 >= self.stall_period.0 {
+            return Err("a worker that always sleeps serves nobody; give a stall below stall_period".into());
+        }
+        if self.zipf > 0 && self.hot_share.0 > 0 {
+            return Err("zipf and hot_share both say which cores receive more; give one of them".into());
         }
         if self.module > self.die || self.die > self.chip {
             return Err("module, die and chip do not contain each other; give growing sizes".into());

@@ -52,7 +52,7 @@ impl Host<'_> {
         };
         let steps = self.plan.softirq(queued.train);
         let (done, next) = (steps[step], steps.get(step + 1).copied());
-        if let Some(lock) = done.lock {
+        if let Some(lock) = self.lock_of(&done) {
             self.release(now, lock, queued.request);
         }
         let extra = self.softirq_then(now, core, &queued, done.then);
@@ -99,7 +99,7 @@ impl Host<'_> {
 
     /// A connection is established: `policy` places it, unless there is one queue only.
     pub(super) fn established(&mut self, now: Nanos, core: usize, queued: &Queued) -> Nanos {
-        let global = self.s.accept == Queues::Global;
+        let global = self.s.accept != Queues::PerCore;
         let draw = (self.draws.bits() >> 32) as u32;
         let to = if global {
             (self.established[0].len() < self.s.backlog as usize).then_some(0)
@@ -115,6 +115,7 @@ impl Host<'_> {
         request.tries = 0;
         request.queue = to as u16;
         request.received = core as u16;
+        request.established = now;
         self.established[to].push_back(queued.request);
         let woken = if global {
             self.idle[0].pop_front()

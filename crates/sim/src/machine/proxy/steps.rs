@@ -2,7 +2,7 @@
 
 use super::host::{Host, Softirqs};
 use super::lock::{Owner, Waiter};
-use super::plan::{LockName, NET, SOFTIRQ, SOFTIRQ_SPIN, SPIN, SYS, Step};
+use super::plan::{LockName, NET, SOFTIRQ, SOFTIRQ_SPIN, SPIN, SYS, Step, USER};
 use super::settings::Queues;
 use crate::cpu::Bucket;
 use crate::engine::Nanos;
@@ -53,7 +53,13 @@ impl Host<'_> {
 
     /// Queue of the listener's clone for a request: that of the core which receives it, or where it was placed.
     pub(super) fn listener(&self, request: u32) -> usize {
-        if self.s.accept == Queues::Global { 0 } else { usize::from(self.requests[request as usize].queue) }
+        if self.s.accept == Queues::PerCore { usize::from(self.requests[request as usize].queue) } else { 0 }
+    }
+
+    /// The lock that a step takes: the ideal queue has none.
+    #[inline]
+    pub(super) fn lock_of(&self, step: &Step) -> Option<LockName> {
+        step.lock.filter(|lock| self.s.accept != Queues::Ideal || *lock != LockName::Listener)
     }
 
     pub(super) fn hold(&mut self, cost: Nanos) -> Nanos {
@@ -64,8 +70,10 @@ impl Host<'_> {
     /// Starts a step of `owner` on `core`: at level 1 for a softirq.
     pub(super) fn step(&mut self, now: Nanos, owner: Owner, core: usize, request: u32, step: &Step) {
         let lines = self.lines(core, request, step);
-        let Some(lock) = step.lock else {
-            let cost = self.scaled(core, step.cost + lines);
+        let Some(lock) = self.lock_of(step) else {
+            let extra =
+                if step.bucket == USER { std::mem::take(&mut self.requests[request as usize].extra) } else { 0 };
+            let cost = self.scaled(core, step.cost + lines + extra);
             return self.piece(now, owner, core, None, cost, step.bucket);
         };
         let hold = self.hold(step.cost) + lines;

@@ -26,12 +26,19 @@ impl Host<'_> {
         if self.flows.below(1000) < u64::from(self.s.hot_share.0) {
             group = (group / cores * cores + usize::from(self.s.hot_core)) % (GROUPS / cores * cores);
         }
+        if !self.shares.is_empty() {
+            let at = self.flows.below(1 << 32) as f64 / (1u64 << 32) as f64;
+            let core = self.shares.partition_point(|sum| *sum <= at).min(cores - 1);
+            group = (group / cores * cores + core) % (GROUPS / cores * cores);
+        }
+        let long = self.s.long_share.0 > 0 && self.lengths.below(1000) < u64::from(self.s.long_share.0);
         let server_group = self.flows.below(GROUPS as u64) as u16;
         let request = Request {
             client,
             group: group as u16,
             server_group,
             started: now,
+            extra: if long { self.s.long.0 } else { 0 },
             in_use: true,
             ..Request::default()
         };
@@ -103,7 +110,7 @@ impl Host<'_> {
             self.free.push(lost.request);
             self.counts.given_up += 1;
             // With the response in hand it has gone on long ago.
-            if lost.train != Train::Acks {
+            if lost.train != Train::Acks && self.s.rate == 0 {
                 self.agenda.once(now + self.s.think.0, Event::Start(client));
             }
             return;
@@ -156,7 +163,9 @@ impl Host<'_> {
                 let end = self.over_link(now, true) + self.s.rtt.0 / 2;
                 self.counts.reply(self.counted(end), end - started, inside);
                 self.agenda.once(end + self.s.rtt.0 / 2, Event::Arrive(index, Train::Acks));
-                self.agenda.once(end + self.s.think.0, Event::Start(client));
+                if self.s.rate == 0 {
+                    self.agenda.once(end + self.s.think.0, Event::Start(client));
+                }
             }
             _ => {}
         }

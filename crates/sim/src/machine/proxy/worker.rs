@@ -1,6 +1,6 @@
 //! Worker processes: each waits for its connections and for new ones, and runs one thing at a time to its end.
 
-use super::host::Host;
+use super::host::{Event, Host};
 use super::lock::Owner;
 use super::plan::{Ready, SYS, Then};
 use super::settings::Queues;
@@ -21,12 +21,14 @@ pub(super) struct Worker {
     /// Request at work, what for (`None`: accept), and the step.
     current: Option<(u32, Option<Ready>, usize)>,
     idle: bool,
+    /// It sleeps until then, from the end of what it is at.
+    stalled: Nanos,
 }
 
 impl Worker {
     /// An idle worker.
     pub(super) fn new(core: usize, thread: Thread) -> Self {
-        Self { core, thread, ready: VecDeque::new(), current: None, idle: true }
+        Self { core, thread, ready: VecDeque::new(), current: None, idle: true, stalled: 0 }
     }
 }
 
@@ -48,6 +50,24 @@ impl Host<'_> {
         if to == core { self.s.wake.0 } else { self.s.wake_remote.0 }
     }
 
+    /// A worker is to sleep: at once if it waits, else as soon as it is done with what it is at.
+    pub(super) fn stall(&mut self, now: Nanos, index: usize) {
+        if now < self.load {
+            self.agenda.once(now + self.s.stall_period.0, Event::Stall(index as u16));
+        }
+        self.workers[index].stalled = now + self.s.stall.0;
+        let core = self.workers[index].core;
+        self.wake(now, core, index);
+    }
+
+    /// It has slept.
+    pub(super) fn resume(&mut self, now: Nanos, index: usize) {
+        let (core, thread) = (self.workers[index].core, self.workers[index].thread);
+        self.accept.goes_on(core, now);
+        self.cores[core].cpu.burst(now, thread, LOOP, SYS);
+        self.touch(core);
+    }
+
     /// A thread's piece is done.
     pub(super) fn thread_done(&mut self, now: Nanos, core: usize, thread: Thread) {
         let worker = self.worker_of(core, thread);
@@ -63,7 +83,7 @@ impl Host<'_> {
         let Some((request, ready, step)) = self.workers[index].current else { return };
         let steps = self.plan.worker(ready);
         let (done, next) = (steps[step], steps.get(step + 1).copied());
-        if let Some(lock) = done.lock {
+        if let Some(lock) = self.lock_of(&done) {
             self.release(now, lock, request);
         }
         if done.then != Then::Next {
@@ -83,11 +103,17 @@ impl Host<'_> {
     /// The event loop: what is ready, then a new connection, else it waits.
     fn next_event(&mut self, now: Nanos, index: usize) {
         let core = self.workers[index].core;
+        if now < self.workers[index].stalled {
+            self.agenda.once(self.workers[index].stalled, Event::Resume(index as u16));
+            self.accept.sleeps(core, now);
+            self.cores[core].cpu.block(now, self.workers[index].thread);
+            return self.touch(core);
+        }
         let (request, ready) = if let Some((request, ready)) = self.workers[index].ready.pop_front() {
             (request, Some(ready))
         } else if let Some(request) = self.take(now, core) {
             self.requests[request as usize].worker = index as u16;
-            self.accepted(core, request);
+            self.accepted(now, core, request);
             (request, None)
         } else {
             let worker = &mut self.workers[index];
@@ -105,7 +131,7 @@ impl Host<'_> {
 
     /// A connection for a worker of `core`: from the one queue, or where `policy` says.
     fn take(&mut self, now: Nanos, core: usize) -> Option<u32> {
-        let from = if self.s.accept == Queues::Global { 0 } else { self.accept.take(core, now)? };
+        let from = if self.s.accept == Queues::PerCore { self.accept.take(core, now)? } else { 0 };
         self.established[from].pop_front()
     }
 }
