@@ -7,7 +7,7 @@
 //!
 //! What a live server gets of this is [`queues`], and [`Placing::Spill`] is that choice; all else here is the simulator's. How
 //! `weir accept` follows live servers is [`pace`] (when it looks), [`watch`] (what it sees is an event), [`groups`] (how many it
-//! follows) and [`said`] (how much it says).
+//! follows), [`obstacle`] (which it leaves alone) and [`said`] (how much it says).
 //!
 //! # Properties
 //! - A connection in a queue is never given out twice, and no empty queue is named: the lengths are counted here.
@@ -16,6 +16,7 @@
 //! - One call looks at no more than `scan` other cores, [`Accept::migrate`] at each core and group once.
 
 pub mod groups;
+pub mod obstacle;
 pub mod pace;
 pub mod queues;
 pub mod said;

@@ -47,6 +47,29 @@ pub struct Found {
     pub known: Option<Known>,
 }
 
+/// One listener of a group, as far as it decides where connections go. The core of a worker that is not bound to one changes all the time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Seat {
+    /// Name of the listener.
+    pub listener: u64,
+    /// Process and thread of its worker.
+    pub worker: Option<(u32, u32)>,
+    /// The core that the worker is bound to.
+    pub pinned: Option<usize>,
+}
+
+/// Whether the same listeners have the same workers, in whatever order they were found.
+#[must_use]
+pub fn are_same(one: impl Iterator<Item = Seat>, other: impl Iterator<Item = Seat>) -> bool {
+    let sorted = |seats: &mut dyn Iterator<Item = Seat>| {
+        let mut seats: Vec<Seat> = seats.collect();
+        seats.sort_unstable();
+        seats
+    };
+    let (mut one, mut other) = (one, other);
+    sorted(&mut one) == sorted(&mut other)
+}
+
 /// A group that is followed.
 #[derive(Clone, Copy, Debug)]
 pub struct Known {
@@ -114,6 +137,15 @@ mod tests {
         assert!(all.len() == MOST && all.iter().any(|one| one.0 == 64) && all.iter().all(|one| one.0 != 0));
         all.iter_mut().for_each(|one| one.1 = None);
         assert_eq!(room(all.iter().map(|one| one.1)), Room::Nowhere);
+    }
+
+    #[test]
+    fn the_order_of_listeners_means_nothing() {
+        let seat = |listener, pinned| Seat { listener, worker: Some((1, 2)), pinned };
+        let (a, b) = (seat(7, Some(0)), seat(5, None));
+        assert!(are_same([a, b].into_iter(), [b, a].into_iter()));
+        assert!(!are_same([a, b].into_iter(), [a].into_iter()));
+        assert!(!are_same([a].into_iter(), [seat(7, Some(1))].into_iter()));
     }
 
     proptest! {

@@ -2,12 +2,13 @@
 
 use super::lines::Lines;
 use super::not_attached;
-use super::targets::{Targets, obstacle, server, too_many};
+use super::targets::{Targets, in_the_way, obstacle_text, server};
 use kern::accept::{Choice, Finder, Group, Where, detach, pidfd};
 use kern::error::Result;
 use kern::raw::monotonic_ns;
 use policy::Nanos;
-use policy::accept::groups::{self, Found, Known, Next, Room, is_forgotten};
+use policy::accept::groups::{self, Found, Known, Next, Room, Seat, are_same, is_forgotten};
+use policy::accept::obstacle::Obstacle;
 use policy::accept::pace::{LEASE, Pace};
 use policy::accept::queues::Choice as Rules;
 use policy::accept::watch::Watch;
@@ -82,22 +83,13 @@ fn workers(group: &Group) -> Vec<OwnedFd> {
     pids.into_iter().filter_map(|pid| pidfd(pid).ok()).collect()
 }
 
-/// Listener, its process and thread, and the core that it may run on only.
-type Place = (u64, Option<(u32, u32)>, Option<usize>);
-
-/// What of a group decides where connections go; cores of workers that are not pinned change all the time.
-fn shape(group: &Group) -> Vec<Place> {
-    let mut shape: Vec<_> = group
-        .members
-        .iter()
-        .map(|m| {
-            let owner = m.owner.as_ref();
-            let pinned = owner.filter(|o| o.known == Where::Pinned).and_then(|o| o.core);
-            (m.inode, owner.map(|o| (o.pid, o.tid)), pinned)
-        })
-        .collect();
-    shape.sort_unstable();
-    shape
+/// What of a group decides where connections go.
+fn seats(group: &Group) -> impl Iterator<Item = Seat> {
+    group.members.iter().map(|m| {
+        let owner = m.owner.as_ref();
+        let pinned = owner.filter(|o| o.known == Where::Pinned).and_then(|o| o.core);
+        Seat { listener: m.inode, worker: owner.map(|o| (o.pid, o.tid)), pinned }
+    })
 }
 
 /// The same members in the order of `filled`, which is that of their queues.
@@ -194,10 +186,10 @@ impl Following {
             let told = known.map(|one| Known {
                 own: one.choice.id() == group.program,
                 there: one.there(),
-                same: shape(&one.group) == shape(&group),
+                same: are_same(seats(&one.group), seats(&group)),
             });
             let found = Found { members: group.members.len(), known: told };
-            match groups::next(&found, || obstacle(&group).is_some(), || self.room()) {
+            match groups::next(&found, || in_the_way(&group).is_some(), || self.room()) {
                 Next::Keep => {
                     if let Some(one) = at.and_then(|at| self.all.get_mut(at)) {
                         one.keep(group);
@@ -205,7 +197,7 @@ impl Following {
                     continue;
                 }
                 Next::Many => {
-                    let why = too_many(&group);
+                    let why = obstacle_text(&group, Obstacle::TooMany);
                     self.lines.once("many", group.key(), || format!("weir: {why}"));
                     continue;
                 }
@@ -325,7 +317,7 @@ mod tests {
         };
         // Both have moved; they are found in the order of their cores.
         let (filled, found) = (group(&[(7, 0), (5, 1)]), group(&[(5, 0), (7, 1)]));
-        assert_eq!(shape(&filled), shape(&found));
+        assert!(are_same(seats(&filled), seats(&found)));
         let now = in_order(found, &filled);
         assert_eq!(now, group(&[(7, 1), (5, 0)]));
     }

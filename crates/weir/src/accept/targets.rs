@@ -3,12 +3,8 @@
 use crate::error::usage;
 use kern::accept::{Choice, Group, Held, MEMBERS_MAX, groups, name_owners};
 use policy::accept::groups::MOST;
+use policy::accept::obstacle::{Chooser, Obstacle, obstacle, stands_alone};
 use std::collections::BTreeSet;
-
-/// Servers and the port on which each of their datagrams stands alone: it may go to any of their workers. On other ports, and of other
-/// servers, it may belong to a session that one worker has: the same servers speak QUIC and DTLS.
-const STATELESS: [(&str, u16); 5] =
-    [("knotd", 53), ("unbound", 53), ("nsd", 53), ("dnsdist", 53), ("rsyslogd", 514)];
 
 /// What the command line names.
 #[derive(Clone, Debug)]
@@ -32,13 +28,7 @@ impl Targets {
 
     /// It may be chosen for at all.
     fn may(&self, one: &Held) -> bool {
-        let port = one.local.port();
-        // A name is read from procfs only where the port may do.
-        let stateless = || {
-            STATELESS.iter().any(|(_, of)| *of == port)
-                && kern::proc::name(one.pid).is_some_and(|name| stands_alone(&name, port))
-        };
-        !one.udp || self.udp || stateless()
+        !one.udp || self.udp || stands_alone(one.local.port(), || kern::proc::name(one.pid))
     }
 
     /// Groups of UDP that are meant and left alone for want of `--udp`.
@@ -104,10 +94,10 @@ impl Targets {
         let mut good = Vec::new();
         let mut why = None;
         for group in all {
-            match obstacle(&group) {
+            match in_the_way(&group) {
                 None => good.push(group),
                 // Of a server that was named, one listener of many (a status page) is no reason to refuse the others.
-                Some(text) => why = why.or(Some(text)),
+                Some(obstacle) => why = why.or_else(|| Some(obstacle_text(&group, obstacle))),
             }
         }
         match (good.is_empty(), why) {
@@ -123,76 +113,58 @@ impl Targets {
     }
 }
 
-/// Each datagram for this port of a process with this name stands alone.
-fn stands_alone(name: &str, port: u16) -> bool {
-    STATELESS.contains(&(name, port))
-}
-
 fn parent(pid: u32) -> Option<u32> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()
 }
 
-/// Said of a group with more listeners than there are queues for.
-pub fn too_many(group: &Group) -> String {
-    format!("{}: more than {MEMBERS_MAX} listeners; it is left alone", group.name())
+/// What stands in the way of attaching to `group`.
+pub fn in_the_way(group: &Group) -> Option<Obstacle> {
+    obstacle(group.members.len(), group.reuseport, || match group.program {
+        0 => Chooser::Kernel,
+        u32::MAX => Chooser::Filter,
+        id if Choice::is_weirs(id) => Chooser::Weir { id, runs: kern::accept::is_held(id) },
+        id => Chooser::Program(id),
+    })
 }
 
-/// Why `group` cannot be attached to, with what to do.
-pub fn obstacle(group: &Group) -> Option<String> {
+/// Why `group` is left alone, with what to do.
+pub fn obstacle_text(group: &Group, obstacle: Obstacle) -> String {
     let (name, port) = (server(group), group.local.port());
-    if group.members.len() < 2 || !group.reuseport {
-        let line = match name.as_str() {
-            "nginx" => format!("\"listen {port} reuseport;\" and \"worker_processes auto;\""),
-            "haproxy" => format!("\"bind :{port} shards by-thread\""),
-            "envoy" => "\"enable_reuse_port: true\" and --concurrency above 1".into(),
-            "gunicorn" => "--reuse-port (gunicorn 20 or later) with several workers".into(),
-            "node" => format!("\"listen({{port: {port}, reusePort: true}})\" in each worker"),
-            _ => "a listener with SO_REUSEPORT in each worker".into(),
-        };
-        return Some(format!(
-            "{}: {name} has one listener for all its workers, so there is one queue only; configure {line}",
-            group.name()
-        ));
-    }
-    if group.members.len() > MEMBERS_MAX {
-        return Some(too_many(group));
-    }
-    match group.program {
-        0 => None,
-        u32::MAX => Some(format!(
-            "{}: {name} chooses by a filter of its own already (SO_ATTACH_REUSEPORT_CBPF); it is left alone",
-            group.name()
-        )),
-        id if Choice::is_weirs(id) && !kern::accept::is_held(id) => None,
-        id if Choice::is_weirs(id) => Some(format!(
-            "{}: another weir accept runs for {name} (program {id}); end that one first",
-            group.name()
-        )),
-        id => Some(format!(
-            "{}: a program chooses for {name} already (BPF program {id}, as bpftool prog show id {id} tells); it is left alone",
-            group.name()
-        )),
-    }
+    let why = match obstacle {
+        Obstacle::OneListener => {
+            let line = match name.as_str() {
+                "nginx" => format!("\"listen {port} reuseport;\" and \"worker_processes auto;\""),
+                "haproxy" => format!("\"bind :{port} shards by-thread\""),
+                "envoy" => "\"enable_reuse_port: true\" and --concurrency above 1".into(),
+                "gunicorn" => "--reuse-port (gunicorn 20 or later) with several workers".into(),
+                "node" => format!("\"listen({{port: {port}, reusePort: true}})\" in each worker"),
+                _ => "a listener with SO_REUSEPORT in each worker".into(),
+            };
+            format!(
+                "{name} has one listener for all its workers, so there is one queue only; configure {line}"
+            )
+        }
+        Obstacle::TooMany => format!("more than {MEMBERS_MAX} listeners; it is left alone"),
+        Obstacle::Filter => {
+            format!(
+                "{name} chooses by a filter of its own already (SO_ATTACH_REUSEPORT_CBPF); it is left alone"
+            )
+        }
+        Obstacle::Weir(id) => {
+            format!("another weir accept runs for {name} (program {id}); end that one first")
+        }
+        Obstacle::Program(id) => format!(
+            "a program chooses for {name} already (BPF program {id}, as bpftool prog show id {id} tells); it is left alone"
+        ),
+    };
+    format!("{}: {why}", group.name())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use std::net::SocketAddr;
-
-    #[test]
-    fn only_plain_ports_of_known_servers_stand_alone() {
-        for name in ["knotd", "unbound", "nsd", "dnsdist"] {
-            assert!(stands_alone(name, 53), "{name}");
-            // QUIC, DTLS, multicast, and whatever else.
-            for port in [443, 514, 784, 853, 5300, 5353, 6514, 8853] {
-                assert!(!stands_alone(name, port), "{name} {port}");
-            }
-        }
-        assert!(stands_alone("rsyslogd", 514) && !stands_alone("rsyslogd", 53));
-        assert!(!stands_alone("rsyslogd", 6514) && !stands_alone("nginx", 53));
-    }
 
     fn held(inode: u64, udp: bool, port: u16) -> Held {
         Held {
