@@ -5,6 +5,7 @@
 //! loop the clients go before everything, so that what is measured is the server's wait and not theirs; the load is bounded by its rate.
 
 use std::io::{BufRead, BufReader};
+use std::net::UdpSocket;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
@@ -59,6 +60,38 @@ pub(crate) struct Stall {
     pub(crate) length: Duration,
     pub(crate) period: Duration,
 }
+
+/// What makes the load of the workers uneven.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) enum Skew {
+    /// Nothing.
+    #[default]
+    Nothing,
+    /// The first worker stands now and then.
+    Stall(Stall),
+    /// One in so many requests of each worker computes for [`LONG`].
+    Long(u64),
+    /// Nine of ten connections are those of the first client.
+    Uneven,
+    /// The first CPU receives packets for half of the time, that no program waits for.
+    Packets,
+}
+
+impl Skew {
+    fn stall(self) -> Option<Stall> {
+        match self {
+            Skew::Stall(stall) => Some(stall),
+            _ => None,
+        }
+    }
+}
+
+/// What a long request computes.
+pub(crate) const LONG: Duration = Duration::from_millis(20);
+/// Of each period the first CPU receives packets for half.
+const PACKETS_PERIOD: Duration = Duration::from_millis(1);
+/// Nobody has it.
+const NOBODYS_PORT: u16 = 9;
 
 /// What one run saw.
 #[derive(Debug, Clone, Default)]
@@ -135,7 +168,7 @@ pub(crate) struct Setup<'a> {
     pub(crate) server: Server,
     /// Options of `weir accept`, `None` without it.
     pub(crate) options: Option<&'a [String]>,
-    pub(crate) stall: Option<Stall>,
+    pub(crate) skew: Skew,
     /// The clients, and what is behind a proxy, have a share of the CPUs.
     pub(crate) closed: bool,
     /// Connections at once of each client in a closed loop.
@@ -154,7 +187,8 @@ pub(crate) struct Stage<'a> {
     clients: Program,
     workers: Vec<u32>,
     cpus: [usize; 2],
-    stopper: Option<Stopper>,
+    stopper: Option<Beside>,
+    _packets: Option<Beside>,
     weir: Option<Leashed>,
     at_once: usize,
     serves: Serves,
@@ -168,7 +202,8 @@ impl<'a> Stage<'a> {
     /// # Errors
     /// If a part does not start.
     pub(crate) fn new(bench: &'a Bench, setup: &Setup<'_>) -> Result<Stage<'a>> {
-        let Setup { server, options, stall, closed, at_once } = *setup;
+        let Setup { server, options, skew, closed, at_once } = *setup;
+        let stall = skew.stall();
         bench.interrupt.check()?;
         let rig = Rig::new(&bench.wire, bench.cpus, Wiring::Plain, 1)?;
         rig.reach(false)?;
@@ -185,9 +220,9 @@ impl<'a> Stage<'a> {
                 (Serves::Proxy(pair), workers)
             }
             Server::Pages { listeners } => {
-                pages(directory, &rig, &format!("{list} --listeners {listeners}"), stall)?
+                pages(directory, &rig, &format!("{list} --listeners {listeners}"), skew)?
             }
-            Server::Datagrams => pages(directory, &rig, &format!("{list},{list} --datagrams"), stall)?,
+            Server::Datagrams => pages(directory, &rig, &format!("{list},{list} --datagrams"), skew)?,
         };
         let weir = match (options, &bench.weir) {
             (Some(options), Some(weir)) => {
@@ -200,6 +235,9 @@ impl<'a> Stage<'a> {
         let mut args = format!("--to {address}:{PORT} --cpus {list} --patience-ms {PATIENCE_MS}{sort}");
         if let Some((length, period)) = times {
             args.push_str(&format!(" --stall-us {length} --period-us {period}"));
+        }
+        if skew == Skew::Uneven {
+            args.push_str(" --shares 9,1");
         }
         let clients = Program::start(&locate("web-clients", directory)?, &rig.wire_side, &words(&args))?;
         let share = if closed {
@@ -214,8 +252,24 @@ impl<'a> Stage<'a> {
         };
         let stopped = stall.filter(|s| s.how == How::Stopped);
         let first = workers.first().copied();
-        let stopper = stopped.zip(first).map(|(stall, pid)| Stopper::start(pid, stall, cpus[1]));
-        Ok(Stage { bench, clients, workers, cpus, stopper, weir, at_once, serves, _share: share, _rig: rig })
+        let stopper = stopped.zip(first).map(|(stall, pid)| stop_again_and_again(pid, stall, cpus[1]));
+        let packets = match skew {
+            Skew::Packets => Some(packets(&rig, cpus[0])?),
+            _ => None,
+        };
+        Ok(Stage {
+            bench,
+            clients,
+            workers,
+            cpus,
+            stopper,
+            _packets: packets,
+            weir,
+            at_once,
+            serves,
+            _share: share,
+            _rig: rig,
+        })
     }
 
     /// Connections of a proxy to its back ends that are received on the CPU of their worker, in percent.
@@ -292,25 +346,23 @@ impl<'a> Stage<'a> {
 }
 
 /// web-workers with these CPUs and options.
-fn pages(
-    directory: Option<&Path>,
-    rig: &Rig<'_>,
-    members: &str,
-    stall: Option<Stall>,
-) -> Result<(Serves, Vec<u32>)> {
+fn pages(directory: Option<&Path>, rig: &Rig<'_>, members: &str, skew: Skew) -> Result<(Serves, Vec<u32>)> {
     let address = rig.inputs[0].address;
     let mut args = format!(
         "--bind {address} --port {PORT} --bytes {BYTES} --work-ns {} --cpus {members}",
         WORK_US * 1000
     );
-    let by_itself = match stall.map(|s| s.how) {
+    let by_itself = match skew.stall().map(|s| s.how) {
         Some(How::Sleeps) => Some("sleep"),
         Some(How::Computes) => Some("compute"),
         _ => None,
     };
-    if let (Some(how), Some(stall)) = (by_itself, stall) {
+    if let (Some(how), Some(stall)) = (by_itself, skew.stall()) {
         let (length, period) = (stall.length.as_micros(), stall.period.as_micros());
         args.push_str(&format!(" --stall {how} --stall-us {length} --period-us {period}"));
+    }
+    if let Skew::Long(every) = skew {
+        args.push_str(&format!(" --long-every {every} --long-us {}", LONG.as_micros()));
     }
     let mut program = Program::start(&locate("web-workers", directory)?, &rig.host, &words(&args))?;
     let answer = program.ask("workers")?;
@@ -355,47 +407,33 @@ fn accept(
     }
 }
 
-/// Stops a process again and again, before whatever else runs.
-struct Stopper {
+/// A thread beside the trial, before whatever else runs on its CPU. It ends with this value.
+struct Beside {
     stop: Arc<AtomicBool>,
+    /// How late its work began at most, ns.
     late: Arc<AtomicU64>,
     thread: Option<std::thread::JoinHandle<()>>,
 }
 
-impl Stopper {
-    fn start(pid: u32, stall: Stall, cpu: usize) -> Stopper {
+impl Beside {
+    /// `work` is given what tells it to end, and where to say how late it was.
+    fn start(
+        cpu: usize,
+        priority: u32,
+        work: impl FnOnce(&AtomicBool, &AtomicU64) + Send + 'static,
+    ) -> Beside {
         let (stop, late) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
         let (ends, latest) = (Arc::clone(&stop), Arc::clone(&late));
-        let pid = Pid::from_raw(pid as i32);
         let thread = std::thread::spawn(move || {
             // A refusal shows in how late it is.
-            let _ = tasks::pin(0, cpu).and_then(|()| tasks::schedule(0, Policy::Fifo(20)));
-            let wait = |at: u64| {
-                std::thread::sleep(Duration::from_nanos(at.saturating_sub(now_ns())));
-            };
-            let (period, length) = (stall.period.as_nanos() as u64, stall.length.as_nanos() as u64);
-            while !ends.load(Ordering::Relaxed) {
-                let at = (now_ns() / period + 1) * period;
-                // In steps, so that the end of a trial does not wait for a period.
-                while now_ns() + 20_000_000 < at && !ends.load(Ordering::Relaxed) {
-                    std::thread::sleep(Duration::from_millis(10));
-                }
-                if ends.load(Ordering::Relaxed) {
-                    return;
-                }
-                wait(at);
-                latest.fetch_max(now_ns().saturating_sub(at), Ordering::Relaxed);
-                // The worker lives as long as its master, which outlives this thread.
-                let _ = kill(pid, Signal::SIGSTOP);
-                wait(at + length);
-                let _ = kill(pid, Signal::SIGCONT);
-            }
+            let _ = tasks::pin(0, cpu).and_then(|()| tasks::schedule(0, Policy::Fifo(priority)));
+            work(&ends, &latest);
         });
-        Stopper { stop, late, thread: Some(thread) }
+        Beside { stop, late, thread: Some(thread) }
     }
 }
 
-impl Drop for Stopper {
+impl Drop for Beside {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
@@ -403,6 +441,61 @@ impl Drop for Stopper {
             let _ = thread.join();
         }
     }
+}
+
+fn sleep_until(at: u64) {
+    std::thread::sleep(Duration::from_nanos(at.saturating_sub(now_ns())));
+}
+
+/// Stops a process again and again.
+fn stop_again_and_again(pid: u32, stall: Stall, cpu: usize) -> Beside {
+    let pid = Pid::from_raw(pid as i32);
+    Beside::start(cpu, 20, move |ends, late| {
+        let (period, length) = (stall.period.as_nanos() as u64, stall.length.as_nanos() as u64);
+        while !ends.load(Ordering::Relaxed) {
+            let at = (now_ns() / period + 1) * period;
+            // In steps, so that the end of a trial does not wait for a period.
+            while now_ns() + 20_000_000 < at && !ends.load(Ordering::Relaxed) {
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            if ends.load(Ordering::Relaxed) {
+                return;
+            }
+            sleep_until(at);
+            late.fetch_max(now_ns().saturating_sub(at), Ordering::Relaxed);
+            // The worker lives as long as its master, which outlives this thread.
+            let _ = kill(pid, Signal::SIGSTOP);
+            sleep_until(at + length);
+            let _ = kill(pid, Signal::SIGCONT);
+        }
+    })
+}
+
+/// Has `cpu` receive packets for half of the time, as a queue of a NIC with a hot flow would; what they cost is a matter of the machine.
+fn packets(rig: &Rig<'_>, cpu: usize) -> Result<Beside> {
+    let (door, to) = (rig.wire_side.door()?, rig.inputs[0].address);
+    let (ready, entered) = channel();
+    let beside = Beside::start(cpu, 11, move |ends, _| {
+        let socket = door.enter().and_then(|()| {
+            UdpSocket::bind("0.0.0.0:0").map_err(|e| kern::wire::Error::Missing(format!("a socket: {e}")))
+        });
+        let socket = match socket {
+            Ok(socket) => socket,
+            Err(e) => return drop(ready.send(Err(e))),
+        };
+        let _ = ready.send(Ok(()));
+        while !ends.load(Ordering::Relaxed) {
+            let begin = now_ns();
+            while now_ns() - begin < PACKETS_PERIOD.as_nanos() as u64 / 2 {
+                // Refusals come back by ICMP and are the next call's error.
+                let _ = socket.send_to(&[0; 18], (to, NOBODYS_PORT));
+            }
+            sleep_until(begin + PACKETS_PERIOD.as_nanos() as u64);
+        }
+    });
+    let entered = entered.recv().map_err(|_| Error::program("packets", "their thread has ended"))?;
+    entered?;
+    Ok(beside)
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! Clients of a web server, one thread per CPU, each bound to it: what they receive and send is handled there. `open RATE` (all clients
 //! together, per second) or `closed N` (each) begins a run of `--warm-up-ms` and the given window, `report` waits for its end and tells
-//! what was seen. `--datagrams`: each asks questions by UDP from many ports, in an open loop only. Ends when standard input closes.
+//! what was seen. `--shares`: what each client has of the open loop's rate, else all the same. `--datagrams`: each asks questions by UDP from many ports, in an open loop only. Ends when standard input closes.
 
 use std::net::SocketAddrV4;
 use std::thread::JoinHandle;
@@ -11,7 +11,7 @@ use consumers::visits::{Pace, Plan, Seen, Stalls, report, run};
 use consumers::{argument, monotonic_ns, number, pin, serve, unknown};
 use serde_json::{Value, json};
 
-const USAGE: &str = "web-clients --to ADDR:PORT --cpus 0,1 [--patience-ms N] [--stall-us N --period-us N] [--seed N] [--datagrams]";
+const USAGE: &str = "web-clients --to ADDR:PORT --cpus 0,1 [--patience-ms N] [--stall-us N --period-us N] [--seed N] [--shares 9,1] [--datagrams]";
 
 /// The thread of one client.
 type Client = JoinHandle<Result<Seen, String>>;
@@ -19,6 +19,8 @@ type Client = JoinHandle<Result<Seen, String>>;
 struct Clients {
     to: SocketAddrV4,
     cpus: Vec<usize>,
+    /// Of each client, adding up to 1.
+    shares: Vec<f64>,
     patience: Duration,
     stalls: Option<Stalls>,
     seed: u64,
@@ -39,6 +41,8 @@ fn begin(args: &[String]) -> Result<(), String> {
     let cpus = argument(args, "--cpus").ok_or(USAGE)?;
     let cpus: Result<Vec<usize>, String> =
         cpus.split(',').map(|n| n.parse().map_err(|_| format!("--cpus: not a CPU: {n}"))).collect();
+    let cpus = cpus?;
+    let shares = shares(args, cpus.len())?;
     let us = |name| Ok::<_, String>(number::<u64>(args, name)?.map(|us| us * 1000));
     let stalls = match (us("--stall-us")?, us("--period-us")?) {
         (Some(length), Some(period)) if length < period => Some(Stalls { period, length }),
@@ -47,7 +51,8 @@ fn begin(args: &[String]) -> Result<(), String> {
     };
     let mut clients = Clients {
         to,
-        cpus: cpus?,
+        cpus,
+        shares,
         patience: Duration::from_millis(number(args, "--patience-ms")?.unwrap_or(1000)),
         stalls,
         seed: number(args, "--seed")?.unwrap_or(1),
@@ -77,6 +82,19 @@ fn begin(args: &[String]) -> Result<(), String> {
     })
 }
 
+/// What each of `count` clients has of the load.
+fn shares(args: &[String], count: usize) -> Result<Vec<f64>, String> {
+    let Some(list) = argument(args, "--shares") else { return Ok(vec![1.0 / count as f64; count]) };
+    let parts: Result<Vec<f64>, String> =
+        list.split(',').map(|n| n.parse().map_err(|_| format!("--shares: not a number: {n}"))).collect();
+    let parts = parts?;
+    let sum: f64 = parts.iter().sum();
+    if parts.len() != count || parts.iter().any(|part| *part <= 0.0 || !part.is_finite()) {
+        return Err(format!("--shares {list}: a number above 0 for each of {count} CPUs"));
+    }
+    Ok(parts.into_iter().map(|part| part / sum).collect())
+}
+
 /// A connection is a descriptor; where more are not allowed, those beyond are left out and counted.
 fn more_descriptors() {
     use nix::sys::resource::{Resource, getrlimit, setrlimit};
@@ -87,13 +105,15 @@ fn more_descriptors() {
 
 impl Clients {
     fn start(&mut self, open: bool, load: f64, warm_up: Duration, window: Duration) -> Value {
-        let count = self.cpus.len() as f64;
         // All begin together, when all are there.
         let begin = monotonic_ns() + 20_000_000;
         let plan = |n: usize| Plan {
             to: self.to,
             pace: match open {
-                true => Pace::Open { per_s: load / count, seed: self.seed.wrapping_mul(1000) + n as u64 },
+                true => Pace::Open {
+                    per_s: load * self.shares.get(n).copied().unwrap_or(0.0),
+                    seed: self.seed.wrapping_mul(1000) + n as u64,
+                },
                 false => Pace::Closed(load as usize),
             },
             begin,

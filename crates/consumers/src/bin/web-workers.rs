@@ -1,7 +1,7 @@
 //! A server of pages with a process per CPU, each with an epoll of its own, as nginx is built. One master makes the listeners and forks;
 //! workers inherit them. `--listeners one`: all accept from the same; `reuseport`: one each; `incoming-cpu`: one each, with the CPU of its
 //! worker set. `--stall sleep` or `compute`: the first worker does nothing else for `--stall-us` at each multiple of `--period-us` of
-//! CLOCK_MONOTONIC, as in a blocked read or a long request. `--datagrams`: by UDP, each question is given back with the number of the
+//! CLOCK_MONOTONIC, as in a blocked read or a long request. `--long-every N`: one in N requests of each worker computes for `--long-us`. `--datagrams`: by UDP, each question is given back with the number of the
 //! worker behind it. Ends when standard input closes.
 
 use std::net::{IpAddr, SocketAddr, SocketAddrV4};
@@ -18,7 +18,7 @@ use nix::sys::timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFl
 use serde_json::json;
 
 const USAGE: &str = "web-workers --bind ADDR --port N [--cpus 0,1] [--listeners one|reuseport|incoming-cpu] [--bytes N] \
-                     [--work-loops N | --work-ns N] [--stall sleep|compute --stall-us N --period-us N] [--datagrams]";
+                     [--work-loops N | --work-ns N] [--stall sleep|compute --stall-us N --period-us N] [--long-every N --long-us N] [--datagrams]";
 /// Most workers, bytes of an answer, connections of one worker.
 const WORKERS: usize = 512;
 const BYTES: usize = 8192;
@@ -49,6 +49,8 @@ struct Job {
     answer: Vec<u8>,
     loops: u64,
     stall: Option<Stall>,
+    /// One in so many requests computes for so long.
+    long: Option<(u64, Duration)>,
     datagrams: bool,
 }
 
@@ -76,6 +78,11 @@ fn run(args: &[String]) -> Result<(), String> {
     let datagrams = args.iter().any(|arg| arg == "--datagrams");
     let (bytes, loops) = (number(args, "--bytes")?.unwrap_or(1024usize).min(BYTES), loops(args)?);
     let stall = stall(args)?;
+    let long = match (number(args, "--long-every")?, number(args, "--long-us")?) {
+        (Some(every), Some(us)) if every > 0 => Some((every, Duration::from_micros(us))),
+        (None, None) => None,
+        _ => return Err(USAGE.into()),
+    };
     let mut open = Vec::new();
     for cpu in if listeners == Listeners::One { cpus.get(..1).unwrap_or_default() } else { &cpus } {
         open.push(listener(to, listeners, *cpu, datagrams).map_err(|e| format!("{to}: {e}"))?);
@@ -93,7 +100,7 @@ fn run(args: &[String]) -> Result<(), String> {
                     format!("HTTP/1.1 200 OK\r\nX-Worker: {}\r\nConnection: close\r\n", std::process::id());
                 let head = format!("{head}Content-Length: {bytes}\r\n\r\n");
                 let answer = head.into_bytes().into_iter().chain(std::iter::repeat_n(b'w', bytes)).collect();
-                let job = Job { answer, loops, stall: stall.filter(|_| n == 0), datagrams };
+                let job = Job { answer, loops, stall: stall.filter(|_| n == 0), long, datagrams };
                 let end = worker(*cpu, &mine, &job, listeners == Listeners::One);
                 eprintln!("web-workers: worker {n}: {end}");
                 std::process::exit(2);
@@ -186,6 +193,7 @@ fn turns(listener: &OwnedFd, job: &Job, shared: bool) -> nix::Result<()> {
     let mut open: Vec<Option<OwnedFd>> = Vec::new();
     let mut free: Vec<usize> = Vec::new();
     let mut events = [EpollEvent::empty(); 512];
+    let mut answers = 0;
     loop {
         let count = match epoll.wait(&mut events, EpollTimeout::NONE) {
             Ok(count) => count,
@@ -209,7 +217,7 @@ fn turns(listener: &OwnedFd, job: &Job, shared: bool) -> nix::Result<()> {
                     // SAFETY: a new descriptor that nobody else has.
                     let fd = unsafe { OwnedFd::from_raw_fd(fd) };
                     let slot = free.pop().unwrap_or(open.len());
-                    if slot >= CONNECTIONS || answered(fd.as_raw_fd(), job) {
+                    if slot >= CONNECTIONS || answered(fd.as_raw_fd(), job, &mut answers) {
                         free.push(slot);
                     } else if epoll.add(&fd, EpollEvent::new(EpollFlags::EPOLLIN, slot as u64)).is_ok() {
                         if slot == open.len() {
@@ -226,7 +234,7 @@ fn turns(listener: &OwnedFd, job: &Job, shared: bool) -> nix::Result<()> {
                 slot => {
                     let slot = slot as usize;
                     let Some(place) = open.get_mut(slot) else { continue };
-                    if place.as_ref().is_some_and(|fd| answered(fd.as_raw_fd(), job)) {
+                    if place.as_ref().is_some_and(|fd| answered(fd.as_raw_fd(), job, &mut answers)) {
                         *place = None;
                         free.push(slot);
                     }
@@ -261,8 +269,8 @@ fn give_back(fd: RawFd, job: &Job) {
     }
 }
 
-/// Reads a question and answers it; false if there is none yet.
-fn answered(fd: RawFd, job: &Job) -> bool {
+/// Reads a question and answers it, the next one of so many; false if there is none yet.
+fn answered(fd: RawFd, job: &Job, answers: &mut u64) -> bool {
     let mut question = [0u8; 2048];
     // SAFETY: the pointer and the length describe the buffer.
     let got = unsafe { libc::recv(fd, question.as_mut_ptr().cast(), question.len(), 0) };
@@ -271,6 +279,13 @@ fn answered(fd: RawFd, job: &Job) -> bool {
     }
     if got > 0 {
         work(job.loops);
+        *answers += 1;
+        if let Some((_, length)) = job.long.filter(|(every, _)| answers.is_multiple_of(*every)) {
+            let end = monotonic_ns() + length.as_nanos() as u64;
+            while monotonic_ns() < end {
+                work(1000);
+            }
+        }
         // An answer fits into the buffer of a new connection; one that does not is cut short, which its client sees.
         // SAFETY: the pointer and the length describe the answer.
         unsafe { libc::send(fd, job.answer.as_ptr().cast(), job.answer.len(), libc::MSG_NOSIGNAL) };

@@ -120,6 +120,8 @@ int weir_look(__u64 group, struct weir_accept_queue *queue, const struct weir_ac
 #define WEIR_ACCEPT_LOOK(from, queue, rules, now) weir_look((__u64)(from), queue, rules, now)
 int weir_count(__u32 count, __u32 own, __u32 first, __u32 looks, __u64 now);
 #define WEIR_ACCEPT_COUNT(queues, count, own, first, looks, now) weir_count(count, own, first, looks, now)
+__u64 weir_best(__u64 group, __u32 count, __u32 own, __u32 first, __u64 now);
+#define WEIR_ACCEPT_BEST(queues, rules, count, own, first, looks, now, from) weir_best((__u64)(from), count, own, first, now)
 #include "listeners.h"
 
 struct {
@@ -312,6 +314,18 @@ __attribute__((noinline)) int weir_count(__u32 count, __u32 own, __u32 first, __
 	if (of && count)
 		weir_accept_count(of->queues, count, own, first, looks, now);
 	return 0;
+}
+
+/* Apart too: inside the choice it would be verified anew for each way to it, which takes half a second for each group. */
+__attribute__((noinline)) __u64 weir_best(__u64 group, __u32 count, __u32 own, __u32 first, __u64 now)
+{
+	__u32 key = 0, looks;
+	struct weir_accept *of = bpf_map_lookup_elem(&accept_state, &key);
+
+	if (!of || !count)
+		return ~0ULL;
+	looks = of->rules.looks < count ? of->rules.looks : count;
+	return weir_accept_best(of->queues, &of->rules, count, own, first, looks, now, (void *)group);
 }
 
 /* The kernel moves its last member to the place of one that leaves: find this queue's again, a few places a call. */

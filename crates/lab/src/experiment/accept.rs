@@ -5,7 +5,7 @@ use std::time::Duration;
 use results::{Document, Role, Verdict};
 use serde_json::json;
 
-use crate::accept_rig::{AT_ONCE, BYTES, How, Run, Server, Setup, Stage, Stall};
+use crate::accept_rig::{AT_ONCE, BYTES, How, LONG, Run, Server, Setup, Skew, Stage, Stall};
 use crate::arm::{Arm, Host};
 use crate::experiment::{Experiment, Simulated, names};
 use crate::grid::{self, Figure, Grid, Sample};
@@ -48,7 +48,10 @@ const SKEW: [Figure; 7] = [
     ("refused, reset or not opened", "count"),
     ("without an answer in time", "count"),
 ];
-const KINDS: [&str; 4] = ["stop-100ms", "stop-1s", "sleep-100ms", "compute-100ms"];
+const KINDS: [&str; 7] =
+    ["stop-100ms", "stop-1s", "sleep-100ms", "compute-100ms", "long", "uneven", "packets"];
+/// Where the p99 of all stands in [`SKEW`].
+const SKEW_ALL: usize = 4;
 const KINDS_QUICK: [&str; 1] = ["stop-100ms"];
 const STALL: Duration = Duration::from_millis(50);
 /// Load of the open loop as a share of what the hash serves in a closed one.
@@ -56,6 +59,8 @@ const LOAD: f64 = 0.4;
 /// At 1,000/s 500 connections come during them: the p99 is then the fifth-longest wait, not the second.
 const STALLS_MIN: u128 = 10;
 const FEW: f64 = 1000.0;
+/// Long requests per second: both workers are rarely at one at the same time.
+const LONG_PER_S: f64 = 4.0;
 /// A client that was later than this, ms, or a stop, ns, was not alone on the machine.
 const LATE_MS: f64 = 2.0;
 const STOP_LATE: u64 = 5_000_000;
@@ -95,14 +100,14 @@ fn listeners(arm: &Arm) -> &'static str {
     }
 }
 
-fn stage<'a>(bench: &'a Bench, arm: &Arm, stall: Option<Stall>, closed: bool) -> Result<Stage<'a>> {
+fn stage<'a>(bench: &'a Bench, arm: &Arm, skew: Skew, closed: bool) -> Result<Stage<'a>> {
     let options: Option<Vec<String>> = match arm.role {
         Role::Weir => Some(Vec::new()),
         Role::Ablation => Some(vec!["--no-stall".into()]),
         _ => None,
     };
     let server = Server::Pages { listeners: listeners(arm) };
-    Stage::new(bench, &Setup { server, options: options.as_deref(), stall, closed, at_once: AT_ONCE })
+    Stage::new(bench, &Setup { server, options: options.as_deref(), skew, closed, at_once: AT_ONCE })
 }
 
 pub(crate) fn needs(runner: &Runner<'_>, arms: &[Arm]) -> Result<()> {
@@ -115,7 +120,7 @@ pub(crate) fn needs(runner: &Runner<'_>, arms: &[Arm]) -> Result<()> {
 /// What the kernel's hash serves in a closed loop, requests/s.
 fn capacity(bench: &Bench, options: &Options) -> Result<f64> {
     let hash = arm("hash", Role::Stock, "");
-    Ok(stage(bench, &hash, None, true)?.run(None, options.warm_up(), options.window())?.per_s())
+    Ok(stage(bench, &hash, Skew::Nothing, true)?.run(None, options.warm_up(), options.window())?.per_s())
 }
 
 /// To a hundred, so that panels are read easily.
@@ -150,8 +155,8 @@ pub(crate) fn even(options: &Options, progress: &mut dyn FnMut(Progress)) -> Res
 }
 
 fn evenly(bench: &Bench, arm: &Arm, per_s: f64, options: &Options) -> Result<Sample> {
-    let closed = stage(bench, arm, None, true)?.run(None, options.warm_up(), options.window())?;
-    let mut stage = stage(bench, arm, None, false)?;
+    let closed = stage(bench, arm, Skew::Nothing, true)?.run(None, options.warm_up(), options.window())?;
+    let mut stage = stage(bench, arm, Skew::Nothing, false)?;
     let open = stage.run(Some(per_s), options.warm_up(), options.window())?;
     let answered = closed.count("answered").max(1.0);
     Ok(Sample {
@@ -230,30 +235,47 @@ pub(crate) fn skew(options: &Options, progress: &mut dyn FnMut(Progress)) -> Res
         runner.say("what the kernel's hash serves");
         xs.push(rate(capacity(&runner.bench, options)?));
     }
-    let stalls: Vec<Stall> = kinds.iter().map(|kind| stall(kind)).collect();
+    let named = kinds.clone();
     let mut grid =
         Grid { name: "accept-skew", figures: &SKEW, x: "connections/s", kinds, xs, arms, taken: Vec::new() };
-    grid.measure(&mut runner, |bench, arm, k, per_s| skewed(bench, arm, stalls[k], per_s, options))?;
+    grid.measure(&mut runner, |bench, arm, k, per_s| {
+        skewed(bench, arm, skew_of(&named[k], per_s), per_s, options)
+    })?;
     let verdict = skew_verdict(&grid);
-    grid.document(&runner, vec![("stall_ms", json!(STALL.as_millis() as u64))], verdict)
+    grid.document(
+        &runner,
+        vec![("stall_ms", json!(STALL.as_millis() as u64)), ("long_ms", json!(LONG.as_millis() as u64))],
+        verdict,
+    )
 }
 
-fn stall(kind: &str) -> Stall {
+/// What a kind does to a server that is asked so often.
+fn skew_of(kind: &str, per_s: f64) -> Skew {
     let how = match kind.split('-').next() {
+        Some("long") => return Skew::Long((per_s / LONG_PER_S).max(1.0) as u64),
+        Some("uneven") => return Skew::Uneven,
+        Some("packets") => return Skew::Packets,
         Some("sleep") => How::Sleeps,
         Some("compute") => How::Computes,
         _ => How::Stopped,
     };
     let period = if kind.ends_with("-1s") { 1000 } else { 100 };
-    Stall { how, length: STALL, period: Duration::from_millis(period) }
+    Skew::Stall(Stall { how, length: STALL, period: Duration::from_millis(period) })
 }
 
-fn skewed(bench: &Bench, arm: &Arm, stall: Stall, per_s: f64, options: &Options) -> Result<Sample> {
-    // Whole periods, so that each trial has as many stalls, and as many stalls as the p99 of connections during them needs.
-    let least = if options.quick { 3 } else { STALLS_MIN };
-    let periods = options.window().as_nanos().div_ceil(stall.period.as_nanos()).max(least) as u32;
-    let mut stage = stage(bench, arm, Some(stall), false)?;
-    let run = stage.run(Some(per_s), options.warm_up(), stall.period * periods)?;
+fn skewed(bench: &Bench, arm: &Arm, skew: Skew, per_s: f64, options: &Options) -> Result<Sample> {
+    let window = match skew {
+        // Whole periods, so that each trial has as many stalls, and as many as the p99 of connections during them needs.
+        Skew::Stall(stall) => {
+            let least = if options.quick { 3 } else { STALLS_MIN };
+            stall.period * options.window().as_nanos().div_ceil(stall.period.as_nanos()).max(least) as u32
+        }
+        // Some dozens of long requests.
+        Skew::Long(_) if !options.quick => options.window() * STALLS_MIN as u32,
+        _ => options.window() * 3,
+    };
+    let mut stage = stage(bench, arm, skew, false)?;
+    let run = stage.run(Some(per_s), options.warm_up(), window)?;
     Ok(Sample {
         figures: vec![
             run.wait("during_us", "p99"),
@@ -311,7 +333,7 @@ pub(crate) fn group(options: &Options, progress: &mut dyn FnMut(Progress)) -> Re
         let setup = Setup {
             server: Server::Datagrams,
             options: options_of.as_deref(),
-            stall: Some(stall),
+            skew: Skew::Stall(stall),
             closed: false,
             at_once: AT_ONCE,
         };
@@ -344,18 +366,43 @@ fn group_verdict(grid: &Grid) -> Vec<Verdict> {
     vec![Verdict { digits: 1, note: hash.map(|hash| format!("the hash: {hash:.1}")), ..claim }]
 }
 
-fn skew_verdict(grid: &Grid) -> Vec<Verdict> {
-    let mut claims = Vec::new();
-    for (k, kind) in grid.kinds.iter().enumerate() {
-        for (x, per_s) in grid.xs.iter().enumerate() {
-            let at = (k, x, 0);
-            let ratio = against(grid, "hash", at).map(|(weir, hash)| weir / hash.max(1e-9));
-            let text =
-                format!("weir: p99 of those that came during a stall against the hash, {kind}, {per_s}/s");
-            let claim = claim("BH-20", &text, ratio, 0.5);
-            claims.push(Verdict { note: again(grid, at), ..claim });
+/// The p99 of this kind at a load: half of the hash's where a worker is kept from its queue, else no more than the better of the hash's and
+/// SO_INCOMING_CPU's, by more than the hash is from itself.
+fn skew_claim(grid: &Grid, k: usize, x: usize) -> Verdict {
+    let (kind, per_s) = (&grid.kinds[k], grid.xs[x]);
+    let skew = skew_of(kind, per_s);
+    let stalls = matches!(skew, Skew::Stall(_));
+    let at = (k, x, if stalls { 0 } else { SKEW_ALL });
+    let ratio = |name| against(grid, name, at).map(|(weir, other)| weir / f64::max(other, 1e-9));
+    let who = if stalls { "those that came during a stall" } else { "all" };
+    let (what, value, bound) = match skew {
+        Skew::Stall(_) | Skew::Long(_) => ("the hash", ratio("hash"), 0.5),
+        _ => {
+            let worst = [ratio("hash"), ratio("incoming-cpu")].into_iter().flatten().max_by(f64::total_cmp);
+            ("the better of hash and incoming-cpu", worst, 1.0 + apart(grid, at))
         }
+    };
+    let claim =
+        claim("BH-20", &format!("weir: p99 of {who} against {what}, {kind}, {per_s}/s"), value, bound);
+    Verdict { note: again(grid, at), ..claim }
+}
+
+/// By which share the hash's slower half is behind the other.
+fn apart(grid: &Grid, at: (usize, usize, usize)) -> f64 {
+    let (k, x, figure) = at;
+    let median = |name: &str| {
+        let a = grid.arms.iter().position(|arm| arm.name == name)?;
+        grid.median(a, k, x, figure).filter(|m| *m > 0.0)
+    };
+    match (median("hash"), median("hash-again")) {
+        (Some(one), Some(other)) => f64::max(one / other, other / one) - 1.0,
+        _ => 0.0,
     }
+}
+
+fn skew_verdict(grid: &Grid) -> Vec<Verdict> {
+    let at = (0..grid.kinds.len()).flat_map(|k| (0..grid.xs.len()).map(move |x| (k, x)));
+    let mut claims: Vec<Verdict> = at.map(|(k, x)| skew_claim(grid, k, x)).collect();
     let points = (0..grid.kinds.len()).flat_map(|k| (0..grid.xs.len()).map(move |x| (k, x)));
     let more = points.filter_map(|(k, x)| against(grid, "hash", (k, x, 5)).map(|(weir, hash)| weir - hash));
     let more = more.max_by(f64::total_cmp);
@@ -392,11 +439,17 @@ mod tests {
     #[test]
     fn kinds_are_what_they_are_called() {
         for kind in KINDS {
-            let stall = stall(kind);
+            let Skew::Stall(stall) = skew_of(kind, FEW) else { continue };
             assert!(stall.length < stall.period);
             assert_eq!(kind.ends_with("-1s"), stall.period == Duration::from_secs(1));
             assert_eq!(kind.starts_with("stop"), stall.how == How::Stopped);
         }
+        assert_eq!(
+            KINDS.map(|kind| matches!(skew_of(kind, FEW), Skew::Stall(_))),
+            [true, true, true, true, false, false, false]
+        );
+        assert_eq!(skew_of("long", FEW), Skew::Long(250));
+        assert_eq!(SKEW[SKEW_ALL].0, "p99 of all");
         assert_eq!(rate(31_460.0), 12_600.0);
     }
 

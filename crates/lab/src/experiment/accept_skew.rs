@@ -6,8 +6,8 @@ use crate::takes::Choice;
 /// The experiment `accept-skew`.
 pub(crate) const EXPERIMENT: Experiment = Experiment {
     name: "accept-skew",
-    about: "one of two workers stands for 50 ms of each 100 ms or second: latency of those that come meanwhile",
-    takes: "about 6 minutes, --quick under 1",
+    about: "one of two workers stands now and then, gets long requests, or most connections or packets: latency",
+    takes: "about 10 minutes, --quick under 1",
     choices: &[Choice::Duration, Choice::Repeat, Choice::Arms, Choice::Kinds, Choice::Seed],
     arms: |_| names(accept::arms()),
     run: accept::skew,

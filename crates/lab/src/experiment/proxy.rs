@@ -4,7 +4,7 @@
 use results::{Document, Role};
 use serde_json::json;
 
-use crate::accept_rig::{Server, Setup, Stage};
+use crate::accept_rig::{Server, Setup, Skew, Stage};
 use crate::arm::Arm;
 use crate::experiment::{Experiment, Simulated, accept, names};
 use crate::grid::{self, Figure, Grid, Sample};
@@ -48,7 +48,10 @@ fn arms() -> Vec<Arm> {
 fn stage<'a>(bench: &'a Bench, arm: &Arm, closed: bool) -> Result<Stage<'a>> {
     let own = (arm.role == Role::Weir).then(Vec::new);
     let server = Server::Proxy { reuseport: arm.name != "one-listener" };
-    Stage::new(bench, &Setup { server, options: own.as_deref(), stall: None, closed, at_once: AT_ONCE / 2 })
+    Stage::new(
+        bench,
+        &Setup { server, options: own.as_deref(), skew: Skew::Nothing, closed, at_once: AT_ONCE / 2 },
+    )
 }
 
 fn run(options: &Options, progress: &mut dyn FnMut(Progress)) -> Result<Document> {

@@ -66,7 +66,13 @@ const STATELESS: [(&str, u16); 5] =
 #[must_use]
 pub fn stands_alone(port: u16, name: impl FnOnce() -> Option<String>) -> bool {
     STATELESS.iter().any(|(_, of)| *of == port)
-        && name().is_some_and(|name| STATELESS.contains(&(name.as_str(), port)))
+        && name().is_some_and(|name| STATELESS.iter().any(|(of, at)| *at == port && is_of(&name, of)))
+}
+
+/// Whether a process of this name is one of the server `server`: some name each of their processes, "nsd: server 1".
+#[must_use]
+pub fn is_of(name: &str, server: &str) -> bool {
+    name.strip_prefix(server).is_some_and(|rest| rest.is_empty() || rest.starts_with(':'))
 }
 
 #[cfg(test)]
@@ -85,6 +91,8 @@ mod tests {
             }
         }
         assert!(alone("rsyslogd", 514) && !alone("rsyslogd", 53));
+        // As NSD 4.6 names its processes.
+        assert!(alone("nsd: server 1", 53) && alone("nsd: main", 53) && !alone("nsdx", 53) && !alone("ns", 53));
         assert!(!alone("rsyslogd", 6514) && !alone("nginx", 53) && !stands_alone(53, || None));
     }
 

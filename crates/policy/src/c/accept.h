@@ -34,10 +34,14 @@
 /* BPF reads a queue before it is judged, in functions that are verified apart; on the host the caller has done so. */
 #ifndef WEIR_ACCEPT_READ
 #define WEIR_ACCEPT_READ(from, queue, rules, now) ((void)(from))
-#define WEIR_ACCEPT_LOOK(from, queue, rules, now) weir_accept_look(queue, rules, now)
+#define WEIR_ACCEPT_LOOK(from, queue, rules, now) ((void)(from), weir_accept_look(queue, rules, now))
 #endif
 #ifndef WEIR_ACCEPT_COUNT
 #define WEIR_ACCEPT_COUNT(queues, count, own, first, looks, now) weir_accept_count(queues, count, own, first, looks, now)
+#endif
+#ifndef WEIR_ACCEPT_BEST
+#define WEIR_ACCEPT_BEST(queues, rules, count, own, first, looks, now, from) \
+	weir_accept_best(queues, rules, count, own, first, looks, now, from)
 #endif
 
 enum weir_accept_why {
@@ -214,15 +218,38 @@ weir_accept_count(struct weir_accept_queue *queues, weir_u32 count, weir_u32 own
 	queue->gives = came > mean + mean / 4 + WEIR_ACCEPT_MORE ? (weir_u32)((weir_u64)(came - mean) * 1024 / came) : 0;
 }
 
+/* The best of the others that are looked at, from `first` on: how good, number of the look and queue in one number, of which the smallest
+ * is kept, so that the kernel verifies few ways through. */
+static inline __attribute__((always_inline)) weir_u64
+weir_accept_best(struct weir_accept_queue *queues, const struct weir_accept_rules *rules, weir_u32 count, weir_u32 own,
+		 weir_u32 first, weir_u32 looks, weir_u64 now, void *from)
+{
+	weir_u64 found = ~0ULL;
+	weir_u32 i;
+
+	for (i = 0; i < WEIR_ACCEPT_LOOKS; i++) {
+		weir_u32 other = (first + i) % count;
+		weir_u64 seen;
+
+		if (i >= looks)
+			break;
+		seen = (weir_u64)WEIR_ACCEPT_LOOK(from, &queues[other & (WEIR_ACCEPT_QUEUES - 1)], rules, now) << 32;
+		seen |= i << 16 | other;
+		if (other != own && seen < found)
+			found = seen;
+	}
+	return found;
+}
+
 /* Places a connection: the queue, below `count`, which is 1 to WEIR_ACCEPT_QUEUES. `own` is that of the core or WEIR_ACCEPT_NONE,
  * `draw` is random. */
 static inline __attribute__((always_inline)) weir_u32
 weir_accept_choose(struct weir_accept_queue *queues, const struct weir_accept_rules *rules, weir_u32 count, weir_u32 own,
 		   weir_u32 draw, weir_u64 now, void *from, weir_u32 *why)
 {
-	weir_u32 i, first, best, good, length = 0, late = 0, worth = 0, looks = rules->looks < count ? rules->looks : count;
+	weir_u32 first, best, good, length = 0, late = 0, worth = 0, looks = rules->looks < count ? rules->looks : count;
 	struct weir_accept_queue *queue;
-	weir_u64 found = ~0ULL;
+	weir_u64 found;
 
 	*why = WEIR_ACCEPT_NO_OWN;
 	first = (weir_u32)(((weir_u64)draw * count) >> 32);
@@ -260,18 +287,7 @@ weir_accept_choose(struct weir_accept_queue *queues, const struct weir_accept_ru
 		if (*why == WEIR_ACCEPT_OWN)
 			return own;
 	}
-	/* How good, number of the look and queue in one number, of which the smallest is kept: the kernel verifies few ways through. */
-	for (i = 0; i < WEIR_ACCEPT_LOOKS; i++) {
-		weir_u32 other = (first + i) % count;
-		weir_u64 seen;
-
-		if (i >= looks)
-			break;
-		seen = (weir_u64)WEIR_ACCEPT_LOOK(from, &queues[other & (WEIR_ACCEPT_QUEUES - 1)], rules, now) << 32;
-		seen |= i << 16 | other;
-		if (other != own && seen < found)
-			found = seen;
-	}
+	found = WEIR_ACCEPT_BEST(queues, rules, count, own, first, looks, now, from);
 	good = (weir_u32)(found >> 32);
 	best = good == WEIR_ACCEPT_NONE ? WEIR_ACCEPT_NONE : (weir_u32)found & 0xffff;
 	if (own >= count) /* If all stand, it is drawn. */

@@ -213,6 +213,8 @@ impl Following {
             if let (None, Room::Instead(first)) = (at, self.room()) {
                 self.all.remove(first);
             }
+            // To load the choice of a new group takes a fifth of a lease.
+            self.all.iter().filter(|one| one.there()).for_each(|one| one.choice.renew(lease()));
             let result = match at.and_then(|at| self.all.get_mut(at)) {
                 Some(one) => attach(&mut one.choice, &group).map(|()| {
                     one.workers = workers(&group);

@@ -3,7 +3,7 @@
 use crate::error::usage;
 use kern::accept::{Choice, Group, Held, MEMBERS_MAX, groups, name_owners};
 use policy::accept::groups::MOST;
-use policy::accept::obstacle::{Chooser, Obstacle, obstacle, stands_alone};
+use policy::accept::obstacle::{Chooser, Obstacle, is_of, obstacle, stands_alone};
 use std::collections::BTreeSet;
 
 /// What the command line names.
@@ -14,11 +14,12 @@ pub struct Targets {
     udp: bool,
 }
 
-/// Name of a process, for sentences.
+/// Name of a server, for sentences: what its processes add for themselves ("nsd: server 1") is left out.
 pub fn server(group: &Group) -> String {
     let owner = group.members.iter().find_map(|m| m.owner.as_ref().map(|o| o.name.clone()));
     let holder = || group.members.first().and_then(|m| m.holders.first()).and_then(|h| kern::proc::name(h.0));
-    owner.or_else(holder).unwrap_or_else(|| "?".into())
+    let name = owner.or_else(holder).unwrap_or_else(|| "?".into());
+    name.split(':').next().unwrap_or_default().to_string()
 }
 
 impl Targets {
@@ -54,7 +55,7 @@ impl Targets {
                 u32::from(one.local.port()) == port
             }
             Ok(pid) => one.pid == pid || parent(one.pid) == Some(pid),
-            Err(_) => kern::proc::name(one.pid).is_some_and(|name| name == word),
+            Err(_) => kern::proc::name(one.pid).is_some_and(|name| is_of(&name, word)),
         }
     }
 

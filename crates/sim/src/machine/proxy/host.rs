@@ -244,7 +244,9 @@ impl<'a> Host<'a> {
         }
         if self.s.stall.0 > 0 {
             let every = usize::from(self.s.stall_every);
-            for index in (0..self.workers.len()).filter(|index| self.workers[*index].core.is_multiple_of(every)) {
+            for index in
+                (0..self.workers.len()).filter(|index| self.workers[*index].core.is_multiple_of(every))
+            {
                 let at = self.times.below(self.s.stall_period.0);
                 self.agenda.once(at, Event::Stall(index as u16));
             }
@@ -408,7 +410,8 @@ fn shares(s: &Settings) -> Vec<f64> {
         return Vec::new();
     }
     // Roots and quotients are the same on all machines, powers are not.
-    let weights = (1..=s.cores).map(|rank| (0..s.zipf).fold(1.0, |weight, _| weight / f64::from(rank).sqrt()));
+    let weights =
+        (1..=s.cores).map(|rank| (0..s.zipf).fold(1.0, |weight, _| weight / f64::from(rank).sqrt()));
     let mut sum = 0.0;
     let mut sums: Vec<f64> = weights
         .map(|weight| {

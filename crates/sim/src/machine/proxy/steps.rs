@@ -71,8 +71,11 @@ impl Host<'_> {
     pub(super) fn step(&mut self, now: Nanos, owner: Owner, core: usize, request: u32, step: &Step) {
         let lines = self.lines(core, request, step);
         let Some(lock) = self.lock_of(step) else {
-            let extra =
-                if step.bucket == USER { std::mem::take(&mut self.requests[request as usize].extra) } else { 0 };
+            let extra = if step.bucket == USER {
+                std::mem::take(&mut self.requests[request as usize].extra)
+            } else {
+                0
+            };
             let cost = self.scaled(core, step.cost + lines + extra);
             return self.piece(now, owner, core, None, cost, step.bucket);
         };
