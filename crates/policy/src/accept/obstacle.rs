@@ -92,7 +92,9 @@ mod tests {
         }
         assert!(alone("rsyslogd", 514) && !alone("rsyslogd", 53));
         // As NSD 4.6 names its processes.
-        assert!(alone("nsd: server 1", 53) && alone("nsd: main", 53) && !alone("nsdx", 53) && !alone("ns", 53));
+        assert!(
+            alone("nsd: server 1", 53) && alone("nsd: main", 53) && !alone("nsdx", 53) && !alone("ns", 53)
+        );
         assert!(!alone("rsyslogd", 6514) && !alone("nginx", 53) && !stands_alone(53, || None));
     }
 

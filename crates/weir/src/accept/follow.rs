@@ -138,7 +138,13 @@ impl Following {
             }
             following.all.push(Attached::new(group, choice));
         }
+        following.renew();
         Ok(following)
+    }
+
+    /// Renews the leases.
+    fn renew(&self) {
+        self.all.iter().filter(|one| one.there()).for_each(|one| one.choice.renew(lease()));
     }
 
     /// Renews the leases; looks whether something has changed and follows it. Lines for the operator.
@@ -213,8 +219,8 @@ impl Following {
             if let (None, Room::Instead(first)) = (at, self.room()) {
                 self.all.remove(first);
             }
-            // To load the choice of a new group takes a fifth of a lease.
-            self.all.iter().filter(|one| one.there()).for_each(|one| one.choice.renew(lease()));
+            // To load the choice of a new group takes a good part of a lease.
+            self.renew();
             let result = match at.and_then(|at| self.all.get_mut(at)) {
                 Some(one) => attach(&mut one.choice, &group).map(|()| {
                     one.workers = workers(&group);
