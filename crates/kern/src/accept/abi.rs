@@ -10,8 +10,10 @@ pub const LEASE_OVER: usize = PLACED;
 pub const MEMBERS_OTHER: usize = PLACED + 1;
 /// The kernel did not take the choice: the listener was just closed.
 pub const REFUSED: usize = PLACED + 2;
-/// Numbers in `State::chosen`.
+/// Numbers in each of `State::chosen`.
 pub const CHOSEN: usize = 12;
+/// `WEIR_ACCEPT_SHARDS`.
+const SHARDS: usize = 64;
 /// `WEIR_ACCEPT_CORES`.
 pub(super) const CORES: usize = 4096;
 const QUEUES: usize = policy::accept::queues::QUEUES;
@@ -41,6 +43,13 @@ pub(super) struct Queue {
     pub pad: AtomicU32,
 }
 
+/// `struct weir_accept_counts`.
+#[repr(C)]
+pub(super) struct Counts {
+    pub of: [AtomicU64; CHOSEN],
+    pub pad: [AtomicU64; 4],
+}
+
 /// `struct weir_accept`.
 #[repr(C)]
 pub(super) struct State {
@@ -54,7 +63,6 @@ pub(super) struct State {
     pub lease: AtomicU64,
     pub count: AtomicU32,
     pub sockets: AtomicU32,
-    pub chosen: [AtomicU64; CHOSEN],
     pub cursor: AtomicU32,
     pub ticks: AtomicU32,
     pub group: AtomicU64,
@@ -63,9 +71,10 @@ pub(super) struct State {
     pub held: AtomicU64,
     pub queues: [Queue; QUEUES],
     pub own: [AtomicU32; CORES],
+    pub chosen: [Counts; SHARDS],
 }
-const _: () = assert!(size_of::<Queue>() == 120);
-const _: () = assert!(size_of::<State>() == 192 + 120 * QUEUES + 4 * CORES);
+const _: () = assert!(size_of::<Queue>() == 120 && size_of::<Counts>() == 128);
+const _: () = assert!(size_of::<State>() == 96 + 120 * QUEUES + 4 * CORES + 128 * SHARDS);
 
 /// `struct weir_held`, which comes as bytes.
 #[cfg(not(no_bpf))]
@@ -102,10 +111,11 @@ pub fn layouts() -> Vec<crate::abi_tests::Layout> {
             cookie, head, since, length, busy, place, placed, affine, worker, seen, born, away, rests, ran, waits_in, task,
             came, epoch, gives, pad
         }),
+        layout!(Counts, "weir_accept_counts", { of, pad }),
         layout!(State, "weir_accept", {
             late = "rules.late", stalled = "rules.stalled", high = "rules.high", low = "rules.low", looks = "rules.looks",
-            rules_pad = "rules.pad", away = "rules.away", lease, count, sockets, chosen, cursor, ticks, group, asked,
-            looks_done = "looks", held, queues, own
+            rules_pad = "rules.pad", away = "rules.away", lease, count, sockets, cursor, ticks, group, asked,
+            looks_done = "looks", held, queues, own, chosen
         }),
     ]
 }

@@ -208,7 +208,7 @@ impl Choice {
 
     /// Connections by reason: [`policy::accept::queues::Why::ALL`], then those that the kernel chose for ([`super::LEASE_OVER`], ...).
     pub fn chosen(&self) -> [u64; CHOSEN] {
-        std::array::from_fn(|n| self.state().chosen[n].load(Relaxed))
+        std::array::from_fn(|n| self.state().chosen.iter().map(|shard| shard.of[n].load(Relaxed)).sum())
     }
 
     /// The queue at `slot`, as it was last seen.

@@ -6,7 +6,8 @@
  * The kernel asks for each SYN. It chooses itself, as without weir, once the lease has ended, and while the group has members that the
  * loader has not seen: a new worker must not be left out.
  *
- * Work per connection: the own queue and one other are read, at most WEIR_ACCEPT_LOOKS more when the own one is not good.
+ * Work per connection: the own queue is read, unless it was a moment ago, and at most WEIR_ACCEPT_LOOKS more when it is not good. One other
+ * is read where the timer does not get to all of them in a millisecond, or does not run.
  *
  * What a worker does is read from where it waits for events: its listener's list of who is to be told has its epoll, and that one's list
  * of waiters has the worker while it waits; or it is in the first list itself, while it is in accept() or poll(). A timer looks at
@@ -368,6 +369,7 @@ static int tick(void *map, __u32 *slot, struct ticking *ticking)
 	for (i = 0; i < WEIR_ACCEPT_TICK && i < of->count; i++) {
 		at = at + 1 >= of->count ? 0 : at + 1;
 		queue = &of->queues[at & (WEIR_ACCEPT_QUEUES - 1)];
+		weir_find_place(of->group, queue);
 		weir_read(of->group, queue, &of->rules, now);
 		if (queue->length)
 			of->held = now;
@@ -395,11 +397,16 @@ static __always_inline void keep_ticking(struct weir_accept *of)
 		of->ticks = 0;
 }
 
+static __always_inline void add(struct weir_accept *of, __u32 core, __u32 why)
+{
+	__sync_fetch_and_add(&of->chosen[core & (WEIR_ACCEPT_SHARDS - 1)].of[why], 1);
+}
+
 SEC("sk_reuseport")
 int weir_accept(struct sk_reuseport_md *ctx)
 {
 	const struct sock_reuseport *group;
-	__u32 key = 0, core, own, first, many, count, why, draw, slot;
+	__u32 key = 0, core, own, first, many, count, members, why, draw, slot;
 	struct weir_accept *of = bpf_map_lookup_elem(&accept_state, &key);
 	__u64 now, at = 0;
 	struct sock *sk;
@@ -407,9 +414,10 @@ int weir_accept(struct sk_reuseport_md *ctx)
 	if (!of)
 		return SK_PASS;
 	now = bpf_ktime_get_ns();
+	core = bpf_get_smp_processor_id();
 	count = of->count;
 	if (!count || count > WEIR_ACCEPT_QUEUES || of->lease < now) {
-		__sync_fetch_and_add(&of->chosen[WEIR_ACCEPT_LEASE], 1);
+		add(of, core, WEIR_ACCEPT_LEASE);
 		return SK_PASS;
 	}
 	sk = bpf_rdonly_cast(ctx->sk, bpf_core_type_id_kernel(struct sock));
@@ -417,31 +425,36 @@ int weir_accept(struct sk_reuseport_md *ctx)
 	if (bpf_core_read(&at, sizeof(at), &sk->sk_reuseport_cb) || !at)
 		return SK_PASS;
 	group = bpf_rdonly_cast((void *)at, bpf_core_type_id_kernel(struct sock_reuseport));
-	of->sockets = group->num_socks;
-	if (of->sockets != count) {
-		__sync_fetch_and_add(&of->chosen[WEIR_ACCEPT_MEMBERS], 1);
+	members = group->num_socks;
+	if (of->sockets != members)
+		of->sockets = members;
+	if (members != count) {
+		add(of, core, WEIR_ACCEPT_MEMBERS);
 		return SK_PASS;
 	}
-	of->group = at;
-	of->asked = now;
+	if (of->group != at)
+		of->group = at;
+	if (now - of->asked > WEIR_ACCEPT_TICK_NS)
+		of->asked = now;
 	keep_ticking(of);
 	draw = bpf_get_prandom_u32();
-	core = bpf_get_smp_processor_id();
 	own = of->own[core & (WEIR_ACCEPT_CORES - 1)];
 	first = own >> 16;
 	many = own & 0xffff;
-	slot = of->cursor + 1 >= count ? 0 : of->cursor + 1;
-	of->cursor = slot;
-	weir_find_place(at, &of->queues[slot & (WEIR_ACCEPT_QUEUES - 1)]);
-	weir_read(at, &of->queues[slot & (WEIR_ACCEPT_QUEUES - 1)], &of->rules, now);
+	if (!of->rules.away || count > WEIR_ACCEPT_TICK) {
+		slot = of->cursor + 1 >= count ? 0 : of->cursor + 1;
+		of->cursor = slot;
+		weir_find_place(at, &of->queues[slot & (WEIR_ACCEPT_QUEUES - 1)]);
+		weir_read(at, &of->queues[slot & (WEIR_ACCEPT_QUEUES - 1)], &of->rules, now);
+	}
 	own = many ? first + (__u32)(((__u64)draw * many) >> 32) : WEIR_ACCEPT_NONE;
 	slot = weir_accept_choose(of->queues, &of->rules, count, own, bpf_get_prandom_u32(), now, (void *)at, &why);
 	slot &= WEIR_ACCEPT_QUEUES - 1;
 	if (bpf_sk_select_reuseport(ctx, &accept_sockets, &slot, 0)) {
-		__sync_fetch_and_add(&of->chosen[WEIR_ACCEPT_REFUSED], 1);
+		add(of, core, WEIR_ACCEPT_REFUSED);
 		return SK_PASS;
 	}
-	__sync_fetch_and_add(&of->chosen[why < WEIR_ACCEPT_WHYS ? why : 0], 1);
+	add(of, core, why < WEIR_ACCEPT_WHYS ? why : 0);
 	__sync_fetch_and_add(&of->queues[slot & (WEIR_ACCEPT_QUEUES - 1)].placed, 1);
 	if (slot - first < many)
 		__sync_fetch_and_add(&of->queues[slot & (WEIR_ACCEPT_QUEUES - 1)].affine, 1);

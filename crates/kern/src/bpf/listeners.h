@@ -7,23 +7,31 @@
 #include <accept.h>
 
 #define WEIR_ACCEPT_CORES 4096
+/* Counters that a core shares with few others or none; a power of two. */
+#define WEIR_ACCEPT_SHARDS 64
 
-/* One group of listeners. Written by the loader but for `queues` (shared), `chosen`, `sockets` and what follows
- * `chosen` up to `queues`. */
+/* By enum weir_accept_why; then: the kernel chose, lease over, other members, refused. Two cache lines. */
+struct weir_accept_counts {
+	__u64 of[12];
+	__u64 pad[4];
+};
+
+/* One group of listeners. Written by the loader but for `queues` (shared), `sockets` and what follows it, without `own`. What all cores
+ * would write for each connection is written when it changes, or once a millisecond. */
 struct weir_accept {
 	struct weir_accept_rules rules;
 	__u64 lease;		/* CLOCK_MONOTONIC, ns: beyond it the choice is the kernel's */
 	__u32 count;		/* queues; 0: the choice is the kernel's */
 	__u32 sockets;		/* members of the kernel's group, as last seen */
-	__u64 chosen[12];	/* by enum weir_accept_why; then: the kernel chose, lease over, other members, refused */
-	__u32 cursor;		/* the queue that is read beside the own one */
+	__u32 cursor;		/* the queue that was read last for itself */
 	__u32 ticks;		/* 1: the timer runs */
 	__u64 group;		/* the kernel's, at the last connection; only ever read as what it may no longer be */
-	__u64 asked;		/* when that was, ns */
+	__u64 asked;		/* when that was, ns, or up to a millisecond before */
 	__u64 looks;		/* of the timer */
 	__u64 held;		/* when the timer saw somebody wait last, ns */
 	struct weir_accept_queue queues[WEIR_ACCEPT_QUEUES];
 	__u32 own[WEIR_ACCEPT_CORES];	/* by core: first queue << 16 | how many; 0: none */
+	struct weir_accept_counts chosen[WEIR_ACCEPT_SHARDS];
 };
 
 enum weir_accept_kernel {

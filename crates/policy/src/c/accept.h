@@ -143,6 +143,15 @@ weir_accept_worker(struct weir_accept_queue *queue, weir_u32 does, weir_u64 rest
 	queue->ran = ran;
 }
 
+/* A queue that was read so short a time ago is not read again for a connection of its own core: what is looked for lasts longer. One whose
+ * worker slept may have gone on meanwhile. */
+#define WEIR_ACCEPT_FRESH 100000ULL
+static inline __attribute__((always_inline)) int
+weir_accept_fresh(const struct weir_accept_queue *queue, weir_u64 now)
+{
+	return now - queue->seen < WEIR_ACCEPT_FRESH && queue->worker != WEIR_ACCEPT_SLEEPS;
+}
+
 /* It will not take a connection now. */
 static inline __attribute__((always_inline)) int
 weir_accept_gone(const struct weir_accept_queue *queue, const struct weir_accept_rules *rules, weir_u64 now)
@@ -256,7 +265,8 @@ weir_accept_choose(struct weir_accept_queue *queues, const struct weir_accept_ru
 	if (own < count) {
 		WEIR_ACCEPT_COUNT(queues, count, own, first, looks, now);
 		queue = &queues[own & (WEIR_ACCEPT_QUEUES - 1)];
-		WEIR_ACCEPT_READ(from, queue, rules, now);
+		if (!weir_accept_fresh(queue, now))
+			WEIR_ACCEPT_READ(from, queue, rules, now);
 		late = weir_accept_held(queue, rules->late, now);
 		/* One that sleeps will not move at once, whatever the others do; nor one that has been at work for so long. Then one is
 		 * better off where no more wait. */
