@@ -1,6 +1,6 @@
 //! What experiments have in common that take a few figures at points: arms interleaved, medians, panels.
 
-use results::{Document, Id, Mark, Panel, Role, Scale, Verdict, stats};
+use results::{Document, Id, MAX_PANELS, Mark, Panel, Role, Scale, Verdict, stats};
 use serde_json::Value;
 
 use crate::arm::{self, Arm, Host};
@@ -98,6 +98,10 @@ impl Grid {
         one: impl Fn(&Bench, &Arm, usize, f64) -> Result<Sample>,
     ) -> Result<()> {
         need_weir(runner, &self.arms)?;
+        let panels = self.kinds.len() * self.figures.len();
+        if panels > MAX_PANELS {
+            return Err(Error::Usage(format!("{panels} panels, at most {MAX_PANELS}; --kind chooses fewer")));
+        }
         let options = runner.options;
         let repeat = if options.quick { options.repeat.unwrap_or(1) } else { options.repeat() };
         self.taken = vec![vec![vec![Vec::new(); self.xs.len()]; self.kinds.len()]; self.arms.len()];

@@ -14,6 +14,7 @@
 //! This runs once per plan and never in the packet path, so it allocates.
 
 mod auto;
+mod keep;
 mod rates;
 #[cfg(test)]
 #[path = "place/tests.rs"]
@@ -22,6 +23,7 @@ mod trial;
 mod types;
 
 pub use auto::{Course, Host, Planner, Trial, auto};
+pub use keep::{Barred, Whose, barred, is_a_guards, is_somebody_elses};
 pub use rates::{Counters, Device, Queue, Rates, Received, rates};
 pub use trial::{LEAST_PPS, Measured, Verdict, candidates, judge};
 pub use types::{

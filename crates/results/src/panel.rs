@@ -11,7 +11,7 @@ use crate::document::{Arm, Document, Role};
 use crate::{format, stats, style, table};
 
 /// Most panels of a document.
-pub const MAX_PANELS: usize = 32;
+pub const MAX_PANELS: usize = 64;
 /// Most lines of a panel.
 pub const MAX_LINES: usize = 64;
 /// Most marks of a line.

@@ -199,19 +199,31 @@ fn against(grid: &Grid, name: &str, at: (usize, usize, usize)) -> Option<(f64, f
 
 /// How far the hash is from itself.
 fn again(grid: &Grid, at: (usize, usize, usize)) -> Option<String> {
+    let ratio = beside_hash(grid, "hash-again", at)?;
+    Some(format!("the hash against itself: {ratio:.3}"))
+}
+
+/// The median of an arm against the hash's.
+fn beside_hash(grid: &Grid, name: &str, at: (usize, usize, usize)) -> Option<f64> {
     let (k, x, figure) = at;
     let median = |name: &str| {
         let a = grid.arms.iter().position(|arm| arm.name == name)?;
         grid.median(a, k, x, figure)
     };
-    let ratio = median("hash-again")? / median("hash").filter(|m| *m > 0.0)?;
-    Some(format!("the hash against itself: {ratio:.3}"))
+    Some(median(name)? / median("hash").filter(|m| *m > 0.0)?)
 }
 
 /// Of the first three figures: requests/s, CPU per request, and the share that is `affine`, as that is called.
 pub(crate) fn even_verdict(grid: &Grid, affine_as: &str) -> Vec<Verdict> {
     let ratio = |figure| against(grid, "hash", (0, 0, figure)).map(|(weir, hash)| weir / hash.max(1e-9));
-    let note = |figure, claim: Verdict| Verdict { note: again(grid, (0, 0, figure)), digits: 3, ..claim };
+    // SO_INCOMING_CPU serves where weir does, without weir: what that place costs or saves.
+    let placed = |figure| beside_hash(grid, "incoming-cpu", (0, 0, figure));
+    let note = |figure, claim: Verdict| {
+        let placed =
+            placed(figure).map(|ratio| format!("incoming-cpu, which serves at the same place: {ratio:.3}"));
+        let notes: Vec<String> = again(grid, (0, 0, figure)).into_iter().chain(placed).collect();
+        Verdict { note: (!notes.is_empty()).then(|| notes.join("; ")), digits: 3, ..claim }
+    };
     let affine = grid.ours().and_then(|ours| grid.median(ours, 0, 0, 2));
     vec![
         note(0, at_least("BH-19", "weir: requests/s against the hash", ratio(0), 0.98)),

@@ -29,6 +29,34 @@ fn request(strategy: Strategy) -> Request {
     Request { strategy, ..Request::default() }
 }
 
+#[test]
+fn a_balancer_bars_interrupts_and_a_guard_everything() {
+    let set = |what| Set { what, from: cpus(&[0]), to: cpus(&[1]) };
+    let (irq, task) = (set(What::Irq { irq: 40 }), set(What::Task { tid: 5, start: 7 }));
+    assert_eq!(barred(&[task.clone(), irq.clone()], true, false), Some(Barred::Rival));
+    assert_eq!(barred(&[task.clone()], true, false), None);
+    assert_eq!(barred(&[task], false, true), Some(Barred::Guard));
+    assert_eq!(barred(&[irq], false, false), None);
+}
+
+#[test]
+fn wishes_of_an_administrator_and_settings_of_a_guard_are_left() {
+    let (irq, rps) = (What::Irq { irq: 40 }, What::Rps { ifindex: 2, queue: 0 });
+    let left = |what| [Whose::Ours, Whose::Before, Whose::Others].map(|whose| is_somebody_elses(what, whose));
+    // What a queue made anew has is nobody's wish.
+    assert_eq!((left(irq), left(rps)), ([false, true, true], [false, false, true]));
+    let mut layout = host(2);
+    let mut polled = source(0, None, 1);
+    polled.thread = Some(Task { tid: 77, start: 7, cpus: cpus(&[0]) });
+    layout.sources = vec![polled];
+    let thread = |tid| What::Task { tid, start: 7 };
+    for guarded in [2, 3] {
+        let theirs =
+            [rps, thread(77), thread(78), irq].map(|what| is_a_guards(&layout, what, |i| i == guarded));
+        assert_eq!(theirs, [guarded == 2, guarded == 2, false, false]);
+    }
+}
+
 /// The host after the plan.
 fn apply(layout: &Layout, plan: &Plan) -> Layout {
     let mut layout = layout.clone();

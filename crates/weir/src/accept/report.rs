@@ -11,11 +11,10 @@ use std::fmt::Write;
 
 /// The largest over the mean, and Jain's index; `None` without anything.
 pub fn evenness(counts: &[u64]) -> Option<(f64, f64)> {
-    let sum: f64 = counts.iter().map(|n| *n as f64).sum();
-    let squares: f64 = counts.iter().map(|n| (*n as f64) * (*n as f64)).sum();
-    let most = counts.iter().copied().max()? as f64;
-    let count = counts.len() as f64;
-    (sum > 0.0).then(|| (most * count / sum, sum * sum / (count * squares)))
+    let counts: Vec<f64> = counts.iter().map(|n| *n as f64).collect();
+    let sum: f64 = counts.iter().sum();
+    let most = counts.iter().copied().max_by(f64::total_cmp)?;
+    Some((most * counts.len() as f64 / sum, results::stats::jain(&counts)?)).filter(|_| sum > 0.0)
 }
 
 fn core(member: &Member) -> String {

@@ -9,7 +9,7 @@ use kern::change::{self, Change};
 use kern::cpus::CpuSet;
 use kern::journal::{self, Fate, Journal};
 use kern::settings::{Access, Setting, Value};
-use policy::place::{self, Plan, Request, Verdict, What};
+use policy::place::{self, Barred, Plan, Request, Verdict, What};
 use serde::Serialize;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
@@ -123,20 +123,20 @@ pub fn changes(plan: &Plan) -> Vec<Change> {
 
 /// Refuses what would be taken back at once, or would take from a guard what it has set.
 pub fn permitted(args: &PlaceArgs, looked: &Looked, plan: &Plan) -> anyhow::Result<()> {
-    let irqs = plan.settings.iter().any(|set| matches!(set.what, What::Irq { .. }));
-    if let Some(rival) = looked.rivals.iter().find(|rival| irqs && rival.name == "irqbalance") {
-        return Err(missing(format!(
+    let balancer = looked.rivals.iter().find(|rival| rival.name == "irqbalance");
+    let guarded = guarded(args, looked)?;
+    match (place::barred(&plan.settings, balancer.is_some(), !guarded.is_empty()), balancer, guarded.first())
+    {
+        (Some(Barred::Rival), Some(rival), _) => Err(missing(format!(
             "irqbalance, pid {}, would move the interrupts back; stop it first, as systemctl stop irqbalance",
             rival.pid
-        )));
-    }
-    match guarded(args, looked)?.first() {
-        None => Ok(()),
-        Some(journal) => Err(failed(format!(
+        ))),
+        (Some(Barred::Guard), _, Some(journal)) => Err(failed(format!(
             "{}: guarded by weir, pid {}, which has set some of this; stop it, place, and start it again",
             journal.name(),
             journal.owner().pid
         ))),
+        _ => Ok(()),
     }
 }
 

@@ -5,9 +5,9 @@ use crate::cli::PlaceArgs;
 use crate::error::missing;
 use crate::out::{Weight, talk, tell};
 use kern::change;
-use kern::journal::{Journal, MAX_ENTRIES, Whose};
+use kern::journal::{self, Journal, MAX_ENTRIES};
 use kern::settings::{Access, Value};
-use policy::place::{self, Cpus, Plan, Request, Strategy, What};
+use policy::place::{self, Cpus, Plan, Request, Strategy, Whose};
 use std::collections::BTreeSet;
 use std::process::ExitCode;
 use std::sync::atomic::AtomicBool;
@@ -96,18 +96,10 @@ fn again(
             talk(&line);
         }
     }
-    // A guard has RPS off while it polls, and in mode thread its own CPUs for the threads of NAPIs.
     let guarded = act::guarded(args, &looked)?;
     let guards = |ifindex: u32| guarded.iter().any(|journal| journal.ifindex() == ifindex);
-    let theirs = |set: &place::Set| match set.what {
-        What::Task { tid, .. } => {
-            let mut sources = looked.layout.sources.iter().filter(|s| guards(s.ifindex));
-            sources.any(|s| s.thread.as_ref().is_some_and(|thread| thread.tid == tid))
-        }
-        what => what.ifindex().is_some_and(guards),
-    };
     plan.settings = ours;
-    plan.settings.retain(|set| !theirs(set));
+    plan.settings.retain(|set| !place::is_a_guards(&looked.layout, set.what, guards));
     if plan.settings.is_empty() {
         return Ok(());
     }
@@ -120,17 +112,15 @@ fn again(
     Ok(change::make(access, journal, &act::changes(&plan))?)
 }
 
-/// It had a value of weir and has one now that is neither that nor the one from before: a queue or a device that was made
-/// anew has the latter.
+/// It has a value now that somebody wishes it to have.
 fn somebody_elses(access: &mut Access, journal: &Journal, set: &place::Set) -> bool {
     let plan = Plan { settings: vec![set.clone()], ..Plan::default() };
     let Some(change) = act::changes(&plan).pop() else { return false };
     let found = Value::Cpus(set.from.iter().copied().collect());
-    let irq = matches!(set.what, What::Irq { .. });
-    // An interrupt is not made anew without its device, so the old value is somebody's wish too.
-    match journal.whose(access, &change.setting, &found) {
-        Some(Whose::Others) => true,
-        Some(Whose::Before) => irq,
-        Some(Whose::Ours) | None => false,
-    }
+    let whose = match journal.whose(access, &change.setting, &found) {
+        Some(journal::Whose::Others) => Whose::Others,
+        Some(journal::Whose::Before) => Whose::Before,
+        Some(journal::Whose::Ours) | None => Whose::Ours,
+    };
+    place::is_somebody_elses(set.what, whose)
 }

@@ -110,16 +110,13 @@ pub fn findings(looked: &Looked, window: &Window) -> Vec<String> {
         found.push(format!("{} packets/s arrive: fewer than {least}, so shares say little", grouped(total)));
     }
     if let Some((cpu, share)) = measured.uneven(looked.cpus.len()) {
-        // Jain's index, 1 when all CPUs do alike.
-        let squares: u128 = measured.packets.iter().map(|(_, n)| u128::from(*n).pow(2)).sum();
-        let even = u128::from(total).pow(2) * 100 / (squares.max(1) * measured.packets.len().max(1) as u128);
+        let packets: Vec<f64> = measured.packets.iter().map(|(_, n)| *n as f64).collect();
         found.push(format!(
-            "CPU {cpu} takes {} % of {} packets/s; even were {} % (evenness {}.{:02} of 1)",
+            "CPU {cpu} takes {} % of {} packets/s; even were {} % (evenness {:.2} of 1)",
             (share + 5) / 10,
             grouped(total),
             (100 + cpus / 2) / cpus.max(1),
-            even / 100,
-            even % 100
+            results::stats::jain(&packets).unwrap_or(1.0)
         ));
     }
     let online: Vec<usize> = looked.cpus.iter().map(|cpu| cpu.id).collect();
