@@ -63,7 +63,7 @@ pub struct Fair {
     crowd: u32,
     vote: Vote,
     last: u32,
-    pad: u32,
+    pressed: u32,
 }
 const _: () = assert!(size_of::<Fair>() == 64);
 
@@ -96,6 +96,7 @@ impl fmt::Debug for Sketch {
 unsafe extern "C" {
     fn weir_host_fair_asks(of: *const Fair, left: u32, paused: u32) -> u32;
     fn weir_host_fair_innocent(of: *const Fair, paused: u32, any: u32) -> u32;
+    fn weir_host_fair_weigh(of: *mut Fair, passes: u32);
     fn weir_host_fair_hash(seed: u64, now: u32, consumer: u32, sender: u64) -> u64;
     fn weir_host_fair_poll(
         of: *mut Fair,
@@ -154,8 +155,14 @@ impl Fair {
         unsafe { weir_host_fair_asks(self, left, paused) != 0 }
     }
 
+    /// A frame for the consumer passes, or is shed.
+    pub fn weigh(&mut self, passes: bool) {
+        // SAFETY: only this struct is written, whose layout is that of the header.
+        unsafe { weir_host_fair_weigh(self, passes.into()) }
+    }
+
     /// True if a pause would lose a frame although its consumer is an innocent: input was kept away from another one last at tick
-    /// `any`, and from this one at `paused`.
+    /// `any`, and from this one at `paused`, and most of its frames pass.
     pub fn is_innocent(&self, paused: u32, any: u32) -> bool {
         // SAFETY: this struct is only read, whose layout is that of the header.
         unsafe { weir_host_fair_innocent(self, paused, any) != 0 }

@@ -344,6 +344,18 @@ fn who_sends_little_beside_one_loud_sender_is_quiet() {
 }
 
 proptest! {
+    /// A consumer most of whose frames are shed is no innocent, whatever was kept away from whom; one of which few are is one.
+    #[test]
+    fn who_is_shed_for_is_no_innocent(passes in 0_u32..20, sheds in 0_u32..20) {
+        let (mut fair, mut sketch) = (Fair::default(), Box::<Sketch>::default());
+        let _ = fair.poll(&mut sketch, 0, uncut(8, 8), 1000);
+        for n in 0..100 * (passes + sheds) {
+            fair.weigh(n % (passes + sheds) < passes);
+        }
+        prop_assert!(passes >= sheds || !fair.is_innocent(0, 1000));
+        prop_assert!(passes <= sheds || fair.is_innocent(0, 1000));
+    }
+
     /// A consumer that input was kept away from in the last fifth of a second is no innocent, and so none is one beside itself; any
     /// other is one as long as something is kept away from somebody.
     #[test]

@@ -184,6 +184,14 @@ pub struct Turned {
     pub drained: bool,
 }
 
+impl Turned {
+    /// The innocents' frames of which the source is to be looked at. Most of what a full ring holds is no innocent's but the flood: its
+    /// consumer reads all that its budget lets in, so that nothing has to be kept away from it.
+    fn harmed(&self) -> u32 {
+        if self.drained || self.innocents < self.frames / 2 { self.innocents } else { 0 }
+    }
+}
+
 #[derive(Clone, Copy, Debug)]
 struct Source {
     switch: ModeSwitch,
@@ -414,7 +422,7 @@ impl Poller {
         let others =
             turn.frames.saturating_sub(turn.protected).saturating_sub(turn.known).saturating_sub(turn.shed);
         // Innocents are told apart only where frames are looked at: a pause would lose theirs with the rest.
-        self.look.saw(now, source, turn.frames, turn.protected, others.max(turn.innocents));
+        self.look.saw(now, source, turn.frames, turn.protected, others.max(turn.harmed()));
         let cheap = if self.look.is_on(now, source) { turn.shed } else { turn.nobody + turn.syns };
         state.sheds = u64::from(cheap) * 1000 > u64::from(turn.frames) * u64::from(MOSTLY);
         let look = self.inhibited > 0 && state.full_share >= ALL_FULL;

@@ -524,11 +524,19 @@ fn protected_frames_do_not_end_a_pause() {
 fn quiet_senders_to_the_flooded_consumer_are_looked_for() {
     let flood = Turned { frames: 32, to_full: 32, shed: 32, spent: 5000, ..Turned::default() };
     let later = crate::look::FIRST + crate::MILLISECOND;
-    for (innocents, looks) in [(0, false), (1, true)] {
+    // A full ring of nothing else is the flood of a program that keeps up with its budget, and one that was emptied is not.
+    for (innocents, drained, looks) in [
+        (0, false, false),
+        (1, false, true),
+        (15, false, true),
+        (16, false, false),
+        (32, false, false),
+        (32, true, true),
+    ] {
         let mut p = paused(usual());
         p.turned(10_000, 0, flood);
-        p.turned(later, 0, Turned { innocents, ..flood });
-        assert_eq!(p.feeds(later + crate::MILLISECOND, 0), looks, "{innocents}");
+        p.turned(later, 0, Turned { innocents, drained, ..flood });
+        assert_eq!(p.feeds(later + crate::MILLISECOND, 0), looks, "{innocents} {drained}");
     }
 }
 

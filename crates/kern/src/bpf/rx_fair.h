@@ -120,6 +120,7 @@ static __always_inline __u32 fits(struct xdp_md *ctx, const struct weir_view *vi
 	if (weir_fair_asks(of, share->left, ctl->paused))
 		verdict = weir_rx_fair(ctx, view, slot, consumer,
 				       share->left < WEIR_FAIR_ROOM ? share->left : WEIR_FAIR_ROOM);
+	weir_fair_weigh(of, (verdict & ~WEIR_FAIR_INNOCENT) == WEIR_FAIR_PASS);
 	if ((verdict & ~WEIR_FAIR_INNOCENT) == WEIR_FAIR_PASS) {
 		share->left--;
 		if (!ctl->inhibited && weir_fair_innocent(of, ctl->paused, any))

@@ -42,3 +42,8 @@ weir_u32 weir_host_fair_innocent(const struct weir_fair *of, weir_u32 paused, we
 {
 	return weir_fair_innocent(of, paused, any);
 }
+
+void weir_host_fair_weigh(struct weir_fair *of, weir_u32 passes)
+{
+	weir_fair_weigh(of, passes);
+}

@@ -62,6 +62,8 @@
 #define WEIR_FAIR_PAUSED_TICKS 60
 /* A flooded consumer has input kept away from it every few ms; after so many ticks without, a fifth of a second, it is none. */
 #define WEIR_FAIR_KEPT_TICKS 12
+/* Frames shed beyond those that passed that are remembered; with half of them a consumer is flooded. */
+#define WEIR_FAIR_PRESSED 64
 
 /* Places that the one loud sender leaves, and of how many there is one. */
 #define WEIR_FAIR_LAST 8
@@ -85,7 +87,7 @@ struct weir_fair {
 	weir_u32 crowd;		/* there are too many senders to tell them apart */
 	struct weir_vote vote;
 	weir_u32 last;		/* places that the loudest leaves */
-	weir_u32 pad;
+	weir_u32 pressed;	/* frames shed beyond those that passed, at most WEIR_FAIR_PRESSED */
 };
 
 /* Of one source. */
@@ -238,11 +240,23 @@ WEIR_INLINE weir_u32 weir_fair_asks(const struct weir_fair *of, weir_u32 left, w
 
 /*
  * True if a pause would lose this frame although its consumer is an innocent: input was kept away lately, at tick `any`, but not from
- * this consumer, whose own last such tick is `paused`. Who fills a socket once makes its program no part of a flood for longer.
+ * this consumer, whose own last such tick is `paused`. Who fills a socket once makes its program no part of a flood for longer. Nor is
+ * one an innocent most of whose frames are shed: a second flooded program that shedding keeps from being full would be looked for beside
+ * the first.
  */
 WEIR_INLINE weir_u32 weir_fair_innocent(const struct weir_fair *of, weir_u32 paused, weir_u32 any)
 {
-	return weir_recent(any, of->now, WEIR_FAIR_KEPT_TICKS) && !weir_recent(paused, of->now, WEIR_FAIR_KEPT_TICKS);
+	return weir_recent(any, of->now, WEIR_FAIR_KEPT_TICKS) && !weir_recent(paused, of->now, WEIR_FAIR_KEPT_TICKS) &&
+	       of->pressed < WEIR_FAIR_PRESSED / 2;
+}
+
+/* A frame for the consumer passes, or is shed. */
+WEIR_INLINE void weir_fair_weigh(struct weir_fair *of, weir_u32 passes)
+{
+	if (passes && of->pressed)
+		of->pressed--;
+	else if (!passes && of->pressed < WEIR_FAIR_PRESSED)
+		of->pressed++;
 }
 
 /* True if `voter` is the one loud sender, and what is `left` is for others. */

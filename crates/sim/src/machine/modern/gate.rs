@@ -238,11 +238,15 @@ impl Gate {
             if *left == 0 || fair.is_active() {
                 let hash = fair::hash(SEED, now, index as u32, u64::from(sender));
                 verdict = match fair.leaves(u64::from(sender), *left) {
-                    true => return (Verdict::Over, false),
+                    true => {
+                        fair.weigh(false);
+                        return (Verdict::Over, false);
+                    }
                     false => fair.judge(&mut self.sketch, hash, *left),
                 };
             }
         }
+        fair.weigh(verdict == Verdict::Pass);
         if verdict == Verdict::Pass {
             *left -= 1;
             innocent |= !inhibited && fair.is_innocent(*paused, self.paused);
