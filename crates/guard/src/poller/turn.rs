@@ -164,13 +164,15 @@ impl Loop {
                 continue;
             }
             most = most.max(level);
-            if self.policy.level(now, consumer, level) {
-                if self.policy.is_inhibited(consumer) {
+            let changed = self.policy.level(now, consumer, level);
+            if self.policy.is_inhibited(consumer) {
+                self.keeps_away(now, consumer);
+                if changed {
                     self.inhibit(consumer);
-                } else {
-                    self.lift(consumer);
-                    enabled = true;
                 }
+            } else if changed {
+                self.lift(consumer);
+                enabled = true;
             }
             let (size, truesize) = (stat.rcvbuf.load(Relaxed), stat.truesize.load(Relaxed));
             self.policy.has_room(consumer, policy::gate::room_at(size, level, truesize, slices));
@@ -180,16 +182,23 @@ impl Loop {
         }
         self.policy.levels_read();
     }
-    fn inhibit(&self, consumer: usize) {
-        let bit = 1u64 << self.p.index;
-        let ctl = &self.p.views.consumer_ctls[consumer];
-        let now = tick(clock::coarse());
+    /// Input is kept away from a consumer at `now`, however long that has been so: else one that is kept away from all the time would be
+    /// forgotten, and an innocent as soon as it is no longer.
+    fn keeps_away(&self, now: Nanos, consumer: usize) {
+        let now = tick(now);
         // Its own first: else it would be an innocent beside itself.
-        ctl.paused.store(now, Relaxed);
+        let own = &self.p.views.consumer_ctls[consumer].paused;
+        if own.load(Relaxed) != now {
+            own.store(now, Relaxed);
+        }
         let any = &self.p.views.guard[0].paused;
         if any.load(Relaxed) != now {
             any.store(now, std::sync::atomic::Ordering::Release);
         }
+    }
+    fn inhibit(&self, consumer: usize) {
+        let bit = 1u64 << self.p.index;
+        let ctl = &self.p.views.consumer_ctls[consumer];
         if ctl.inhibited.fetch_or(bit, Relaxed) & bit == 0 {
             self.p.views.guard[0].inhibited.fetch_add(1, Relaxed);
         }

@@ -370,7 +370,7 @@ impl State {
             let changed = self.weir.poller.level(now, consumer, level);
             let inhibited = self.weir.poller.is_inhibited(consumer);
             enabled |= changed && !inhibited;
-            if changed && inhibited {
+            if inhibited {
                 self.gate.pauses(now, consumer);
             }
         }
