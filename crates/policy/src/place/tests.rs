@@ -34,7 +34,7 @@ fn a_balancer_bars_interrupts_and_a_guard_everything() {
     let set = |what| Set { what, from: cpus(&[0]), to: cpus(&[1]) };
     let (irq, task) = (set(What::Irq { irq: 40 }), set(What::Task { tid: 5, start: 7 }));
     assert_eq!(barred(&[task.clone(), irq.clone()], true, false), Some(Barred::Rival));
-    assert_eq!(barred(&[task.clone()], true, false), None);
+    assert_eq!(barred(std::slice::from_ref(&task), true, false), None);
     assert_eq!(barred(&[task], false, true), Some(Barred::Guard));
     assert_eq!(barred(&[irq], false, false), None);
 }
