@@ -90,6 +90,11 @@ pub(crate) fn need_weir(runner: &Runner<'_>, arms: &[Arm]) -> Result<()> {
     Ok(())
 }
 
+/// Trials of each point.
+fn rounds(options: &Options) -> u32 {
+    if options.quick { options.repeat.unwrap_or(1) } else { options.repeat() }
+}
+
 impl Grid {
     /// Fills it: every arm at every point, again if void. An interrupt after the first round leaves what is there.
     pub(crate) fn measure(
@@ -103,7 +108,7 @@ impl Grid {
             return Err(Error::Usage(format!("{panels} panels, at most {MAX_PANELS}; --kind chooses fewer")));
         }
         let options = runner.options;
-        let repeat = if options.quick { options.repeat.unwrap_or(1) } else { options.repeat() };
+        let repeat = rounds(options);
         self.taken = vec![vec![vec![Vec::new(); self.xs.len()]; self.kinds.len()]; self.arms.len()];
         runner.total = u64::from(repeat) * (self.arms.len() * self.kinds.len() * self.xs.len()) as u64;
         for round in 0..repeat {
@@ -116,9 +121,13 @@ impl Grid {
                         let sample = runner.again_if_void(
                             |bench| one(bench, arm, k, *value),
                             |sample| sample.void.is_some(),
-                        )?;
+                        );
+                        match sample {
+                            Ok(sample) => self.taken[a][k][x].push(sample),
+                            Err(Error::Interrupted) if round > 0 => return Ok(()),
+                            Err(e) => return Err(e),
+                        }
                         runner.step();
-                        self.taken[a][k][x].push(sample);
                     }
                 }
             }
@@ -214,7 +223,9 @@ impl Grid {
         document.parameters.insert("void_trials_used".into(), void.into());
         document.parameters.extend(more.into_iter().map(|(name, value)| (name.to_string(), value)));
         document.panels = self.panels();
-        runner.finish(&mut document, &[], false);
+        let rounds = rounds(runner.options) as usize;
+        let partial = self.taken.iter().flatten().flatten().any(|trials| trials.len() < rounds);
+        runner.finish(&mut document, &[], partial);
         document.verdict.retain(|v| v.id != Id::Ledger.name());
         document.verdict.extend(verdict);
         Ok(document)
