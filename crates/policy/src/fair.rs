@@ -72,7 +72,8 @@ const _: () = assert!(size_of::<Fair>() == 64);
 pub struct Sketch {
     clock: u32,
     rounds: u32,
-    pad: [u32; 14],
+    consumers: Vote,
+    pad: [u32; 12],
     cell: [[u32; CELLS]; ROWS],
     refused: [u32; CELLS],
 }
@@ -80,7 +81,14 @@ const _: () = assert!(size_of::<Sketch>() == 64 + 4 * CELLS * (ROWS + 1));
 
 impl Default for Sketch {
     fn default() -> Self {
-        Self { clock: 0, rounds: 0, pad: [0; 14], cell: [[0; CELLS]; ROWS], refused: [0; CELLS] }
+        Self {
+            clock: 0,
+            rounds: 0,
+            consumers: Vote::default(),
+            pad: [0; 12],
+            cell: [[0; CELLS]; ROWS],
+            refused: [0; CELLS],
+        }
     }
 }
 
@@ -97,6 +105,7 @@ unsafe extern "C" {
     fn weir_host_fair_asks(of: *const Fair, left: u32, paused: u32) -> u32;
     fn weir_host_fair_innocent(of: *const Fair, paused: u32, any: u32) -> u32;
     fn weir_host_fair_weigh(of: *mut Fair, passes: u32);
+    fn weir_host_fair_gets_few(sketch: *mut Sketch, consumer: u32) -> u32;
     fn weir_host_fair_hash(seed: u64, now: u32, consumer: u32, sender: u64) -> u64;
     fn weir_host_fair_poll(
         of: *mut Fair,
@@ -123,6 +132,12 @@ impl Sketch {
     pub fn lead(&self, hash: u64) -> u32 {
         // SAFETY: a pure function of its arguments and of this struct, whose layout is that of the header.
         unsafe { weir_host_fair_lead(self, hash) }
+    }
+
+    /// A frame for the tracked `consumer` has come: true if that one gets few beside another that gets most of the source's.
+    pub fn gets_few(&mut self, consumer: u32) -> bool {
+        // SAFETY: only this struct is written, whose layout is that of the header.
+        unsafe { weir_host_fair_gets_few(self, consumer) != 0 }
     }
 }
 

@@ -343,6 +343,18 @@ fn who_sends_little_beside_one_loud_sender_is_quiet() {
     assert!(quiet_of(&[(1, 100), (20, 1)], 0) <= 20);
 }
 
+/// One that gets a frame in a thousand beside a flooded one gets few; neither of two alike does, nor one alone.
+#[test]
+fn who_gets_few_is_told_by_all_frames_of_the_source() {
+    let few = |of: fn(u32) -> u32| {
+        let mut sketch = Box::<Sketch>::default();
+        (0..10_000).filter(|n| sketch.gets_few(of(*n))).count()
+    };
+    assert_eq!(few(|_| 3), 0);
+    assert_eq!(few(|n| n % 2), 0);
+    assert!((9..=10).contains(&few(|n| u32::from(n % 1000 == 999))));
+}
+
 proptest! {
     /// A consumer most of whose frames are shed is no innocent, whatever was kept away from whom; one of which few are is one.
     #[test]

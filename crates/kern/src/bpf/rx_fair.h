@@ -38,6 +38,9 @@ __noinline __u32 weir_rx_fair(struct xdp_md *ctx, const struct weir_view *view, 
 	if (!view || !all || consumer >= WEIR_CONSUMERS || !rx_flow(data, end, view, &flow))
 		return left && left != WEIR_FAIR_KEPT ? WEIR_FAIR_PASS : WEIR_FAIR_FULL;
 	of = &all->of[consumer_index(consumer)];
+	/* Else fits() has told it. */
+	if (left == WEIR_FAIR_KEPT)
+		weir_fair_gets_few(&all->sketch, consumer);
 	sender = gate_sender(&flow);
 	/* The two families have places of their own. */
 	consumer |= (view->key[2] & WEIR_F_V6) << 16;
@@ -111,19 +114,20 @@ static __always_inline __u32 fits(struct xdp_md *ctx, const struct weir_view *vi
 {
 	struct weir_share *share = share_of(slot, consumer, ctl, stat, slices, poller);
 	struct weir_senders *by_sender = bpf_map_lookup_elem(&senders, &slot);
-	__u32 verdict = WEIR_FAIR_PASS;
+	__u32 few, verdict = WEIR_FAIR_PASS;
 	struct weir_fair *of;
 
 	if (!share || !by_sender || consumer >= WEIR_CONSUMERS)
 		return WEIR_FAIR_PASS;
 	of = &by_sender->of[consumer_index(consumer)];
+	few = weir_fair_gets_few(&by_sender->sketch, consumer);
 	if (weir_fair_asks(of, share->left, ctl->paused))
 		verdict = weir_rx_fair(ctx, view, slot, consumer,
 				       share->left < WEIR_FAIR_ROOM ? share->left : WEIR_FAIR_ROOM);
 	weir_fair_weigh(of, (verdict & ~WEIR_FAIR_INNOCENT) == WEIR_FAIR_PASS);
 	if ((verdict & ~WEIR_FAIR_INNOCENT) == WEIR_FAIR_PASS) {
 		share->left--;
-		if (!ctl->inhibited && weir_fair_innocent(of, ctl->paused, any))
+		if (!ctl->inhibited && (few || weir_fair_innocent(of, ctl->paused, any)))
 			verdict |= WEIR_FAIR_INNOCENT;
 	}
 	return verdict;

@@ -47,3 +47,8 @@ void weir_host_fair_weigh(struct weir_fair *of, weir_u32 passes)
 {
 	weir_fair_weigh(of, passes);
 }
+
+weir_u32 weir_host_fair_gets_few(struct weir_sketch *sketch, weir_u32 consumer)
+{
+	return weir_fair_gets_few(sketch, consumer);
+}

@@ -94,7 +94,8 @@ struct weir_fair {
 struct weir_sketch {
 	weir_u32 clock;		/* WEIR_FAIR_ONE for each packet let through */
 	weir_u32 rounds;
-	weir_u32 pad[14];
+	struct weir_vote consumers;	/* of tracked ones: who gets most of the source's frames */
+	weir_u32 pad[12];
 	weir_u32 cell[WEIR_FAIR_ROWS][WEIR_FAIR_CELLS];	/* the furthest mark of those who share it */
 	weir_u32 refused[WEIR_FAIR_CELLS];	/* round in which one of them was counted as refused */
 };
@@ -248,6 +249,15 @@ WEIR_INLINE weir_u32 weir_fair_innocent(const struct weir_fair *of, weir_u32 pau
 {
 	return weir_recent(any, of->now, WEIR_FAIR_KEPT_TICKS) && !weir_recent(paused, of->now, WEIR_FAIR_KEPT_TICKS) &&
 	       of->pressed < WEIR_FAIR_PRESSED / 2;
+}
+
+/*
+ * A frame for the tracked `consumer` has come: true if that one gets few beside another that gets most of the source's. While that one
+ * keeps up with what its budget lets in, input is kept away from nobody, and the ring loses what is for either.
+ */
+WEIR_INLINE weir_u32 weir_fair_gets_few(struct weir_sketch *sketch, weir_u32 consumer)
+{
+	return weir_is_quiet(&sketch->consumers, weir_voter(consumer));
 }
 
 /* A frame for the consumer passes, or is shed. */

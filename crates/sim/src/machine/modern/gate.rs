@@ -232,6 +232,7 @@ impl Gate {
                 *left = (*left).min(quota);
             }
         }
+        let few = self.sketch.gets_few(index as u32);
         let (mut verdict, mut innocent) = (Verdict::Pass, false);
         if fair.asks(*left, *paused) {
             innocent = fair.is_quiet(u64::from(sender));
@@ -249,7 +250,7 @@ impl Gate {
         fair.weigh(verdict == Verdict::Pass);
         if verdict == Verdict::Pass {
             *left -= 1;
-            innocent |= !inhibited && fair.is_innocent(*paused, self.paused);
+            innocent |= !inhibited && (few || fair.is_innocent(*paused, self.paused));
         }
         (verdict, innocent)
     }
@@ -317,7 +318,10 @@ impl State {
                 let sender = packet.flow / Self::sockets(&self.s);
                 let (verdict, innocent) = match inhibited && !self.gate.feeds {
                     _ if !feedback => (Verdict::Pass, false),
-                    true => (Verdict::Full, false),
+                    true => {
+                        self.gate.sketch.gets_few(index as u32);
+                        (Verdict::Full, false)
+                    }
                     false => self.gate.fits(now, index, level, (sender, inhibited)),
                 };
                 let shed = verdict != Verdict::Pass;
