@@ -172,7 +172,8 @@ pub struct Turned {
     /// Of the frames, those that passed for consumers that are known here. What else passed is somebody else's.
     pub known: u32,
     /// Of the frames, those of innocents among the consumers that are known here, passed or shed: of quiet senders beside a loud one
-    /// to the same consumer, and for a consumer that nothing is kept away from beside one that something is.
+    /// to the same consumer, for a consumer that nothing is kept away from beside one that something is, and for one that gets few
+    /// beside one that gets most.
     pub innocents: u32,
     /// Frames that are protected.
     pub protected: u32,

@@ -91,7 +91,7 @@ struct weir_rx_stat {
 	__u64 syns;		/* of `shed`, SYNs: for listeners that accept nothing more, or that have had their share */
 	__u64 over_share;	/* of `shed`, with room for them, which is held for senders that have had less */
 	__u64 innocents;	/* of `frames`, those that a pause would lose, passed or shed: of quiet senders beside a loud one, and
-				 * for tracked consumers that nothing is kept away from */
+				 * for tracked consumers that nothing is kept away from, or that get few beside another one */
 	__u64 pad[6];
 };
 

@@ -2,15 +2,15 @@
 /*
  * Which packets of a poll get the room of their consumer, see fair.h.
  *
- * Cost: one look-up per frame of a tracked consumer. While its room is short, or its input was kept away lately, one more and the
- * vote's one store; while it is short a hash and four loads of the sketch too, and four stores more if it passes. Per poll and
+ * Cost: two look-ups and a vote's one store per frame of a tracked consumer. While its room is short, or its input was kept away lately,
+ * one more and the store of the senders' vote; while it is short a hash and four loads of the sketch too, and four stores more if it passes. Per poll and
  * consumer three reads of its socket and the clock.
  */
 #ifndef WEIR_RX_FAIR_H
 #define WEIR_RX_FAIR_H
 
 /* Added to an enum weir_fair_verdict: a pause would lose the frame, and it is a quiet sender's beside a loud one, or for a consumer that
- * nothing is kept away from beside one that something is. */
+ * nothing is kept away from beside one that something is, or that gets few of the source's frames beside one that gets most. */
 #define WEIR_FAIR_INNOCENT 4
 /* Instead of the packets that there is room for: nothing passes, and no share is counted. */
 #define WEIR_FAIR_KEPT ~0U

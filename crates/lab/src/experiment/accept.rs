@@ -401,15 +401,8 @@ fn skew_claim(grid: &Grid, k: usize, x: usize) -> Verdict {
 
 /// By which share the hash's slower half is behind the other.
 fn apart(grid: &Grid, at: (usize, usize, usize)) -> f64 {
-    let (k, x, figure) = at;
-    let median = |name: &str| {
-        let a = grid.arms.iter().position(|arm| arm.name == name)?;
-        grid.median(a, k, x, figure).filter(|m| *m > 0.0)
-    };
-    match (median("hash"), median("hash-again")) {
-        (Some(one), Some(other)) => f64::max(one / other, other / one) - 1.0,
-        _ => 0.0,
-    }
+    let ratio = beside_hash(grid, "hash-again", at).filter(|ratio| *ratio > 0.0);
+    ratio.map_or(0.0, |ratio| f64::max(ratio, 1.0 / ratio) - 1.0)
 }
 
 fn skew_verdict(grid: &Grid) -> Vec<Verdict> {

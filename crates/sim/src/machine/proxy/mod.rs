@@ -13,7 +13,8 @@
 //! who accepts it, is decided by [`policy::accept`], if there is a queue per core; with one queue any worker takes the
 //! next one, the one that waits longest first.
 //!
-//! Clients are closed loops over links of a stated rate; what the ring or an accept queue loses comes again after the
+//! Clients are closed loops over links of a stated rate, or an open loop whose times do not depend on answers. Cores may receive unequal
+//! shares, requests be of two lengths, and workers sleep now and then. The ideal queue has no lock, and is there to compare with. What the ring or an accept queue loses comes again after the
 //! retransmission timeout, 15 times at most; then its request is given up.
 
 mod host;
