@@ -103,6 +103,7 @@ impl fmt::Debug for Sketch {
 
 unsafe extern "C" {
     fn weir_host_fair_asks(of: *const Fair, left: u32, paused: u32) -> u32;
+    fn weir_host_fair_flooded(of: *const Fair) -> u32;
     fn weir_host_fair_innocent(of: *const Fair, paused: u32, any: u32) -> u32;
     fn weir_host_fair_weigh(of: *mut Fair, passes: u32);
     fn weir_host_fair_gets_few(sketch: *mut Sketch, consumer: u32) -> u32;
@@ -174,6 +175,12 @@ impl Fair {
     pub fn weigh(&mut self, passes: bool) {
         // SAFETY: only this struct is written, whose layout is that of the header.
         unsafe { weir_host_fair_weigh(self, passes.into()) }
+    }
+
+    /// True if most of the consumer's frames are shed: one that a poll may give nothing ([`crate::gate::room_given`]).
+    pub fn is_flooded(&self) -> bool {
+        // SAFETY: this struct is only read, whose layout is that of the header.
+        unsafe { weir_host_fair_flooded(self) != 0 }
     }
 
     /// True if a pause would lose a frame although its consumer is an innocent: input was kept away from another one last at tick

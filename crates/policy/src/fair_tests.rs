@@ -4,6 +4,7 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::gate;
 
 /// A sender whose places in the sketch no other one has.
 fn apart(sender: u64) -> u64 {
@@ -59,7 +60,7 @@ struct Case {
     spoofed: u64,
     reads: Reads,
     frames: u32,
-    /// Admitted of the room, of 1000.
+    /// Admitted of a poll, of 1000.
     admit: u16,
 }
 
@@ -89,7 +90,8 @@ fn run(case: &Case, fair: bool) -> Outcome {
     for poll in 0..SETTLE + POLLS {
         let counts = poll >= SETTLE;
         let now = 1 + poll / POLLS_OF_A_TICK;
-        let given = crate::gate::room(BUFFER, queue, 1, 1, case.admit);
+        let flooded = !fair || of.is_flooded();
+        let given = gate::room_given(gate::room(BUFFER, queue, 1, 1), case.admit, poll, flooded);
         left = match fair {
             true => of.poll(&mut sketch, left, Room { given, free: BUFFER - queue, whole: BUFFER }, now),
             false => given,
@@ -112,6 +114,7 @@ fn run(case: &Case, fair: bool) -> Outcome {
                 (false, _) => Verdict::Pass,
             };
             assert!(left > 0 || verdict == Verdict::Full, "what is full stays full");
+            of.weigh(verdict == Verdict::Pass);
             if verdict == Verdict::Pass {
                 left -= 1;
                 queue += 1;
@@ -160,6 +163,7 @@ fn cases() -> Vec<(Case, u32)> {
         (case_of("20 quiet, read in bursts", &[(1, 500), (20, 1)], AllAfter(10)), 800),
         // Where shedding needs the CPU a poll lets little through.
         (given(10, case_of("20 quiet, one packet per poll", &[(1, 2000), (20, 1)], Each(30))), 940),
+        (given(1, case_of("20 quiet, a packet per eleven polls", &[(1, 100_000), (20, 1)], Each(30))), 900),
         (given(50, case_of("20 quiet, four packets per poll", &[(1, 1000), (20, 1)], Each(30))), 970),
     ]
 }

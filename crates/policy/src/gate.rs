@@ -151,7 +151,8 @@ unsafe extern "C" {
     ) -> u32;
     fn weir_host_refuse(refusal: *mut Refusal, flow: u32, now: u32, most: u32) -> u32;
     fn weir_host_refused(refusal: *const Refusal, flow: u32, left: u32, now: u32, most: u32) -> u32;
-    fn weir_host_room(size: u32, held: u32, truesize: u32, slices: u32, admit: u32) -> u32;
+    fn weir_host_room(size: u32, held: u32, truesize: u32, slices: u32) -> u32;
+    fn weir_host_room_given(room: u32, admit: u32, poll: u32, flooded: u32) -> u32;
     fn weir_host_fragments(admit: u32) -> u32;
 }
 
@@ -235,17 +236,24 @@ impl Refusal {
     }
 }
 
-/// Packets of `truesize` bytes that one poll may hand up to a consumer whose buffer of `size` bytes holds `held`; all if `truesize`
-/// is 0, not known yet. `slices` inputs share it, of which `admit` may be used.
-pub fn room(size: u32, held: u32, truesize: u32, slices: u32, admit: Permille) -> u32 {
+/// Packets of `truesize` bytes that a consumer has room for whose buffer of `size` bytes holds `held`; all if `truesize` is 0, not
+/// known yet. `slices` inputs share it.
+pub fn room(size: u32, held: u32, truesize: u32, slices: u32) -> u32 {
     // SAFETY: a pure function of its arguments.
-    unsafe { weir_host_room(size, held, truesize, slices, admit.into()) }
+    unsafe { weir_host_room(size, held, truesize, slices) }
 }
 
 /// As [`room`] of a buffer that is `level` full.
 pub fn room_at(size: u32, level: Permille, truesize: u32, slices: u32) -> u32 {
     let held = u64::from(size) * u64::from(level) / 1000;
-    room(size, u32::try_from(held).unwrap_or(u32::MAX), truesize, slices, 1000)
+    room(size, u32::try_from(held).unwrap_or(u32::MAX), truesize, slices)
+}
+
+/// What the poll of this number is given of the `room` of a consumer: `admit` of a poll of 64 packets. Where that is less than a packet,
+/// one that is flooded is given one in several polls, any other one in each.
+pub fn room_given(room: u32, admit: Permille, poll: u32, flooded: bool) -> u32 {
+    // SAFETY: a pure function of its arguments.
+    unsafe { weir_host_room_given(room, admit.into(), poll, flooded.into()) }
 }
 
 /// Fragments that one poll may hand up while consumers are given `admit` of their room.
@@ -423,12 +431,25 @@ mod tests {
         }
 
         #[test]
-        fn room_never_overfills(size in 0u32..1 << 24, held in 0u32..1 << 24, truesize in 1u32..9000, slices in 0u32..9, admit in 0u16..=1000) {
-            let room = room(size, held, truesize, slices, admit);
+        fn room_never_overfills(size in 0u32..1 << 24, held in 0u32..1 << 24, truesize in 1u32..9000, slices in 0u32..9) {
+            let room = room(size, held, truesize, slices);
             let fits = size.saturating_sub(held) / truesize;
             prop_assert!(room <= fits.max(u32::from(fits > 0)));
             prop_assert_eq!(room > 0, fits > 0);
             prop_assert!(room * slices.max(1) <= fits.max(slices.max(1)));
+        }
+
+        /// What is admitted is given in the long run; one that is not flooded gets one in each poll.
+        #[test]
+        fn a_part_of_the_room_is_given(room in 0u32..100_000, admit in 1u16..=1000, first: u16) {
+            let polls = 12_000u32;
+            let given = |flooded| (0..polls).map(move |n| u64::from(room_given(room, admit, u32::from(first) + n, flooded)));
+            prop_assert!(given(false).all(|one| one <= u64::from(room) && (one > 0) == (room > 0)));
+            prop_assert!(given(true).all(|one| one <= u64::from(room)));
+            let (all, most) = (given(true).sum::<u64>(), u64::from(room) * 1000);
+            let wanted = if admit == 1000 { most } else { most.min(64 * u64::from(admit)) } * u64::from(polls) / 1000;
+            // Rounded down to whole packets, or up to one in whole polls.
+            prop_assert!(all * 2 >= wanted && all <= wanted * 2, "{all} of {wanted}");
         }
     }
 }

@@ -340,7 +340,7 @@ impl Poller {
         self.bound.per_packet(self.config.budget)
     }
 
-    /// Permille of a consumer's room that one poll may fill.
+    /// Permille of a poll that one consumer may get of it.
     pub fn admits(&self) -> Permille {
         self.admission.permille()
     }
@@ -424,6 +424,9 @@ impl Poller {
             turn.frames.saturating_sub(turn.protected).saturating_sub(turn.known).saturating_sub(turn.shed);
         // Innocents are told apart only where frames are looked at: a pause would lose theirs with the rest.
         self.look.saw(now, source, turn.frames, turn.protected, others.max(turn.harmed()));
+        if self.look.is_on(now, source) {
+            self.admission.turned(turn.shed, turn.packets, turn.spent);
+        }
         let cheap = if self.look.is_on(now, source) { turn.shed } else { turn.nobody + turn.syns };
         state.sheds = u64::from(cheap) * 1000 > u64::from(turn.frames) * u64::from(MOSTLY);
         let look = self.inhibited > 0 && state.full_share >= ALL_FULL;

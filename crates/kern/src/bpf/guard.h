@@ -125,7 +125,7 @@ struct weir_consumer_stat {
 
 struct weir_poller_ctl {
 	__u32 wait;		/* bits of enum weir_wake; BPF clears what it answered */
-	__u32 admit;		/* permille of a consumer's room that one poll may fill */
+	__u32 admit;		/* permille of a poll that one consumer may get of it */
 	__u64 protected_ns;	/* the bound: one protected packet per that many ns; 0: none */
 	__u32 quota;		/* packets that one poll may hand up to one consumer; 0: no limit */
 	__u32 feeds;		/* 1: it looks for others' packets, and consumers that it inhibits get what fits meanwhile */

@@ -3,8 +3,8 @@
  * Which packets of a poll get the room of their consumer, see fair.h.
  *
  * Cost: two look-ups and a vote's one store per frame of a tracked consumer. While its room is short, or its input was kept away lately,
- * one more and the store of the senders' vote; while it is short a hash and four loads of the sketch too, and four stores more if it passes. Per poll and
- * consumer three reads of its socket and the clock.
+ * one more and the store of the senders' vote; while it is short a hash and four loads of the sketch too, and four stores more if it
+ * passes. Per poll and consumer three reads of its socket and the clock.
  */
 #ifndef WEIR_RX_FAIR_H
 #define WEIR_RX_FAIR_H
@@ -57,7 +57,8 @@ __noinline __u32 weir_rx_fair(struct xdp_md *ctx, const struct weir_view *view, 
 /* The room of a consumer when a poll begins. Its buffer is read once per poll: what the poll has handed up by then is in it, and
  * what it hands up from here on is counted. `before` packets were left of the room of the poll before. */
 static __always_inline __u32 room(struct weir_fair *of, struct weir_sketch *sketch, const struct weir_consumer_ctl *ctl,
-				  const struct weir_consumer_stat *stat, __u32 slices, __u32 poller, __u32 before)
+				  const struct weir_consumer_stat *stat, __u32 slices, __u32 poller, __u32 poll,
+				  __u32 before)
 {
 	struct weir_poller_ctl *turns = bpf_map_lookup_elem(&poller_ctls, &poller);
 	__u32 left, all, whole, truesize = stat->truesize;
@@ -76,9 +77,9 @@ static __always_inline __u32 room(struct weir_fair *of, struct weir_sketch *sket
 	bpf_core_read(&size, sizeof(size), &sk->sk_rcvbuf);
 	if (held < 0 || size <= 0)
 		return ~0U;
-	left = weir_room(size, held, truesize, slices, turns && turns->admit ? turns->admit : 1000);
-	all = weir_room(size, held, truesize, slices, 1000);
-	whole = weir_room(size, 0, truesize, slices, 1000);
+	all = weir_room(size, held, truesize, slices);
+	whole = weir_room(size, 0, truesize, slices);
+	left = weir_room_given(all, turns && turns->admit ? turns->admit : 1000, poll, weir_fair_flooded(of));
 	left = weir_fair_poll(of, sketch, before, left, all, whole, bpf_ktime_get_coarse_ns() >> WEIR_TICK_SHIFT);
 	return turns && turns->quota && left > turns->quota ? turns->quota : left;
 }
@@ -101,7 +102,7 @@ static __always_inline struct weir_share *share_of(__u32 slot, __u32 consumer, c
 	if (share->poll != poll) {
 		share->poll = poll;
 		share->left = room(&by_sender->of[consumer_index(consumer)], &by_sender->sketch, ctl, stat, slices,
-				   poller, share->left);
+				   poller, poll, share->left);
 	}
 	return share;
 }

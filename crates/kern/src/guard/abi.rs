@@ -242,7 +242,7 @@ shared!(
     PollerCtl {
         /// Bits of [`wake`].
         wait: AtomicU32,
-        /// Permille of a consumer's room that one poll may fill; 0: all of it.
+        /// Permille of a poll that one consumer may get of it; 0: all.
         admit: AtomicU32,
         /// One protected packet per that many ns; 0: no bound.
         protected_ns: AtomicU64,

@@ -38,6 +38,11 @@ weir_u32 weir_host_fair_asks(const struct weir_fair *of, weir_u32 left, weir_u32
 	return weir_fair_asks(of, left, paused);
 }
 
+weir_u32 weir_host_fair_flooded(const struct weir_fair *of)
+{
+	return weir_fair_flooded(of);
+}
+
 weir_u32 weir_host_fair_innocent(const struct weir_fair *of, weir_u32 paused, weir_u32 any)
 {
 	return weir_fair_innocent(of, paused, any);

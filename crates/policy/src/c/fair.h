@@ -171,6 +171,12 @@ WEIR_INLINE void weir_fair_learn(struct weir_fair *of, weir_u32 passed, weir_u32
 	of->over = of->refused = of->dry = 0;
 }
 
+/* True if most of the consumer's frames are shed: one that a poll may give nothing. */
+WEIR_INLINE weir_u32 weir_fair_flooded(const struct weir_fair *of)
+{
+	return of->active && of->pressed >= WEIR_FAIR_PRESSED / 2;
+}
+
 /*
  * A poll begins at tick `now`. The one before has left room for `before` packets; now there is room for `room`, of which a poll is
  * given `left`; if the consumer's buffer were empty there would be room for `whole`. The room that this poll has: while packets
@@ -191,7 +197,7 @@ WEIR_INLINE weir_u32 weir_fair_poll(struct weir_fair *of, struct weir_sketch *sk
 		return left;
 	}
 	if (left < room && left < WEIR_FAIR_ROOM) {
-		most = WEIR_FAIR_SAVED * left;
+		most = WEIR_FAIR_SAVED * (left ? left : 1);
 		left += before < most - left ? before : most - left;
 		if (left > room)
 			left = room;

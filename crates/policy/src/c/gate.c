@@ -43,9 +43,14 @@ weir_u32 weir_host_refused(const struct weir_refusal *refusal, weir_u32 flow, we
 	return weir_refused(refusal, flow, left, now, most);
 }
 
-weir_u32 weir_host_room(weir_u32 size, weir_u32 held, weir_u32 truesize, weir_u32 slices, weir_u32 admit)
+weir_u32 weir_host_room(weir_u32 size, weir_u32 held, weir_u32 truesize, weir_u32 slices)
 {
-	return weir_room(size, held, truesize, slices, admit);
+	return weir_room(size, held, truesize, slices);
+}
+
+weir_u32 weir_host_room_given(weir_u32 room, weir_u32 admit, weir_u32 poll, weir_u32 flooded)
+{
+	return weir_room_given(room, admit, poll, flooded);
 }
 
 weir_u32 weir_host_fragments(weir_u32 admit)

@@ -184,29 +184,45 @@ WEIR_INLINE weir_u32 weir_size_learnt(weir_u32 size, weir_u32 seen)
 }
 
 /*
- * Packets of `truesize` bytes that fit into a buffer of `size` bytes which holds `held`, shared among `slices` inputs, of which
- * `admit` permille may be used; at least one if any fits. 0xffffffff where the size of a packet is not known yet.
+ * Packets of `truesize` bytes that fit into a buffer of `size` bytes which holds `held`, shared among `slices` inputs; at least one
+ * if any fits. WEIR_ROOM_UNKNOWN where the size of a packet is not known yet.
  */
-WEIR_INLINE weir_u32 weir_room(weir_u32 size, weir_u32 held, weir_u32 truesize, weir_u32 slices, weir_u32 admit)
+#define WEIR_ROOM_UNKNOWN 0xffffffffu
+WEIR_INLINE weir_u32 weir_room(weir_u32 size, weir_u32 held, weir_u32 truesize, weir_u32 slices)
 {
 	weir_u32 room;
 
 	if (!truesize)
-		return 0xffffffffu;
+		return WEIR_ROOM_UNKNOWN;
 	if (held >= size || size - held < truesize)
 		return 0;
 	room = (size - held) / truesize / (slices ? slices : 1);
-	/* Where `admit` matters rooms are small: a large one cannot overflow. */
-	if (admit < 1000)
-		room = room < 1000000 ? room * admit / 1000 : 1000 * admit;
 	return room ? room : 1;
+}
+
+/* Packets of one poll of the kernel. */
+#define WEIR_POLL 64
+
+/*
+ * What the poll of this number is given of the `room` of a consumer: `admit` permille of a poll. Where that is less than a packet, one that
+ * is flooded is given one in several polls, any other one in each.
+ */
+WEIR_INLINE weir_u32 weir_room_given(weir_u32 room, weir_u32 admit, weir_u32 poll, weir_u32 flooded)
+{
+	weir_u32 part = WEIR_POLL * admit, given = part / 1000;
+
+	if (admit >= 1000 || room == WEIR_ROOM_UNKNOWN)
+		return room;
+	if (!given && part)
+		given = !flooded || !(poll % (1000 / part));
+	return given < room ? given : room;
 }
 
 /* Fragments that one poll may hand up while consumers are given `admit` permille of their room: a consumer waits for none of them
  * alone, each takes the kernel's memory, and whose it is nobody can tell. */
 WEIR_INLINE weir_u32 weir_fragments(weir_u32 admit)
 {
-	return 1 + 64 * admit / 1000;
+	return 1 + WEIR_POLL * admit / 1000;
 }
 
 #endif

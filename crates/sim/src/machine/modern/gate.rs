@@ -225,8 +225,9 @@ impl Gate {
         let Known { tracked, fair, left, poll: of, paused } = &mut self.known[index];
         if *of != poll {
             *of = poll;
-            let room = |held, admit| if *tracked { gate::room(size, held, 1, 1, admit) } else { ALL };
-            let has = Room { given: room(held, admit), free: room(held, 1000), whole: room(0, 1000) };
+            let room = |held| if *tracked { gate::room(size, held, 1, 1) } else { ALL };
+            let (free, whole) = (room(held), room(0));
+            let has = Room { given: gate::room_given(free, admit, poll, fair.is_flooded()), free, whole };
             *left = fair.poll(&mut self.sketch, *left, has, now);
             if quota > 0 {
                 *left = (*left).min(quota);
