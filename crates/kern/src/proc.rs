@@ -58,7 +58,7 @@ pub(crate) fn leader(tid: u32) -> Option<u32> {
 }
 
 /// Parent of process `pid`.
-pub(crate) fn parent(pid: u32) -> Option<u32> {
+pub fn parent(pid: u32) -> Option<u32> {
     let stat = read_limited(format!("{PROC}/{pid}/stat"), 4096)?;
     stat.rsplit_once(')')?.1.split_ascii_whitespace().nth(1)?.parse().ok()
 }

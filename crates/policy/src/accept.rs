@@ -161,7 +161,7 @@ impl Accept {
     fn changed(&mut self, core: usize, now: u64) {
         let state = self.cores[core];
         let head = if state.length > 0 { state.taken + 1 } else { 0 };
-        self.queues[core].seen(&self.choice, head, now, state.length, now);
+        self.queues[core].seen(&self.choice, (head, now), (state.length, self.rules.limit), now);
     }
 
     /// A connection is established on `core` at `now` (ns); the queue that takes it, `None` if that is full. `draw` is random.

@@ -92,6 +92,17 @@ fn the_choice_stays_near_the_ideal_queue() {
     }
 }
 
+/// A backlog of 8, and workers that sleep for longer than it takes to fill it: no queue overflows while another is below half. Up to nine
+/// queues the choice looks at all of them.
+#[test]
+fn no_queue_overflows_while_another_is_below_half() {
+    let shown = document("accept-stall", &[("backlog", "8")], &["own", "spill"]);
+    let refused = |arm| curve(&shown, "refused by a full queue while another was below half", arm);
+    let (own, spill) = (refused("own"), refused("spill"));
+    assert!(own.iter().all(|count| *count > 0.0), "the stalls fill no queue: {own:?}");
+    assert!(spill[..3].iter().all(|count| *count == 0.0), "of 2, 4 and 8 queues: {spill:?}");
+}
+
 /// BH-24: connections to the servers that stay on the worker's core cost less.
 #[test]
 fn outgoing_connections_on_the_own_core_save_kernel_time() {

@@ -26,6 +26,8 @@ use testkit::NetNs;
 const PORT: u16 = 8080;
 /// What a step may take on a loaded machine; each takes far less.
 const PATIENCE: Duration = Duration::from_secs(20);
+/// A short backlog: the kernel takes one more.
+const SHORT: i32 = 8;
 const WORKER: &str = "WEIR_TEST_WORKER";
 
 fn pin(pid: i32, cpu: usize) {
@@ -52,10 +54,10 @@ fn bound(sort: libc::c_int, alone: bool) -> OwnedFd {
     }
 }
 
-fn listener(alone: bool) -> TcpListener {
+fn listener(alone: bool, backlog: i32) -> TcpListener {
     let fd = bound(libc::SOCK_STREAM, alone);
     // SAFETY: plain system call; the result is checked.
-    assert_eq!(unsafe { libc::listen(fd.as_raw_fd(), 64) }, 0);
+    assert_eq!(unsafe { libc::listen(fd.as_raw_fd(), backlog) }, 0);
     TcpListener::from(fd)
 }
 
@@ -70,13 +72,14 @@ fn datagrams() -> ! {
 }
 
 /// Not a test: the body of a worker, a process of its own, which tells each client its process id. What it is called is its CPU and how
-/// it waits: in an epoll, as most servers do, in poll(), or in accept(); `udp`: for datagrams.
+/// it waits: in an epoll, as most servers do, in poll(), or in accept(); `short`: in an epoll, with a short backlog; `prefork`: its child
+/// does, in poll(); `udp`: for datagrams.
 #[test]
 #[ignore = "the worker process of the other tests"]
 fn worker_process() {
     let Ok(what) = std::env::var(WORKER) else { return };
     let (cpu, how) = what.split_once(' ').unwrap_or((&what, "epoll"));
-    let pid = std::process::id() as i32;
+    let mut pid = std::process::id() as i32;
     match cpu.parse() {
         Ok(cpu) => [pid, 0].into_iter().for_each(|task| pin(task, cpu)),
         Err(_) => assert!(["alone", "loose"].contains(&cpu), "{cpu}"),
@@ -84,17 +87,29 @@ fn worker_process() {
     if how == "udp" {
         datagrams();
     }
-    let listener = listener(cpu == "alone");
+    let listener = listener(cpu == "alone", if how == "short" { SHORT } else { 64 });
     let epoll = Epoll::new(EpollCreateFlags::empty()).unwrap();
-    if how == "epoll" {
+    if how == "prefork" {
+        // SAFETY: plain system calls; what the child shares with its parent is not used by threads that it does not have.
+        unsafe {
+            match libc::fork() {
+                0 => assert_eq!(libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL), 0),
+                _ => loop {
+                    libc::pause();
+                },
+            }
+        }
+        pid = std::process::id() as i32;
+    }
+    if ["epoll", "short"].contains(&how) {
         epoll.add(&listener, EpollEvent::new(EpollFlags::EPOLLIN, 0)).unwrap();
     }
     loop {
         // A signal ends a wait too.
         let mut fds = [PollFd::new(listener.as_fd(), PollFlags::POLLIN)];
         match how {
-            "epoll" => while epoll.wait(&mut [EpollEvent::empty()], EpollTimeout::NONE).is_err() {},
-            "poll" => while poll(&mut fds, PollTimeout::NONE).is_err() {},
+            "epoll" | "short" => while epoll.wait(&mut [EpollEvent::empty()], EpollTimeout::NONE).is_err() {},
+            "poll" | "prefork" => while poll(&mut fds, PollTimeout::NONE).is_err() {},
             _ => assert_eq!(how, "accept"),
         }
         let Ok((mut client, _)) = listener.accept() else { continue };
@@ -279,6 +294,78 @@ fn connections_stay_on_their_core_and_pass_by_a_stalled_worker_root() {
     let chosen = &last["groups"][0]["chosen"];
     assert!(chosen["away"].as_u64().unwrap() >= 2, "{last}");
     until(&host, 0, None);
+}
+
+/// Connections of this namespace that a full accept queue refused.
+fn overflows(host: &NetNs) -> u64 {
+    let text = host.run(|| std::fs::read_to_string("/proc/thread-self/net/netstat")).unwrap();
+    let mut lines = text.lines().filter(|line| line.starts_with("TcpExt:"));
+    let (names, values) = (lines.next().unwrap(), lines.next().unwrap());
+    let mut pairs = names.split(' ').zip(values.split(' '));
+    pairs.find(|(name, _)| *name == "ListenOverflows").unwrap().1.parse().unwrap()
+}
+
+/// A backlog of 8, which is full before any mark for long queues: what comes goes to the one below half, even to one that stands too, and
+/// with `--no-stall`, which passes by nobody for standing. On the loopback a handshake ends before `connect` returns, so all lengths are
+/// exact.
+#[test]
+fn no_queue_overflows_while_another_is_below_half_root() {
+    let Some(host) = host() else { return };
+    let connect = |count| -> Vec<TcpStream> {
+        let to = SocketAddr::from(([127, 0, 0, 1], PORT));
+        host.run(|| {
+            pin(0, 0);
+            (0..count).map(|_| TcpStream::connect_timeout(&to, PATIENCE).unwrap()).collect()
+        })
+    };
+    for options in [&["--interval", "100ms"][..], &["--interval", "100ms", "--no-stall"]] {
+        let workers = [worker(&host, "0 short"), worker(&host, "1 short")];
+        let target = plan(workers[0].pid(), 2);
+        assert_eq!(target["groups"][0]["workers"][0]["limit"], SHORT, "{target}");
+        let pid = workers[0].pid().to_string();
+        let weir = Process(weir(&[&[pid.as_str()], options].concat()).spawn().unwrap());
+        until(&host, 0, Some(workers[0].pid()));
+        until(&host, 1, Some(workers[1].pid()));
+        for one in &workers {
+            one.signal(Signal::SIGSTOP);
+            stopped(one.pid());
+        }
+        let before = overflows(&host);
+        // Each takes seven: from there on a queue counts as full.
+        let held = connect(14);
+        assert_eq!(overflows(&host) - before, 0, "{options:?}");
+        // All go on, and answer.
+        workers.iter().for_each(|one| one.signal(Signal::SIGCONT));
+        for mut client in held {
+            client.set_read_timeout(Some(PATIENCE)).unwrap();
+            let mut text = String::new();
+            client.read_to_string(&mut text).unwrap();
+            assert!(workers.iter().any(|one| one.pid().to_string() == text.trim()), "{text}");
+        }
+        drop(weir);
+    }
+}
+
+/// As gunicorn does: the master keeps the listener that its only worker accepts from.
+#[test]
+fn a_master_is_not_taken_for_its_worker_root() {
+    let Some(host) = host() else { return };
+    let masters = [worker(&host, "0 prefork"), worker(&host, "1 prefork")];
+    let parent = |pid: u64| {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+        stat.rsplit_once(") ").unwrap().1.split(' ').nth(1).unwrap().parse::<u32>().unwrap()
+    };
+    let plan = plan(masters[0].pid(), 2);
+    let workers = plan["groups"][0]["workers"].as_array().unwrap();
+    let child = |of: &Process| {
+        let found = workers.iter().filter_map(|w| w["pid"].as_u64()).find(|pid| parent(*pid) == of.pid());
+        found.unwrap_or_else(|| panic!("no child of {}: {plan}", of.pid())) as u32
+    };
+    let children = [child(&masters[0]), child(&masters[1])];
+    let _weir = Process(weir(&[&masters[0].pid().to_string(), "--interval", "100ms"]).spawn().unwrap());
+    for (cpu, child) in children.into_iter().enumerate() {
+        until(&host, cpu, Some(child));
+    }
 }
 
 /// What a running `weir accept` answers; `None` if it does not yet.

@@ -40,7 +40,7 @@ pub(super) struct Queue {
     pub came: AtomicU32,
     pub epoch: AtomicU32,
     pub gives: AtomicU32,
-    pub pad: AtomicU32,
+    pub limit: AtomicU32,
 }
 
 /// `struct weir_accept_counts`.
@@ -109,7 +109,7 @@ pub fn layouts() -> Vec<crate::abi_tests::Layout> {
     vec![
         layout!(Queue, "weir_accept_queue", {
             cookie, head, since, length, busy, place, placed, affine, worker, seen, born, away, rests, ran, waits_in, task,
-            came, epoch, gives, pad
+            came, epoch, gives, limit
         }),
         layout!(Counts, "weir_accept_counts", { of, pad }),
         layout!(State, "weir_accept", {

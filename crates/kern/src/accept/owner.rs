@@ -41,7 +41,8 @@ pub(super) struct Seen(BTreeMap<u32, Vec<(u32, Vec<u64>)>>);
 const DESCRIPTORS_MAX: usize = 65_536;
 
 impl Seen {
-    /// The owner of the listener `inode` among its holders: the one whose epoll waits for it; if none does, the only holder.
+    /// The owner of the listener `inode` among its holders: the one whose epoll waits for it; if none does, the only holder that is not
+    /// the parent of another one.
     pub(super) fn owner(&mut self, inode: u64, holders: &[(u32, u32)]) -> Option<Owner> {
         let mut waits: Vec<(u32, u32, usize)> = Vec::new();
         for (pid, _) in holders {
@@ -53,6 +54,9 @@ impl Seen {
         waits.dedup_by_key(|w| w.0);
         let mut pids: Vec<u32> = holders.iter().map(|(pid, _)| *pid).collect();
         pids.dedup();
+        if waits.is_empty() {
+            pids = children(&pids, crate::proc::parent);
+        }
         let (pid, tid) = match (waits.as_slice(), pids.as_slice()) {
             ([(pid, _, 1)], _) => (*pid, *pid),
             ([(pid, epoll, _)], _) => (*pid, thread(*pid, *epoll)?),
@@ -62,6 +66,12 @@ impl Seen {
         let (core, known) = core(pid, tid);
         Some(Owner { pid, tid, name: crate::proc::name(pid).unwrap_or_default(), core, known })
     }
+}
+
+/// Those that are not the parent of another one: a master keeps the listeners of its workers and accepts nothing.
+fn children(pids: &[u32], parent: impl Fn(u32) -> Option<u32>) -> Vec<u32> {
+    let parents: Vec<u32> = pids.iter().filter_map(|pid| parent(*pid)).collect();
+    pids.iter().copied().filter(|pid| !parents.contains(pid)).collect()
 }
 
 fn epolls(pid: u32) -> Vec<(u32, Vec<u64>)> {
@@ -136,6 +146,15 @@ fn processor(stat: &str) -> Option<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_master_is_no_worker() {
+        let parent =
+            |pid: u32| [(11, 10), (12, 10), (10, 1)].iter().find(|(child, _)| *child == pid).map(|p| p.1);
+        assert_eq!(children(&[10, 11], parent), [11]);
+        assert_eq!(children(&[10, 11, 12], parent), [11, 12]);
+        assert_eq!(children(&[10], parent), [10]);
+    }
 
     #[test]
     fn lines_of_procfs() {

@@ -108,8 +108,15 @@ struct sock {
 	struct sock_common __sk_common;
 	__u16 sk_protocol;
 	struct sk_buff_head sk_receive_queue;
+	struct {
+		struct {
+			int counter;
+		} rmem_alloc;
+	} sk_backlog;
+	int sk_rcvbuf;
 	struct socket_wq *sk_wq;
 	__u32 sk_ack_backlog;
+	__u32 sk_max_ack_backlog;
 	struct sock_reuseport *sk_reuseport_cb;
 } __attribute__((preserve_access_index));
 
@@ -260,6 +267,14 @@ static __always_inline __u64 first_datagram(struct sock *sk, __u32 *length)
 	return first == (__u64)sk + bpf_core_field_offset(struct sock, sk_receive_queue) ? 0 : first;
 }
 
+/* How many of datagrams like those that wait a socket takes, known once they fill half of its buffer. */
+static __always_inline __u32 datagrams(struct sock *sk, __u32 length)
+{
+	__u32 size = sk->sk_rcvbuf, held = sk->sk_backlog.rmem_alloc.counter;
+
+	return length && size < 1U << 31 && held > size / 2 && held < 1U << 31 ? (__u64)size * length / held : 0;
+}
+
 /* Verified once, for all places that call it: inlined into the loop it would take the kernel seconds to verify. */
 __attribute__((noinline)) int
 weir_read(__u64 group, struct weir_accept_queue *queue, const struct weir_accept_rules *rules, __u64 now)
@@ -268,7 +283,7 @@ weir_read(__u64 group, struct weir_accept_queue *queue, const struct weir_accept
 	struct request_sock *head;
 	struct tcp_sock *oldest;
 	__u64 born = 0, name;
-	__u32 length;
+	__u32 length, limit;
 	struct sock *sk;
 
 	if (!queue || !rules)
@@ -283,6 +298,7 @@ weir_read(__u64 group, struct weir_accept_queue *queue, const struct weir_accept
 		/* A datagram often gets the memory of the one before it: a reader that has slept meanwhile has read that. */
 		if (name)
 			name ^= queue->rests << 16;
+		limit = datagrams(sk, length);
 	} else {
 		listener = bpf_rdonly_cast(sk, bpf_core_type_id_kernel(struct inet_connection_sock));
 		head = listener->icsk_accept_queue.rskq_accept_head;
@@ -292,8 +308,10 @@ weir_read(__u64 group, struct weir_accept_queue *queue, const struct weir_accept
 		}
 		name = (__u64)head;
 		length = sk->sk_ack_backlog;
+		/* The kernel refuses the one after it. */
+		limit = sk->sk_max_ack_backlog + 1;
 	}
-	weir_accept_seen(queue, rules, name, born > now ? now : born, length, now);
+	weir_accept_seen(queue, rules, name, born > now ? now : born, length, limit, now);
 	return 0;
 }
 

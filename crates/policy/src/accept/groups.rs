@@ -4,7 +4,7 @@
 //! # Properties
 //! - A choice of somebody else's is never replaced, and no group with more listeners than there are queues is attached to.
 //! - What it is attached to already, as it should be, is not touched.
-//! - At most [`MOST`] groups are followed.
+//! - At most [`MOST`] groups are followed, and of one search at most [`AT_ONCE`] new ones are attached to.
 //! - A group whose server is there never makes room.
 //! - Of those that are gone the first to go does, and only where there is no other room.
 //! - A group that is gone is forgotten after [`GONE`], not before.
@@ -14,6 +14,9 @@ use crate::{MILLISECOND, Nanos};
 
 /// Most groups that are attached to.
 pub const MOST: usize = 64;
+/// New groups that one search attaches to, which takes about a tenth of a second for each: meanwhile nobody is answered. The next search is
+/// for the others.
+pub const AT_ONCE: usize = 4;
 /// A group that has been gone for so long is forgotten, ns. Nothing is to be detached from it.
 pub const GONE: Nanos = 60_000 * MILLISECOND;
 
@@ -43,6 +46,8 @@ pub fn room(gone: impl ExactSizeIterator<Item = Option<Nanos>>) -> Room {
 pub struct Found {
     /// Its listeners.
     pub members: usize,
+    /// New groups that the search has attached to before this one.
+    pub before: usize,
     /// What is known of it, if it is followed.
     pub known: Option<Known>,
 }
@@ -92,6 +97,8 @@ pub enum Next {
     Leave,
     /// It is left alone: too many others are followed.
     Full,
+    /// It is attached to by the next search.
+    Later,
     /// It is attached to, anew if it is followed.
     Attach,
 }
@@ -106,6 +113,7 @@ pub fn next(found: &Found, in_the_way: impl FnOnce() -> bool, room: impl FnOnce(
         _ if in_the_way() => Next::Leave,
         Some(_) => Next::Attach,
         None if room() == Room::Nowhere => Next::Full,
+        None if found.before >= AT_ONCE => Next::Later,
         None => Next::Attach,
     }
 }
@@ -165,17 +173,21 @@ mod tests {
         fn what_is_somebody_elses_or_as_it_should_be_stays(
             members in 0usize..2 * QUEUES,
             known in prop::option::of((any::<bool>(), any::<bool>(), any::<bool>())),
+            before in 0..2 * AT_ONCE,
             in_the_way: bool,
             full: bool,
         ) {
             let known = known.map(|(own, there, same)| Known { own, there, same });
             let room = if full { Room::Nowhere } else { Room::Free };
-            let next = next(&Found { members, known }, || in_the_way, || room);
+            let next = next(&Found { members, before, known }, || in_the_way, || room);
             let own = known.is_some_and(|known| known.own);
             let as_it_should_be = known.is_some_and(|known| known.own && known.there && known.same);
             prop_assert_eq!(next == Next::Keep, as_it_should_be);
             if next == Next::Attach {
-                prop_assert!(members <= QUEUES && (own || !in_the_way) && (known.is_some() || !full));
+                prop_assert!(members <= QUEUES && (own || !in_the_way));
+                prop_assert!(known.is_some() || !full && before < AT_ONCE);
+            } else if next == Next::Later {
+                prop_assert!(known.is_none() && !full && !in_the_way && before >= AT_ONCE);
             } else {
                 // Each that is left alone is so for a reason.
                 prop_assert!(as_it_should_be || members > QUEUES || in_the_way || full);

@@ -8,8 +8,9 @@
 //! # Properties
 //! - An empty queue of the own core takes it unless its worker has gone and that of another one has not, which is empty too or holds
 //!   no more than the worker has been away for, in milliseconds; no load that all cores share equally moves a connection elsewhere.
-//! - It never goes to a queue whose worker stands while one that was looked at moves.
+//! - It never goes to a queue whose worker stands while one that was looked at moves and has room.
 //! - A busy queue gives only to one that is below half of it.
+//! - It never goes to a full queue while one that was looked at is not full: none overflows while such a one is below half.
 //! - At most `looks` other queues are looked at.
 
 /// Queues of one group.
@@ -124,6 +125,7 @@ pub struct Queue {
     came: u32,
     epoch: u32,
     gives: u32,
+    limit: u32,
 }
 const _: () = assert!(size_of::<Queue>() == 120 && size_of::<Choice>() == 40);
 
@@ -172,6 +174,7 @@ unsafe extern "C" {
         head: u64,
         born: u64,
         length: u32,
+        limit: u32,
         now: u64,
     );
     fn weir_host_accept_worker(queue: *mut Queue, does: u32, rests: u64, ran: u64, now: u64);
@@ -188,10 +191,11 @@ unsafe extern "C" {
 }
 
 impl Queue {
-    /// It was seen at `now` (ns) with `length` connections, the oldest of which has the name `head` (0: it is empty) and came at `born`.
-    pub fn seen(&mut self, rules: &Choice, head: u64, born: u64, length: u32, now: u64) {
+    /// It was seen at `now` (ns) with `length` connections of at most `limit` (0: not known), the oldest of which has the name `head`
+    /// (0: it is empty) and came at `born`.
+    pub fn seen(&mut self, rules: &Choice, (head, born): (u64, u64), (length, limit): (u32, u32), now: u64) {
         // SAFETY: only this struct is written; both layouts are those of the header.
-        unsafe { weir_host_accept_seen(self, rules, head, born, length, now) }
+        unsafe { weir_host_accept_seen(self, rules, head, born, length, limit, now) }
     }
 
     /// Its worker was seen at `now` (ns) to do this; `rests` is any number that changes when the worker sleeps, `ran` its CPU time in
@@ -245,7 +249,7 @@ mod tests {
     fn queues(lengths: &[u32]) -> Vec<Queue> {
         let mut all = vec![Queue::default(); lengths.len()];
         for (n, (queue, length)) in all.iter_mut().zip(lengths).enumerate() {
-            queue.seen(&RULES, if *length > 0 { n as u64 + 1 } else { 0 }, MS, *length, MS);
+            queue.seen(&RULES, (if *length > 0 { n as u64 + 1 } else { 0 }, MS), (*length, 0), MS);
         }
         all
     }
@@ -254,10 +258,10 @@ mod tests {
     fn a_stalled_worker_is_passed_by_and_a_slow_one_is_not() {
         let mut all = queues(&[1, 3]);
         assert_eq!(choose(&mut all, &RULES, Some(0), 0, MS + 4 * MS), Some((0, Why::Own)), "not yet");
-        all[1].seen(&RULES, 9, 3 * MS, 3, 3 * MS);
+        all[1].seen(&RULES, (9, 3 * MS), (3, 0), 3 * MS);
         assert_eq!(choose(&mut all, &RULES, Some(0), 0, 6 * MS), Some((1, Why::Stalled)));
         // Its worker takes one: the head is another one, however long the queue is.
-        all[0].seen(&RULES, 7, 6 * MS, 9, 6 * MS);
+        all[0].seen(&RULES, (7, 6 * MS), (9, 0), 6 * MS);
         assert_eq!(choose(&mut all, &RULES, Some(0), 0, 6 * MS), Some((0, Why::Own)));
         let mut all = queues(&[1, 0]);
         assert_eq!(choose(&mut all, &Choice::NO_STALL, Some(0), 0, 1000 * MS), Some((0, Why::Own)));
@@ -267,12 +271,12 @@ mod tests {
     #[test]
     fn a_stall_that_began_between_two_looks_counts_from_the_connection_on() {
         let mut all = queues(&[0, 0]);
-        all[0].seen(&RULES, 5, 40 * MS, 1, 90 * MS);
+        all[0].seen(&RULES, (5, 40 * MS), (1, 0), 90 * MS);
         assert_eq!(choose(&mut all, &RULES, Some(0), 0, 90 * MS), Some((1, Why::Stalled)));
         // One that came behind others is the oldest since one of them was seen last, at most.
         let mut all = queues(&[2, 0]);
-        all[0].seen(&RULES, 6, 0, 1, 88 * MS);
-        all[0].seen(&RULES, 7, 40 * MS, 1, 90 * MS);
+        all[0].seen(&RULES, (6, 0), (1, 0), 88 * MS);
+        all[0].seen(&RULES, (7, 40 * MS), (1, 0), 90 * MS);
         assert_eq!(choose(&mut all, &RULES, Some(0), 0, 90 * MS), Some((1, Why::Late)));
     }
 
@@ -316,7 +320,7 @@ mod tests {
         // It has taken one meanwhile.
         let mut all = queues(&[1, 0]);
         all[0].worker(Runs, 1, 0, MS);
-        all[0].seen(&RULES, 0, 0, 0, MS + AWAY);
+        all[0].seen(&RULES, (0, 0), (0, 0), MS + AWAY);
         all[1].worker(Waits, 0, 0, MS);
         assert!(!all[0].is_gone(&RULES, MS + AWAY) && all[0].is_gone(&RULES, MS + 2 * AWAY));
         assert_eq!(choose(&mut all, &RULES, Some(0), 0, MS + AWAY), own);
@@ -328,7 +332,7 @@ mod tests {
         let gone = |does: Worker, used: u64, after: u64| {
             let mut queue = Queue::default();
             queue.worker(Worker::Waits, 1, 5 * MS, MS);
-            queue.seen(&RULES, 0, 0, 0, MS);
+            queue.seen(&RULES, (0, 0), (0, 0), MS);
             queue.worker(does, 2, 5 * MS + used, MS + after);
             queue.is_gone(&RULES, MS + after)
         };
@@ -347,7 +351,7 @@ mod tests {
             all[0].worker(Worker::Waits, 1, 0, now - away - 1);
             all[0].worker(does, 1, 0, now - away);
             all[1].worker(other, 0, 0, now);
-            all[1].seen(&RULES, 9, now, length, now);
+            all[1].seen(&RULES, (9, now), (length, 0), now);
             choose(&mut all, &RULES, Some(0), 0, now)
         };
         use Worker::{Runs, Sleeps, Waits};
@@ -435,10 +439,30 @@ mod tests {
         let mut all = queues(&[HIGH, HIGH / 2 - 1]);
         assert_eq!(choose(&mut all, &RULES, Some(0), 0, MS), Some((1, Why::Busy)));
         let mut all = queues(&[HIGH, 1]);
-        all[0].seen(&RULES, 5, 0, LOW + 1, MS);
+        all[0].seen(&RULES, (5, 0), (LOW + 1, 0), MS);
         assert!(all[0].is_busy());
-        all[0].seen(&RULES, 5, 0, LOW, MS);
+        all[0].seen(&RULES, (5, 0), (LOW, 0), MS);
         assert!(!all[0].is_busy());
+    }
+
+    /// A listener of a small backlog gives from half of it on; a full one to whoever has room, one that stands too.
+    #[test]
+    fn a_full_one_gives_to_any_that_has_room() {
+        let with = |own: u32, other: u32, stand: bool| {
+            let mut all = queues(&[0, 0]);
+            let now = if stand { 100 * MS } else { MS };
+            for (n, length) in [own, other].into_iter().enumerate() {
+                all[n].seen(&RULES, (n as u64 + 1, MS), (length, 9), MS);
+            }
+            choose(&mut all, &RULES, Some(0), 0, now)
+        };
+        assert_eq!(with(4, 1, false), Some((0, Why::Own)));
+        assert_eq!(with(5, 1, false), Some((1, Why::Busy)));
+        assert_eq!(with(6, 5, false), Some((0, Why::Own)));
+        assert_eq!(with(7, 6, false), Some((1, Why::Busy)));
+        assert_eq!(with(6, 1, true), Some((0, Why::Own)));
+        assert_eq!(with(7, 6, true), Some((1, Why::Stalled)));
+        assert_eq!(with(7, 7, true), Some((0, Why::Own)));
     }
 
     #[test]
@@ -446,16 +470,16 @@ mod tests {
         let mut all = queues(&[3, 0, 2]);
         assert_eq!(choose(&mut all, &RULES, None, 0, MS), Some((1, Why::NoOwn)));
         assert_eq!(choose(&mut [], &RULES, None, 0, 0), None);
-        // All stand: the one that was drawn.
+        // All stand: the shortest too.
         let mut all = queues(&[3, 1, 2]);
-        assert_eq!(choose(&mut all, &RULES, None, 0, 100 * MS), Some((0, Why::NoOwn)));
+        assert_eq!(choose(&mut all, &RULES, None, 0, 100 * MS), Some((1, Why::NoOwn)));
     }
 
     proptest! {
-        /// Whatever the queues hold: the four promises of the module.
+        /// Whatever the queues hold: the promises of the module.
         #[test]
         fn promises(
-            lengths in prop::collection::vec((0u32..40, 0u64..10, 0usize..4), 1..40),
+            lengths in prop::collection::vec((0u32..40, 0u64..10, 0usize..4, prop::option::of(1u32..60)), 1..40),
             own in prop::option::of(0usize..40),
             draw: u32,
             looks in 1u32..=LOOKS,
@@ -463,12 +487,13 @@ mod tests {
             let rules = Choice { looks, ..RULES };
             let now = 20 * MS;
             let mut all = vec![Queue::default(); lengths.len()];
-            for (n, (length, age, does)) in lengths.iter().enumerate() {
-                let at = now - age * MS;
+            for (n, (length, age, does, limit)) in lengths.iter().enumerate() {
+                let (at, head) = (now - age * MS, if *length > 0 { n as u64 + 1 } else { 0 });
                 all[n].worker(Worker::ALL[*does], 1, 0, at);
-                all[n].seen(&rules, if *length > 0 { n as u64 + 1 } else { 0 }, at, *length, at);
+                all[n].seen(&rules, (head, at), (*length, limit.unwrap_or(0)), at);
             }
             let stands = |n: usize| lengths[n].0 > 0 && lengths[n].1 * MS >= STALLED;
+            let full = |n: usize| lengths[n].3.is_some_and(|limit| lengths[n].0 >= limit - limit / 4);
             let gone: Vec<bool> = all.iter().map(|queue| queue.is_gone(&rules, now)).collect();
             let own = own.filter(|own| *own < all.len());
             let (to, why) = choose(&mut all, &rules, own, draw, now).unwrap();
@@ -476,26 +501,34 @@ mod tests {
             let first = ((u64::from(draw) * lengths.len() as u64) >> 32) as usize;
             let looked: Vec<usize> =
                 (0..looks.min(lengths.len() as u32) as usize).map(|i| (first + i) % lengths.len()).collect();
+            prop_assert!(!full(to) || looked.iter().all(|n| full(*n)));
             if let Some(own) = own {
-                prop_assert!(to == own || looked.contains(&to));
+                prop_assert!(to == own || looked.contains(&to) && !full(to));
                 let worth = u32::try_from((lengths[own].1 * MS) >> 20).unwrap();
                 prop_assert!(lengths[own].0 > 0 || to == own || gone[own] && lengths[to].0 <= worth && !gone[to]);
                 match why {
                     Why::Own => prop_assert_eq!(to, own),
+                    Why::Stalled => prop_assert!(stands(own)),
+                    Why::Away => prop_assert!(gone[own]),
                     Why::Late => prop_assert_eq!(lengths[to].0, 0),
-                    Why::Busy => prop_assert!(lengths[to].0 == 0 || lengths[to].0 * 2 < lengths[own].0),
-                    Why::Stalled => prop_assert!(stands(own) && !stands(to)),
-                    Why::Away => {
-                        prop_assert!(gone[own] && !gone[to] && lengths[to].0 <= lengths[own].0.max(worth));
-                    }
+                    Why::Busy => prop_assert!(all[own].is_busy()),
                     Why::NoOwn => prop_assert!(false, "it has one"),
                     Why::Share => prop_assert!(false, "it is the first one"),
                 }
-                if stands(own) && looked.iter().any(|n| *n != own && !stands(*n)) {
-                    prop_assert!(to != own);
+                // Once it is full, anywhere is better.
+                match why {
+                    Why::Busy if !full(own) => prop_assert!(lengths[to].0 == 0 || lengths[to].0 * 2 < lengths[own].0),
+                    Why::Stalled if !full(own) => prop_assert!(!stands(to)),
+                    Why::Away if !full(own) => {
+                        prop_assert!(!gone[to] && lengths[to].0 <= lengths[own].0.max(worth));
+                    }
+                    _ => {}
+                }
+                if stands(own) && looked.iter().any(|n| *n != own && !stands(*n) && !full(*n)) {
+                    prop_assert!(to != own && !stands(to));
                 }
             } else {
-                prop_assert!(!stands(to) || looked.iter().all(|n| stands(*n)));
+                prop_assert!(!stands(to) || looked.iter().all(|n| stands(*n) || full(*n)));
             }
         }
 

@@ -3,9 +3,9 @@
 #include "accept.h"
 
 void weir_host_accept_seen(struct weir_accept_queue *queue, const struct weir_accept_rules *rules, weir_u64 head, weir_u64 born,
-			   weir_u32 length, weir_u64 now)
+			   weir_u32 length, weir_u32 limit, weir_u64 now)
 {
-	weir_accept_seen(queue, rules, head, born, length, now);
+	weir_accept_seen(queue, rules, head, born, length, limit, now);
 }
 
 void weir_host_accept_worker(struct weir_accept_queue *queue, weir_u32 does, weir_u64 rests, weir_u64 ran, weir_u64 now)

@@ -10,7 +10,8 @@
  *            that has not gone): that one. While it sleeps, or after `late`, one whose worker has not gone and in which no more wait
  *            than in it, or than it has been so for milliseconds
  *   late     its oldest connection has been the oldest for `late`, and one of a few is empty: that one
- *   busy     it has reached `high` and not fallen to `low`: one of a few that is below half of it
+ *   busy     it has reached `high`, or half of its limit, and not fallen to `low`: one of a few that is below half of it; once it is full,
+ *            the best of a few that is not, whatever its worker does: who waits there is served late, who comes here is lost
  *   share    its core brings more than its share of all connections, a quarter more than the mean of a few and WEIR_ACCEPT_MORE: what is
  *            beyond the mean, to the best of a few. One receive queue, or one client of this host, would give all to one worker, which
  *            is good as long as they are short and bad once they stay
@@ -93,7 +94,7 @@ struct weir_accept_queue {
 	weir_u32 came;		/* connections that its own core received, half as many of each epoch before */
 	weir_u32 epoch;
 	weir_u32 gives;		/* of 1024 of these, to others */
-	weir_u32 pad;
+	weir_u32 limit;		/* how many may wait; 0: not known, or far away */
 };
 
 /* An epoch, 69 s: connections that stay may come by a few a second. */
@@ -102,12 +103,14 @@ struct weir_accept_queue {
 #define WEIR_ACCEPT_ANEW 32
 #define WEIR_ACCEPT_MORE 128
 
-/* The queue was seen with this oldest connection, which came into it at `born`, and so many. The oldest one became so after it was born
- * and after another one was seen to be: where connections are rare, that is long before this look. */
+/* The queue was seen with this oldest connection, which came into it at `born`, so many, and this limit. The oldest one became so after it
+ * was born and after another one was seen to be: where connections are rare, that is long before this look. */
 static inline __attribute__((always_inline)) void
 weir_accept_seen(struct weir_accept_queue *queue, const struct weir_accept_rules *rules, weir_u64 head, weir_u64 born,
-		 weir_u32 length, weir_u64 now)
+		 weir_u32 length, weir_u32 limit, weir_u64 now)
 {
+	weir_u32 half = limit / 2 + (limit & 1), high = limit && half < rules->high ? half : rules->high;
+
 	if (queue->head != head) {
 		if (queue->head) /* The worker has taken it. */
 			queue->away = now;
@@ -117,10 +120,18 @@ weir_accept_seen(struct weir_accept_queue *queue, const struct weir_accept_rules
 	queue->born = born;
 	queue->seen = now;
 	queue->length = length;
-	if (length >= rules->high)
+	queue->limit = limit;
+	if (length >= high)
 		queue->busy = 1;
 	else if (length <= rules->low)
 		queue->busy = 0;
+}
+
+/* A quarter of it or less is left, for handshakes under way. */
+static inline __attribute__((always_inline)) int
+weir_accept_near_full(const struct weir_accept_queue *queue)
+{
+	return queue->limit && queue->length >= queue->limit - queue->limit / 4;
 }
 
 /* CPU time that a worker used between two looks tells how long it has been at work only while they are so close, ns. */
@@ -144,12 +155,14 @@ weir_accept_worker(struct weir_accept_queue *queue, weir_u32 does, weir_u64 rest
 }
 
 /* A queue that was read so short a time ago is not read again for a connection of its own core: what is looked for lasts longer. One whose
- * worker slept may have gone on meanwhile. */
+ * worker slept may have gone on meanwhile, and one with room for few more may be full. */
 #define WEIR_ACCEPT_FRESH 100000ULL
+#define WEIR_ACCEPT_FEW 32
 static inline __attribute__((always_inline)) int
 weir_accept_fresh(const struct weir_accept_queue *queue, weir_u64 now)
 {
-	return now - queue->seen < WEIR_ACCEPT_FRESH && queue->worker != WEIR_ACCEPT_SLEEPS;
+	return now - queue->seen < WEIR_ACCEPT_FRESH && queue->worker != WEIR_ACCEPT_SLEEPS &&
+	       (!queue->limit || queue->length + WEIR_ACCEPT_FEW < queue->limit);
 }
 
 /* It will not take a connection now. */
@@ -178,16 +191,19 @@ weir_accept_held(const struct weir_accept_queue *queue, weir_u64 ns, weir_u64 no
 	return ns && queue->length && queue->head && now > queue->since && now - queue->since >= ns;
 }
 
-/* How good it is, small is good: twice its length, and 1 unless its worker is known to wait; behind all these one whose worker has gone;
- * WEIR_ACCEPT_NONE if it stands. */
+/* How good it is, small is good: twice its length, and 1 unless its worker is known to wait; behind all these one whose worker has gone,
+ * and behind these one whose worker stands; WEIR_ACCEPT_NONE if it is full. */
 #define WEIR_ACCEPT_GONE 0x1000000U
+#define WEIR_ACCEPT_STANDS 0x2000000U
 static inline __attribute__((always_inline)) weir_u32
 weir_accept_look(const struct weir_accept_queue *queue, const struct weir_accept_rules *rules, weir_u64 now)
 {
 	weir_u32 length = queue->length < 0x7fffff ? queue->length : 0x7fffff;
 
-	if (weir_accept_held(queue, rules->stalled, now))
+	if (weir_accept_near_full(queue))
 		return WEIR_ACCEPT_NONE;
+	if (weir_accept_held(queue, rules->stalled, now))
+		return WEIR_ACCEPT_STANDS + length;
 	if (weir_accept_gone(queue, rules, now))
 		return WEIR_ACCEPT_GONE + length;
 	return length * 2 + (queue->worker != WEIR_ACCEPT_WAITS);
@@ -256,7 +272,7 @@ static inline __attribute__((always_inline)) weir_u32
 weir_accept_choose(struct weir_accept_queue *queues, const struct weir_accept_rules *rules, weir_u32 count, weir_u32 own,
 		   weir_u32 draw, weir_u64 now, void *from, weir_u32 *why)
 {
-	weir_u32 first, best, good, length = 0, late = 0, worth = 0, looks = rules->looks < count ? rules->looks : count;
+	weir_u32 first, best, good, length = 0, late = 0, worth = 0, full = 0, looks = rules->looks < count ? rules->looks : count;
 	struct weir_accept_queue *queue;
 	weir_u64 found;
 
@@ -268,6 +284,7 @@ weir_accept_choose(struct weir_accept_queue *queues, const struct weir_accept_ru
 		if (!weir_accept_fresh(queue, now))
 			WEIR_ACCEPT_READ(from, queue, rules, now);
 		late = weir_accept_held(queue, rules->late, now);
+		full = weir_accept_near_full(queue);
 		/* One that sleeps will not move at once, whatever the others do; nor one that has been at work for so long. Then one is
 		 * better off where no more wait. */
 		if (weir_accept_gone(queue, rules, now)) {
@@ -300,10 +317,11 @@ weir_accept_choose(struct weir_accept_queue *queues, const struct weir_accept_ru
 	found = WEIR_ACCEPT_BEST(queues, rules, count, own, first, looks, now, from);
 	good = (weir_u32)(found >> 32);
 	best = good == WEIR_ACCEPT_NONE ? WEIR_ACCEPT_NONE : (weir_u32)found & 0xffff;
-	if (own >= count) /* If all stand, it is drawn. */
+	if (own >= count) /* If all are full, it is drawn. */
 		return best < count ? best : first;
-	if (best < count && (*why == WEIR_ACCEPT_STALLED || (*why == WEIR_ACCEPT_SHARE && good < WEIR_ACCEPT_GONE) || !good ||
-			     (late && good < 2) || (worth && good / 2 <= worth) || good / 2 < length / 2))
+	if (best < count && (full || (*why == WEIR_ACCEPT_STALLED && good < WEIR_ACCEPT_STANDS) ||
+			     (*why == WEIR_ACCEPT_SHARE && good < WEIR_ACCEPT_GONE) || !good || (late && good < 2) ||
+			     (worth && good / 2 <= worth) || good / 2 < length / 2))
 		return best;
 	*why = WEIR_ACCEPT_OWN;
 	return own;

@@ -186,6 +186,7 @@ impl Following {
             }
         }
         self.all.retain(|one| !is_forgotten(one.gone, now));
+        let mut before = 0;
         for group in found {
             let at = self.all.iter().position(|o| o.group.key() == group.key());
             let known = at.and_then(|at| self.all.get(at));
@@ -194,7 +195,7 @@ impl Following {
                 there: one.there(),
                 same: are_same(seats(&one.group), seats(&group)),
             });
-            let found = Found { members: group.members.len(), known: told };
+            let found = Found { members: group.members.len(), before, known: told };
             match groups::next(&found, || in_the_way(&group).is_some(), || self.room()) {
                 Next::Keep => {
                     if let Some(one) = at.and_then(|at| self.all.get_mut(at)) {
@@ -208,6 +209,10 @@ impl Following {
                     continue;
                 }
                 Next::Leave => continue,
+                Next::Later => {
+                    self.pace.event(now);
+                    continue;
+                }
                 Next::Full => {
                     self.lines.once("full", group.key(), || {
                         format!("weir: {}: left alone, {} groups are attached to", group.name(), groups::MOST)
@@ -219,6 +224,7 @@ impl Following {
             if let (None, Room::Instead(first)) = (at, self.room()) {
                 self.all.remove(first);
             }
+            before += usize::from(at.is_none());
             // To load the choice of a new group takes a good part of a lease.
             self.renew();
             let result = match at.and_then(|at| self.all.get_mut(at)) {

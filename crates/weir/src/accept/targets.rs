@@ -54,7 +54,7 @@ impl Targets {
             Ok(port) if u16::try_from(port).is_ok_and(|port| ports.contains(&port)) => {
                 u32::from(one.local.port()) == port
             }
-            Ok(pid) => one.pid == pid || parent(one.pid) == Some(pid),
+            Ok(pid) => one.pid == pid || kern::proc::parent(one.pid) == Some(pid),
             Err(_) => kern::proc::name(one.pid).is_some_and(|name| is_of(&name, word)),
         }
     }
@@ -82,7 +82,7 @@ impl Targets {
             let shown = crate::out::shown(word);
             if named().next().is_none() {
                 return Err(usage(format!(
-                    "{shown}: no process listens by this port, process id or name; start the server first (ss -ltnp lists them)"
+                    "{shown}: no process listens by this port, process id or name (by UDP: with SO_REUSEPORT); start the server first (ss -lntup lists them)"
                 )));
             }
             if named().all(|h| !self.may(h)) {
@@ -114,11 +114,6 @@ impl Targets {
     }
 }
 
-fn parent(pid: u32) -> Option<u32> {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()
-}
-
 /// What stands in the way of attaching to `group`.
 pub fn in_the_way(group: &Group) -> Option<Obstacle> {
     obstacle(group.members.len(), group.reuseport, || match group.program {
@@ -138,8 +133,10 @@ pub fn obstacle_text(group: &Group, obstacle: Obstacle) -> String {
                 "nginx" => format!("\"listen {port} reuseport;\" and \"worker_processes auto;\""),
                 "haproxy" => format!("\"bind :{port} shards by-thread\""),
                 "envoy" => "\"enable_reuse_port: true\" and --concurrency above 1".into(),
-                "gunicorn" => "--reuse-port (gunicorn 20 or later) with several workers".into(),
-                "node" => format!("\"listen({{port: {port}, reusePort: true}})\" in each worker"),
+                "gunicorn" => "a gunicorn for each core, each with \"--reuse-port --workers 1\"".into(),
+                "node" => format!(
+                    "\"listen({{port: {port}, reusePort: true}})\" in each worker (Node.js 23.1 or later)"
+                ),
                 _ => "a listener with SO_REUSEPORT in each worker".into(),
             };
             format!(

@@ -29,6 +29,8 @@ pub(super) struct Counts {
     pub moves: u64,
     /// Requests that were given up after too many losses, over the whole run.
     pub given_up: u64,
+    /// Connections that a full queue refused while another one was below half, over the whole run.
+    pub needless: u64,
 }
 
 impl Counts {
@@ -49,6 +51,7 @@ impl Counts {
             waits: Histogram::new_with_bounds(1, 600_000_000, 3).ok(),
             moves: 0,
             given_up: 0,
+            needless: 0,
         }
     }
 
@@ -173,6 +176,7 @@ impl Host<'_> {
             ("listener_contended_percent", 100.0 * ratio(sum(|l| l.contended), sum(|l| l.taken))),
             ("groups_moved", c.moves as f64),
             ("given_up", c.given_up as f64),
+            ("needless_overflows", c.needless as f64),
         ]);
         let trial = Trial {
             offered_pps: self.rate(self.ledger.offered()) * window / end as f64,

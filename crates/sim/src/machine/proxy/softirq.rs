@@ -107,6 +107,8 @@ impl Host<'_> {
             self.accept.place(core, draw, now)
         };
         let Some(to) = to else {
+            let has_room = |queue| !global && 2 * self.accept.length(queue) < self.s.backlog;
+            self.counts.needless += u64::from((0..self.cores.len()).any(has_room));
             self.again(now, queued, ACCEPT);
             return 0;
         };
