@@ -25,6 +25,8 @@ const VISITS_MAX: usize = 4_000_000;
 const QUESTION: &[u8] = b"GET / HTTP/1.1\r\nHost: weir.test\r\nConnection: close\r\n\r\n";
 /// Before the number of the worker in the head of an answer.
 const WORKER: &[u8] = b"X-Worker: ";
+/// Before the ns that it was computed for, if that was long.
+const LONG: &[u8] = b"X-Long: ";
 /// A server that refuses everything is not asked in a closed loop as fast as it can refuse.
 const REFUSED_PAUSE: u64 = 1_000_000;
 
@@ -64,6 +66,8 @@ pub struct Plan {
 pub enum Fate {
     /// The server has answered all and closed, so many ns after the visit was due.
     Answered(u64),
+    /// The same, of one that the server computed for so many ns, the second number.
+    Long(u64, u64),
     /// The connection was refused.
     Refused,
     /// It was reset, or closed without an answer.
@@ -72,6 +76,16 @@ pub enum Fate {
     TimedOut,
     /// It could not be opened: no descriptor, no port, too many that wait.
     LeftOut,
+}
+
+impl Fate {
+    /// How long the visit waited for its answer, ns; `None` without one.
+    fn waited(&self) -> Option<u64> {
+        match self {
+            Fate::Answered(ns) | Fate::Long(ns, _) => Some(*ns),
+            _ => None,
+        }
+    }
 }
 
 /// What one client saw of the visits that count.
@@ -93,6 +107,7 @@ struct Visit {
     sent: bool,
     got: u64,
     worker: Option<u32>,
+    long: u64,
 }
 
 /// splitmix64, as a number from 0 to 1.
@@ -240,7 +255,7 @@ impl Client<'_> {
         let wants = if sent { EpollFlags::EPOLLIN } else { EpollFlags::EPOLLOUT };
         let watched = self.epoll.add(&fd, EpollEvent::new(wants, slot as u64));
         if let Some(place) = self.visits.get_mut(slot) {
-            *place = Some(Visit { fd, due, sent, got: 0, worker: None });
+            *place = Some(Visit { fd, due, sent, got: 0, worker: None, long: 0 });
         }
         self.waiting += 1;
         self.order.push_back((slot, due));
@@ -255,7 +270,8 @@ impl Client<'_> {
         let Some(visit) = self.visits.get_mut(slot).and_then(Option::take) else { return };
         self.waiting -= 1;
         self.free.push(slot);
-        if let (Some(worker), true, Fate::Answered(_)) = (visit.worker, self.plan.counts(visit.due), fate) {
+        let counts = fate.waited().is_some() && self.plan.counts(visit.due);
+        if let (Some(worker), true) = (visit.worker, counts) {
             *self.seen.workers.entry(worker).or_default() += 1;
         }
         self.seen.tell(self.plan, visit.due, fate);
@@ -313,12 +329,16 @@ fn read(visit: &mut Visit) -> Option<Fate> {
         // SAFETY: the pointer and the length describe the buffer.
         let got = unsafe { libc::recv(visit.fd.as_raw_fd(), answer.as_mut_ptr().cast(), answer.len(), 0) };
         match Errno::result(got) {
-            Ok(0) if visit.got > 0 => return Some(Fate::Answered(monotonic_ns().saturating_sub(visit.due))),
+            Ok(0) if visit.got > 0 => {
+                let ns = monotonic_ns().saturating_sub(visit.due);
+                return Some(if visit.long > 0 { Fate::Long(ns, visit.long) } else { Fate::Answered(ns) });
+            }
             Ok(0) => return Some(Fate::Reset),
             Ok(got) => {
                 visit.got += got as u64;
                 let read = answer.get(..got as usize).unwrap_or_default();
                 visit.worker = visit.worker.or_else(|| worker(read));
+                visit.long = visit.long.max(number(LONG, read).unwrap_or(0));
             }
             Err(Errno::EAGAIN) => return None,
             Err(Errno::EINTR) => {}
@@ -350,14 +370,19 @@ fn ask(fd: &OwnedFd) -> nix::Result<bool> {
     }
 }
 
-/// The worker that an answer names in its head.
-pub(crate) fn worker(answer: &[u8]) -> Option<u32> {
-    let at = answer.windows(WORKER.len()).position(|part| part == WORKER)? + WORKER.len();
+/// The number behind `name` in the head of an answer.
+fn number(name: &[u8], answer: &[u8]) -> Option<u64> {
+    let at = answer.windows(name.len()).position(|part| part == name)? + name.len();
     let digits = answer.get(at..)?.split(|b| !b.is_ascii_digit()).next()?;
     std::str::from_utf8(digits).ok()?.parse().ok()
 }
 
-/// When in the life of a server a visit came: stalls of `length` begin at each multiple of `period` of CLOCK_MONOTONIC.
+/// The worker that an answer names in its head.
+pub(crate) fn worker(answer: &[u8]) -> Option<u32> {
+    number(WORKER, answer)?.try_into().ok()
+}
+
+/// Stalls of `length` begin at each multiple of `period` of CLOCK_MONOTONIC.
 #[derive(Debug, Clone, Copy)]
 pub struct Stalls {
     /// Between two begins, ns.
@@ -366,12 +391,55 @@ pub struct Stalls {
     pub length: u64,
 }
 
+/// When a worker stood: at fixed times, else while it computed long answers, in order and apart.
+enum Stood {
+    At(Stalls),
+    While(Vec<(u64, u64)>),
+}
+
+impl Stood {
+    fn of(seen: &[Seen], stalls: Option<Stalls>) -> Stood {
+        if let Some(stalls) = stalls {
+            return Stood::At(stalls);
+        }
+        let long = |(due, fate): &(u64, Fate)| match fate {
+            Fate::Long(ns, computed) => Some(((due + ns).saturating_sub(*computed), due + ns)),
+            _ => None,
+        };
+        let mut times: Vec<(u64, u64)> = seen.iter().flat_map(|s| &s.visits).filter_map(long).collect();
+        times.sort_unstable();
+        times.dedup_by(|next, before| {
+            let meets = next.0 <= before.1;
+            if meets {
+                before.1 = before.1.max(next.1);
+            }
+            meets
+        });
+        Stood::While(times)
+    }
+
+    /// Whether it stood then, and when it next began to.
+    fn at(&self, due: u64) -> (bool, u64) {
+        match self {
+            Stood::At(stalls) => {
+                let phase = due % stalls.period;
+                (phase < stalls.length, due - phase + stalls.period)
+            }
+            Stood::While(times) => {
+                let next = times.partition_point(|time| time.0 <= due);
+                let before = next.checked_sub(1).and_then(|at| times.get(at));
+                (before.is_some_and(|time| due < time.1), times.get(next).map_or(u64::MAX, |time| time.0))
+            }
+        }
+    }
+}
+
 /// Waits in us of the answered visits, by when they came; those that timed out have waited for all the patience.
 #[derive(Debug, Default)]
 pub struct Waits {
     /// All.
     pub all: Vec<u32>,
-    /// Came during a stall.
+    /// Came during a stall; long ones are none of these and of those.
     pub during: Vec<u32>,
     /// Came before a stall that began before they were answered.
     pub caught: Vec<u32>,
@@ -384,20 +452,19 @@ impl Waits {
     #[must_use]
     pub fn of(seen: &[Seen], stalls: Option<Stalls>, patience: Duration) -> Waits {
         let mut waits = Waits::default();
+        let stood = Stood::of(seen, stalls);
         for (due, fate) in seen.iter().flat_map(|s| &s.visits) {
-            let ns = match fate {
-                Fate::Answered(ns) => *ns,
-                Fate::TimedOut => patience.as_nanos() as u64,
-                _ => continue,
-            };
+            let lost = (*fate == Fate::TimedOut).then_some(patience.as_nanos() as u64);
+            let Some(ns) = fate.waited().or(lost) else { continue };
             let us = u32::try_from(ns / 1000).unwrap_or(u32::MAX);
             waits.all.push(us);
-            let Some(stalls) = stalls else { continue };
-            let phase = due % stalls.period;
-            if phase < stalls.length {
+            let (during, next) = stood.at(*due);
+            if matches!(fate, Fate::Long(..)) {
+                continue;
+            } else if during {
                 waits.during.push(us);
                 waits.unanswered += usize::from(*fate == Fate::TimedOut);
-            } else if phase + ns > stalls.period {
+            } else if due + ns > next {
                 waits.caught.push(us);
             }
         }
@@ -428,7 +495,7 @@ pub fn report(seen: &[Seen], cpus: &[usize], stalls: Option<Stalls>, plan: &Plan
     let by = cpus.iter().zip(seen).map(|(cpu, seen)| json!({ "cpu": cpu, "workers": seen.workers }));
     json!({
         "asked": seen.iter().map(|s| s.visits.len()).sum::<usize>(),
-        "answered": count(|f| matches!(f, Fate::Answered(_))),
+        "answered": count(|f| f.waited().is_some()),
         "refused": count(|f| *f == Fate::Refused),
         "reset": count(|f| *f == Fate::Reset),
         "timed_out": count(|f| *f == Fate::TimedOut),
@@ -517,6 +584,28 @@ mod tests {
         assert_eq!((waits.caught.as_slice(), waits.unanswered), ([51_000].as_slice(), 1));
         assert_eq!(waits.all.len(), 4);
         assert!(Waits::of(&seen, None, Duration::from_secs(1)).during.is_empty());
+    }
+
+    /// Two long answers that overlap are one stall, which the long ones themselves do not count for.
+    #[test]
+    fn a_worker_stands_while_it_computes_a_long_answer() {
+        let ms = 1_000_000;
+        let visits = vec![
+            (1000 * ms, Fate::Long(25 * ms, 20 * ms)),
+            (1010 * ms, Fate::Long(30 * ms, 20 * ms)),
+            (1006 * ms, Fate::Answered(3 * ms)),
+            (1039 * ms, Fate::Answered(4 * ms)),
+            (1001 * ms, Fate::Answered(5 * ms)),
+            (1004 * ms, Fate::Answered(ms / 2)),
+            (1040 * ms, Fate::Answered(6 * ms)),
+        ];
+        let seen = [Seen { visits, ..Seen::default() }];
+        let waits = Waits::of(&seen, None, Duration::from_secs(1));
+        assert_eq!(
+            (waits.during.as_slice(), waits.caught.as_slice()),
+            ([3000, 4000].as_slice(), [5000].as_slice())
+        );
+        assert_eq!(waits.all.len(), 7);
     }
 
     #[test]

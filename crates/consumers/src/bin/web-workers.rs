@@ -1,8 +1,9 @@
 //! A server of pages with a process per CPU, each with an epoll of its own, as nginx is built. One master makes the listeners and forks;
 //! workers inherit them. `--listeners one`: all accept from the same; `reuseport`: one each; `incoming-cpu`: one each, with the CPU of its
 //! worker set. `--stall sleep` or `compute`: the first worker does nothing else for `--stall-us` at each multiple of `--period-us` of
-//! CLOCK_MONOTONIC, as in a blocked read or a long request. `--long-every N`: one in N requests of each worker computes for `--long-us`. `--datagrams`: by UDP, each question is given back with the number of the
-//! worker behind it. Ends when standard input closes.
+//! CLOCK_MONOTONIC, as in a blocked read or a long request. `--long-every N`: one in N requests of each worker computes for `--long-us`,
+//! the workers by turns, and its answer says so. `--datagrams`: by UDP, each question is given back with the number of the worker behind it. Ends when standard
+//! input closes.
 
 use std::net::{IpAddr, SocketAddr, SocketAddrV4};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
@@ -49,9 +50,23 @@ struct Job {
     answer: Vec<u8>,
     loops: u64,
     stall: Option<Stall>,
-    /// One in so many requests computes for so long.
-    long: Option<(u64, Duration)>,
+    long: Option<Long>,
     datagrams: bool,
+}
+
+/// One in `every` requests computes for so long, from the one after `first` on, and its answer says so.
+struct Long {
+    every: u64,
+    first: u64,
+    length: Duration,
+    answer: Vec<u8>,
+}
+
+/// A page of so many bytes, with more in its head.
+fn answer(bytes: usize, more: &str) -> Vec<u8> {
+    let head = format!("HTTP/1.1 200 OK\r\nX-Worker: {}\r\nConnection: close\r\n{more}", std::process::id());
+    let head = format!("{head}Content-Length: {bytes}\r\n\r\n");
+    head.into_bytes().into_iter().chain(std::iter::repeat_n(b'w', bytes)).collect()
 }
 
 fn main() {
@@ -96,10 +111,14 @@ fn run(args: &[String]) -> Result<(), String> {
                 // One that is kept by a worker which does not accept from it would outlive its own.
                 let mine = open.swap_remove(if listeners == Listeners::One { 0 } else { n });
                 open.clear();
-                let head =
-                    format!("HTTP/1.1 200 OK\r\nX-Worker: {}\r\nConnection: close\r\n", std::process::id());
-                let head = format!("{head}Content-Length: {bytes}\r\n\r\n");
-                let answer = head.into_bytes().into_iter().chain(std::iter::repeat_n(b'w', bytes)).collect();
+                let answer = answer(bytes, "");
+                let long = long.map(|(every, length): (u64, Duration)| Long {
+                    every,
+                    // Alike loaded workers would else be at work on long ones at the same time.
+                    first: every * n as u64 / cpus.len() as u64,
+                    length,
+                    answer: self::answer(bytes, &format!("X-Long: {}\r\n", length.as_nanos())),
+                });
                 let job = Job { answer, loops, stall: stall.filter(|_| n == 0), long, datagrams };
                 let end = worker(*cpu, &mine, &job, listeners == Listeners::One);
                 eprintln!("web-workers: worker {n}: {end}");
@@ -280,15 +299,17 @@ fn answered(fd: RawFd, job: &Job, answers: &mut u64) -> bool {
     if got > 0 {
         work(job.loops);
         *answers += 1;
-        if let Some((_, length)) = job.long.filter(|(every, _)| answers.is_multiple_of(*every)) {
-            let end = monotonic_ns() + length.as_nanos() as u64;
+        let long = job.long.as_ref().filter(|long| (*answers + long.first).is_multiple_of(long.every));
+        if let Some(long) = long {
+            let end = monotonic_ns() + long.length.as_nanos() as u64;
             while monotonic_ns() < end {
                 work(1000);
             }
         }
+        let answer = long.map_or(&job.answer, |long| &long.answer);
         // An answer fits into the buffer of a new connection; one that does not is cut short, which its client sees.
         // SAFETY: the pointer and the length describe the answer.
-        unsafe { libc::send(fd, job.answer.as_ptr().cast(), job.answer.len(), libc::MSG_NOSIGNAL) };
+        unsafe { libc::send(fd, answer.as_ptr().cast(), answer.len(), libc::MSG_NOSIGNAL) };
     }
     true
 }

@@ -383,7 +383,7 @@ fn group_verdict(grid: &Grid) -> Vec<Verdict> {
 fn skew_claim(grid: &Grid, k: usize, x: usize) -> Verdict {
     let (kind, per_s) = (&grid.kinds[k], grid.xs[x]);
     let skew = skew_of(kind, per_s);
-    let stalls = matches!(skew, Skew::Stall(_));
+    let stalls = matches!(skew, Skew::Stall(_) | Skew::Long(_));
     let at = (k, x, if stalls { 0 } else { SKEW_ALL });
     let ratio = |name| against(grid, name, at).map(|(weir, other)| weir / f64::max(other, 1e-9));
     let who = if stalls { "those that came during a stall" } else { "all" };
