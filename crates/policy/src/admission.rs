@@ -7,7 +7,7 @@
 //! that leaves something, from the second one on, and where less than half of [`DEAR`] went for them: what is beyond the look is
 //! lost with nothing handed up too, and a program that is flooded is to get something.
 //!
-//! What a packet costs depends on where it goes, a container's three times as much as a socket's of the host, so it is measured:
+//! What a packet costs depends on where it goes, a container's several times as much as a socket's of the host, so it is measured:
 //! turns differ in how many packets they shed and hand up, and in the time they take. Several consumers may be flooded,
 //! so that one packet for each of them in each poll is more than that: then one in several polls has one
 //! ([`crate::gate::room_given`]).
@@ -79,7 +79,7 @@ pub struct Admission {
     costs: Costs,
     /// What a packet costs, as told last.
     packet: Option<Nanos>,
-    /// Since the last decision: packets handed up, and the time of all turns.
+    /// Since the budget was found spent last: packets handed up, and the time of all turns.
     passed: u64,
     ns: Nanos,
 }
@@ -118,7 +118,7 @@ impl Admission {
         let (passed, ns) = (std::mem::take(&mut self.passed), std::mem::take(&mut self.ns));
         let dear = ns / 1000 * Nanos::from(DEAR);
         match self.packet.map(|packet| packet.saturating_mul(passed)) {
-            None => self.permille = (self.permille / 2).max(LEAST_UNKNOWN.min(self.permille)),
+            None => self.permille = (self.permille / 2).max(LEAST_UNKNOWN),
             Some(cost) if cost > dear => self.permille = (self.permille / 2).max(LEAST),
             Some(cost) if cost < dear / 2 => self.grow(),
             Some(_) => {}
