@@ -8,7 +8,8 @@
 //! - A sender that sends no more than one of `spacing` packets is never trimmed, whatever others do.
 //! - Whatever is held for senders that do not come is given up: at most two buffers are lost by it.
 //! - Only packets that pass write to the sketch; no flood fills it.
-//! - The one loud sender ([`crate::vote`]) leaves the last places of a large room to others.
+//! - The one loud sender ([`crate::vote`]) leaves the last places of a large room to others, and gets the whole quota of a short turn
+//!   where there is room for more.
 
 use std::fmt;
 
@@ -119,6 +120,7 @@ unsafe extern "C" {
     ) -> u32;
     fn weir_host_fair_judge(of: *mut Fair, sketch: *mut Sketch, hash: u64, left: u32) -> u32;
     fn weir_host_fair_leaves(of: *mut Fair, sender: u64, left: u32) -> u32;
+    fn weir_host_fair_within(of: *const Fair, left: u32, quota: u32) -> u32;
     fn weir_host_fair_lead(sketch: *const Sketch, hash: u64) -> u32;
 }
 
@@ -195,6 +197,13 @@ impl Fair {
     pub fn leaves(&mut self, sender: u64, left: u32) -> bool {
         // SAFETY: only this struct is written, whose layout is that of the header.
         unsafe { weir_host_fair_leaves(self, sender, left) != 0 }
+    }
+
+    /// Of the room that a poll has, `left` packets, what it may use where the turn is to be short: `quota` of them, and beside them the
+    /// places that the loud sender leaves. 0: no quota.
+    pub fn within(&self, left: u32, quota: u32) -> u32 {
+        // SAFETY: this struct is only read, whose layout is that of the header.
+        unsafe { weir_host_fair_within(self, left, quota) }
     }
 
     /// Of how many packets that pass one is a sender's share, in [`ONE`] per packet; 0 while room was never short.

@@ -42,10 +42,10 @@ fn left_to_the_gate(config: Config, spent: Nanos, sources: usize) -> Option<Nano
     let mut p = polling(config, sources);
     let turn = Turned {
         frames: 32,
-        to_full: 20,
-        shed: 20,
-        known: 11,
-        packets: 12,
+        to_full: 29,
+        shed: 29,
+        known: 2,
+        packets: 3,
         spent,
         drained: true,
         ..Turned::default()

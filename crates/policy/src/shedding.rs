@@ -9,7 +9,8 @@
 //!
 //! # Properties
 //! - A source is given to the gate only after a whole [`STRETCH`] in which its turns took no more than [`CHEAP`] of the budget,
-//!   the ring was found empty once each [`EMPTIED`], and it could not pause all the time.
+//!   the ring was found empty once each [`EMPTIED`], it could not pause all the time, and no more than one of [`FEW`] frames was handed
+//!   up.
 //! - The gate ends when nothing was shed in [`CALM`].
 
 use crate::{MILLISECOND, Nanos, Permille};
@@ -23,6 +24,8 @@ const _: () = assert!(STRETCH > crate::look::SEEN);
 pub const CHEAP: Permille = 750;
 /// The ring must be found empty once in so long, on average, ns.
 pub const EMPTIED: Nanos = MILLISECOND;
+/// Of so many frames one may be handed up.
+pub const FEW: u64 = 8;
 /// Without a frame that was shed for so long the gate is not needed, ns.
 pub const CALM: Nanos = 1000 * MILLISECOND;
 
@@ -34,17 +37,18 @@ pub struct Stretch {
     /// Turns that left the ring empty.
     drained: u32,
     shed: u64,
+    passed: u64,
 }
 
 impl Stretch {
-    /// A turn ended at `now` that took `spent` ns, and shed `shed` frames; `others`: it is no turn of a source that could pause, since
+    /// A turn ended at `now` that took `spent` ns, shed so many frames, and handed up so many. `others`: it is no turn of a source that could pause, since
     /// somebody else's packets are looked for or no consumer is full, and it is the only one that is polled on its CPU. True if
     /// shedding alone would do.
     pub fn turned(
         &mut self,
         now: Nanos,
         spent: Nanos,
-        shed: u32,
+        (shed, passed): (u32, u32),
         drained: bool,
         others: bool,
         budget: Permille,
@@ -56,13 +60,15 @@ impl Stretch {
         self.spent += spent;
         self.drained += u32::from(drained);
         self.shed += u64::from(shed);
+        self.passed += u64::from(passed);
         let past = now.saturating_sub(self.from);
         if past < STRETCH {
             return false;
         }
         let stretch = std::mem::replace(self, Self { from: now, ..Self::default() });
         let most = past * u64::from(budget) * u64::from(CHEAP) / 1_000_000;
-        stretch.spent <= most && u64::from(stretch.drained) * EMPTIED >= past && stretch.shed > 0
+        let few = stretch.shed > 0 && stretch.passed <= stretch.shed / (FEW - 1);
+        few && stretch.spent <= most && u64::from(stretch.drained) * EMPTIED >= past
     }
 }
 
@@ -93,7 +99,7 @@ mod tests {
 
     /// Whether shedding alone would do after turns of `spent` us, one each 100 us; every `empty`-th finds the ring empty at its end,
     /// others' packets are missing from `alone` ms on.
-    fn will_do(spent: Nanos, shed: u32, empty: u64, alone: Nanos) -> bool {
+    fn will_do(spent: Nanos, shed: (u32, u32), empty: u64, alone: Nanos) -> bool {
         let mut stretch = Stretch::default();
         (1..=2600u64).any(|n| {
             let now = n * MS / 10;
@@ -104,12 +110,13 @@ mod tests {
 
     #[test]
     fn cheap_turns_that_empty_the_ring_are_left_to_the_kernel() {
-        assert!(will_do(59, 1, 1, 1000));
-        assert!(!will_do(62, 1, 1, 1000), "more than three quarters of 80 %");
-        assert!(!will_do(10, 0, 1, 1000), "nothing is shed");
-        assert!(will_do(10, 1, 9, 1000));
-        assert!(!will_do(10, 1, 11, 1000), "the ring is not emptied");
-        assert!(!will_do(10, 1, 1, 249), "the flood is alone");
+        assert!(will_do(59, (7, 1), 1, 1000));
+        assert!(!will_do(62, (7, 1), 1, 1000), "more than three quarters of 80 %");
+        assert!(!will_do(10, (0, 0), 1, 1000), "nothing is shed");
+        assert!(!will_do(10, (6, 1), 1, 1000), "more than one of eight is read");
+        assert!(will_do(10, (1, 0), 9, 1000));
+        assert!(!will_do(10, (1, 0), 11, 1000), "the ring is not emptied");
+        assert!(!will_do(10, (1, 0), 1, 249), "the flood is alone");
     }
 
     #[test]
@@ -129,7 +136,7 @@ mod tests {
             for (gap, took, others) in turns {
                 now += gap * 1000;
                 spent += took.min(gap) * 1000;
-                let says = stretch.turned(now, took.min(gap) * 1000, 1, true, others, 800);
+                let says = stretch.turned(now, took.min(gap) * 1000, (1, 0), true, others, 800);
                 prop_assert!(!says || others && now - from >= STRETCH);
                 if says {
                     prop_assert!(spent * 10 <= (now - from) * 6 + 10);

@@ -85,42 +85,35 @@ fn lab_and_simulator_agree_on_livelock_router() {
 type Value<'a> = (&'a str, &'a str, u32);
 
 /// Values of innocents that differ by more than `weir lab compare` allows, each with its reason in
-/// docs/measurements/sim-gate-2026-11-25.md.
+/// docs/measurements/innocents-2026-11-27.md.
 const KNOWN_WEIR: &[Value<'_>] = &[
-    ("answered beside reader", "weir", 3000),
-    ("p50 of answers beside reader", "weir", 3000),
-    ("goodput of the flooded program", "weir", 1000),
-    ("goodput of the flooded program", "weir", 3000),
+    // Other programs of the lab's machine, and the guard's own threads: a simulated CPU has none.
     ("p99 of answers beside hung", "weir", 1000),
     ("p99 of answers beside closed-port", "weir", 1000),
-    ("CPU idle beside closed-port", "weir", 1000),
     ("p99 of answers beside syn-closed", "weir", 1000),
-    ("p50 of answers beside other-host", "weir", 3000),
     ("p99 of answers beside other-host", "weir", 1000),
-    ("CPU idle beside other-host", "weir", 1000),
-    ("answered beside fragments", "weir", 3000),
     ("p99 of answers beside firewall", "weir", 1000),
-    // The guard of that result napped for longer than the ring lasts.
-    ("CPU idle beside other-host", "weir", 3000),
-    ("answered beside firewall", "weir", 3000),
+    // Beyond the look: the simulated CPU is a little slower, or the lab's faster.
+    ("p50 of answers beside closed-port", "weir", 3000),
+    ("p50 of answers beside syn-closed", "weir", 3000),
+    ("p50 of answers beside firewall", "weir", 3000),
+    ("CPU idle beside syn-closed", "weir", 3000),
+    ("CPU idle beside firewall", "weir", 3000),
+    ("answered beside fragments", "weir", 3000),
 ];
 /// Those up to 1 M/s, where the stock kernel works or has just collapsed.
 const KNOWN_STOCK: &[Value<'_>] = &[
     ("goodput of the flooded program", "stock-timer", 1000),
+    ("p50 of answers beside reader", "stock-timer", 1000),
+    ("p99 of answers beside reader", "stock-timer", 1000),
     ("p99 of answers beside hung", "stock-timer", 300),
-    ("answered beside closed-port", "stock-timer", 1000),
-    ("p50 of answers beside closed-port", "stock-timer", 1000),
-    ("p99 of answers beside closed-port", "stock-timer", 300),
-    ("answered beside syn-closed", "stock-timer", 1000),
-    ("p50 of answers beside syn-closed", "stock-timer", 1000),
     ("p99 of answers beside syn-closed", "stock-timer", 300),
     ("p99 of answers beside other-host", "stock-timer", 300),
     ("p99 of answers beside other-host", "stock-timer", 1000),
-    ("CPU idle beside other-host", "stock-timer", 300),
     ("p99 of answers beside fragments", "stock-timer", 300),
+    ("p99 of answers beside fragments", "stock-timer", 1000),
     ("p99 of answers beside firewall", "stock-timer", 300),
     ("p99 of answers beside firewall", "stock-timer", 1000),
-    ("CPU idle beside firewall", "stock-timer", 300),
 ];
 
 /// Exactly the known values of one arm differ, at these rates.
@@ -147,8 +140,8 @@ fn panels_agree(file: &str, arm: &str, rates: &[u64], known: &[Value<'_>]) {
 
 #[test]
 fn lab_and_simulator_agree_on_innocents() {
-    panels_agree("innocents-weir-2026-11-25.json", "weir", &[1_000_000, 3_000_000], KNOWN_WEIR);
-    panels_agree("innocents-timer-2026-11-25.json", "stock-timer", &[300_000, 1_000_000], KNOWN_STOCK);
+    panels_agree("innocents-2026-11-27.json", "weir", &[1_000_000, 3_000_000], KNOWN_WEIR);
+    panels_agree("innocents-2026-11-27.json", "stock-timer", &[300_000, 1_000_000], KNOWN_STOCK);
 }
 
 /// Taking a packet costs more the more often the source finds the ring full: at the wire's maximum arms without turns
@@ -291,12 +284,16 @@ fn one_full_consumer_of_four() {
         |title: &str| document.panels.iter().find(|panel| panel.title.starts_with(title)).expect("a panel");
     let others = |arm: &str, rate: f64| panel("of what is for the others").at(arm, rate).expect("point");
     let first = |arm: &str, rate: f64| panel("read by the flooded one").at(arm, rate).expect("point");
+    // A flood that its program can read is not halved: short turns do not keep the last places of their quota for others.
+    for arm in ["weir", "weir-poll"] {
+        assert!(first(arm, 380_000.0) > 1.2 * first("stock-timer", 380_000.0), "{}", first(arm, 380_000.0));
+    }
     let poll = first("weir-poll", 1_520_000.0);
     assert!(poll > 0.45 * first("weir-poll", 760_000.0) && poll > 3.5 * first("stock-timer", 1_520_000.0));
     // What mode shed costs here: docs/measurements/sim-gate-2026-11-25.md.
     assert!(first("weir", 1_520_000.0) > 1.5 * first("stock-timer", 1_520_000.0));
     assert!(others("weir-poll", 760_000.0) > 99.0, "{}", others("weir-poll", 760_000.0));
-    assert!(others("weir-poll", 1_520_000.0) > 98.0, "{}", others("weir-poll", 1_520_000.0));
+    assert!(others("weir-poll", 1_520_000.0) > 97.5, "{}", others("weir-poll", 1_520_000.0));
     assert!(others("weir", 1_520_000.0) > 96.0, "{}", others("weir", 1_520_000.0));
     assert!(others("weir-no-feedback", 1_520_000.0) > 99.0);
 }

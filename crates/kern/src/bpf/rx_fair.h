@@ -81,7 +81,7 @@ static __always_inline __u32 room(struct weir_fair *of, struct weir_sketch *sket
 	whole = weir_room(size, 0, truesize, slices);
 	left = weir_room_given(all, turns && turns->admit ? turns->admit : 1000, poll, weir_fair_flooded(of));
 	left = weir_fair_poll(of, sketch, before, left, all, whole, bpf_ktime_get_coarse_ns() >> WEIR_TICK_SHIFT);
-	return turns && turns->quota && left > turns->quota ? turns->quota : left;
+	return weir_fair_within(of, left, turns ? turns->quota : 0);
 }
 
 /* What the poll under way may still hand up to this consumer of the source; NULL if nobody knows. */

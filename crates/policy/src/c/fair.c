@@ -57,3 +57,8 @@ weir_u32 weir_host_fair_gets_few(struct weir_sketch *sketch, weir_u32 consumer)
 {
 	return weir_fair_gets_few(sketch, consumer);
 }
+
+weir_u32 weir_host_fair_within(const struct weir_fair *of, weir_u32 left, weir_u32 quota)
+{
+	return weir_fair_within(of, left, quota);
+}

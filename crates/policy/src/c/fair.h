@@ -275,6 +275,13 @@ WEIR_INLINE void weir_fair_weigh(struct weir_fair *of, weir_u32 passes)
 		of->pressed++;
 }
 
+/* Of the room that a poll has, `left`, what it may use where the turn is to be short: `quota` packets, and beside them the places that the
+ * loudest leaves. Without these it would get what is left of the quota, however much room there is. 0: no quota. */
+WEIR_INLINE weir_u32 weir_fair_within(const struct weir_fair *of, weir_u32 left, weir_u32 quota)
+{
+	return quota && left > quota + of->last ? quota + of->last : left;
+}
+
 /* True if `voter` is the one loud sender, and what is `left` is for others. */
 WEIR_INLINE weir_u32 weir_fair_leaves(struct weir_fair *of, weir_u32 voter, weir_u32 left)
 {

@@ -229,9 +229,7 @@ impl Gate {
             let (free, whole) = (room(held), room(0));
             let has = Room { given: gate::room_given(free, admit, poll, fair.is_flooded()), free, whole };
             *left = fair.poll(&mut self.sketch, *left, has, now);
-            if quota > 0 {
-                *left = (*left).min(quota);
-            }
+            *left = fair.within(*left, quota);
         }
         let few = self.sketch.gets_few(index as u32);
         let (mut verdict, mut innocent) = (Verdict::Pass, false);
