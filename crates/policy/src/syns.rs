@@ -19,8 +19,10 @@ use crate::vote::Vote;
 pub const FREE: u32 = 64;
 /// SYNs of one poll for one flooded listener, at all of what admission gives.
 pub const SYNS: u32 = 64;
-/// For so many ticks after the budget ran out last segments are looked up.
+/// For so many ticks after the budget ran out last, or [`REFUSED_FLOOD`] segments of one tick were refused, segments are looked up.
 pub const SHORT_TICKS: u32 = 60;
+/// See [`SHORT_TICKS`].
+pub const REFUSED_FLOOD: u32 = 64;
 /// One of so many of them, and all for [`REFUSED_TICKS`] after one was refused.
 pub const SAMPLE: u32 = 16;
 /// See [`SAMPLE`].
@@ -69,6 +71,7 @@ const _: () = assert!(size_of::<Listener>() == 32);
 unsafe extern "C" {
     fn weir_host_accept_full(queued: u32, most: u32) -> u32;
     fn weir_host_segment_asked(syns: *mut Syns, now: u32, admit: u32) -> u32;
+    fn weir_host_segment_was_refused(syns: *mut Syns, now: u32);
     fn weir_host_listener_find(set: *const Listener, key: u32) -> u32;
     fn weir_host_listener_take(set: *mut Listener, key: u32, now: u32) -> u32;
     fn weir_host_syn_fits(listener: *mut Listener, sender: u64, now: u32, poll: u32, admit: u32) -> u32;
@@ -113,14 +116,16 @@ pub struct Syns {
     of: [Listener; LISTENERS],
     short_at: u32,
     refused_at: u32,
+    refused: u32,
     segments: u32,
-    pad: [u32; 13],
+    pad: [u32; 12],
 }
 const _: () = assert!(size_of::<Syns>() == 32 * LISTENERS + 64);
 
 impl Default for Syns {
     fn default() -> Self {
-        Self { of: [Listener::default(); LISTENERS], short_at: 0, refused_at: 0, segments: 0, pad: [0; 13] }
+        let of = [Listener::default(); LISTENERS];
+        Self { of, short_at: 0, refused_at: 0, refused: 0, segments: 0, pad: [0; 12] }
     }
 }
 
@@ -133,7 +138,8 @@ impl Syns {
 
     /// One was refused at tick `now`.
     pub fn refused(&mut self, now: u32) {
-        self.refused_at = now;
+        // SAFETY: as above.
+        unsafe { weir_host_segment_was_refused(self, now) };
     }
 }
 
@@ -216,6 +222,29 @@ mod tests {
         assert_eq!(asked(&mut syns, 101 + SHORT_TICKS, 1000), 0, "a second is over");
         assert_eq!(asked(&mut syns, 100 + SHORT_TICKS + REFUSED_TICKS, 10), 160);
         assert_eq!(asked(&mut syns, 101 + SHORT_TICKS + REFUSED_TICKS, 10), 10, "none any more");
+    }
+
+    /// Shedding is why the budget lasts, and mode shed has none: the look-ups go on while the flood does, and end a second after it.
+    #[test]
+    fn segments_are_looked_up_for_as_long_as_many_are_refused() {
+        let mut syns = Syns::default();
+        assert!((0..SAMPLE).any(|_| syns.asked(100, 10)));
+        // As many as are asked about of `frames` in a tick are refused.
+        let tick = |syns: &mut Syns, now, frames| {
+            (0..frames).filter(|_| syns.asked(now, 0).then(|| syns.refused(now)).is_some()).count()
+        };
+        for now in 100..1100 {
+            let asked = tick(&mut syns, now, 1000);
+            assert!(asked > 900, "{asked} of 1000 in tick {now}");
+        }
+        let late = |syns: &mut Syns, ticks| (0..160).filter(|_| syns.asked(1099 + ticks, 1000)).count();
+        assert_eq!((late(&mut syns, SHORT_TICKS), late(&mut syns, SHORT_TICKS + 1)), (10, 0));
+        // Those few that any host gets do not make it go on.
+        assert!((0..SAMPLE).any(|_| syns.asked(2000, 10)));
+        for now in 2000..=2000 + SHORT_TICKS {
+            tick(&mut syns, now, REFUSED_FLOOD - 1);
+        }
+        assert_eq!(tick(&mut syns, 2001 + SHORT_TICKS, 160), 0);
     }
 
     #[test]

@@ -3,7 +3,7 @@
  * The gate for TCP at a port that is open, a part of rx.bpf.c; what is shed is decided in syns.h.
  *
  * Cost: of a SYN one look-up and the kernel's search for its socket, of one beyond its listener's share the look-up alone. While the
- * budget is short that search of one of WEIR_SEGMENTS_SAMPLE other segments, of all while some are refused; where it finds no
+ * budget is short, or segments are refused by thousands, that search of one of WEIR_SEGMENTS_SAMPLE other segments, of all while some are refused; where it finds no
  * connection, the kernel's check for a cookie too.
  */
 #ifndef WEIR_RX_TCP_H
@@ -152,8 +152,11 @@ static __always_inline __u32 rx_tcp(struct xdp_md *ctx, const struct weir_view *
 		admit = turns ? turns->admit : 0;
 	}
 	now = bpf_ktime_get_coarse_ns() >> WEIR_TICK_SHIFT;
-	/* A raw socket may want segments that no connection has: then the list has every port, 0 too, which no other socket has. */
-	exact = ctl->tcp_exact && weir_recent(guard->listed[1], now, WEIR_LISTED_TICKS) && !gate_used(WEIR_TCP_PORTS);
+	/* A raw socket may want segments that no connection has: then the list has every port, 0 too, which no other socket has. Raw ones
+	 * are in the list of UDP sockets as well, which is there first. */
+	exact = ctl->tcp_exact && !gate_used(WEIR_TCP_PORTS) &&
+		(weir_recent(guard->listed[0], now, WEIR_LISTED_TICKS) ||
+		 weir_recent(guard->listed[1], now, WEIR_LISTED_TICKS));
 	if (!(view->key[2] & WEIR_F_ESTABLISHED))
 		return weir_rx_syn(ctx, view, slot, admit, exact) ? RX_TCP_SYN : RX_TCP_PASSES;
 	all = bpf_map_lookup_elem(&syns, &slot);
@@ -161,8 +164,7 @@ static __always_inline __u32 rx_tcp(struct xdp_md *ctx, const struct weir_view *
 	if (!exact || !all || !weir_segment_asked(all, now, admit) || !weir_rx_segment(ctx, view) ||
 	    !weir_rx_ours(ctx, view, slot))
 		return RX_TCP_PASSES;
-	if (all->refused_at != now)
-		all->refused_at = now;
+	weir_segment_was_refused(all, now);
 	return RX_TCP_NOBODY;
 }
 

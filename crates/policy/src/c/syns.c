@@ -12,6 +12,11 @@ weir_u32 weir_host_segment_asked(struct weir_syns *syns, weir_u32 now, weir_u32 
 	return weir_segment_asked(syns, now, admit);
 }
 
+void weir_host_segment_was_refused(struct weir_syns *syns, weir_u32 now)
+{
+	weir_segment_was_refused(syns, now);
+}
+
 weir_u32 weir_host_listener_find(const struct weir_listener *set, weir_u32 key)
 {
 	return weir_listener_find(set, key);

@@ -28,8 +28,10 @@
 #define WEIR_SYNS 64
 /* Places of polls that are saved up for quiet senders, of which each poll brings one. */
 #define WEIR_SYNS_QUIET 16
-/* Segments are looked up for so many ticks, one second, after the budget ran out last: shedding may be why it lasts. */
+/* Segments are looked up for so many ticks, one second, after the budget ran out last, or after so many were refused in one tick (3800
+ * per second): shedding may be why the budget lasts, and in mode shed there is none. */
 #define WEIR_SHORT_TICKS 60
+#define WEIR_REFUSED_FLOOD 64
 /* One of so many, a power of two; all of them for so many ticks, 100 ms, after one was refused. */
 #define WEIR_SEGMENTS_SAMPLE 16
 #define WEIR_REFUSED_TICKS 6
@@ -60,10 +62,11 @@ struct weir_listener {
 /* Of one source. */
 struct weir_syns {
 	struct weir_listener of[WEIR_LISTENERS];
-	weir_u32 short_at;	/* last tick in which the budget was short */
+	weir_u32 short_at;	/* last tick in which the budget was short, or many segments were refused */
 	weir_u32 refused_at;	/* last tick in which a segment was refused */
+	weir_u32 refused;	/* how many were in it */
 	weir_u32 segments;	/* those that might have been asked about */
-	weir_u32 pad[13];
+	weir_u32 pad[12];
 };
 
 _Static_assert(sizeof(struct weir_listener) == 32, "half a line");
@@ -84,6 +87,17 @@ WEIR_INLINE weir_u32 weir_segment_asked(struct weir_syns *syns, weir_u32 now, we
 		return 0;
 	return weir_recent(syns->refused_at, now, WEIR_REFUSED_TICKS) ||
 	       !(++syns->segments & (WEIR_SEGMENTS_SAMPLE - 1));
+}
+
+/* A segment was refused. */
+WEIR_INLINE void weir_segment_was_refused(struct weir_syns *syns, weir_u32 now)
+{
+	if (syns->refused_at != now) {
+		syns->refused_at = now;
+		syns->refused = 0;
+	}
+	if (++syns->refused == WEIR_REFUSED_FLOOD)
+		syns->short_at = now;
 }
 
 /* Which of the ways of a set counts the SYNs of a listener; WEIR_LISTENER_WAYS if none does. */
