@@ -112,7 +112,10 @@ fn guard(dir: &Path) {
     while Instant::now() < until {
         if pulse.revoked() != seen {
             seen = pulse.revoked();
-            // As a guard does that has noticed: the source is taken over anew.
+            // As a guard does that has noticed: the source is taken over anew. A stop right after the first write must find the
+            // keeper watching, whether the other thread has beaten since or not.
+            pulse.disarm();
+            pulse.arm();
             for p in &planned {
                 access.write(&p.setting, &p.new).unwrap();
             }
