@@ -41,9 +41,9 @@ pub struct Stretch {
 }
 
 impl Stretch {
-    /// A turn ended at `now` that took `spent` ns, shed so many frames, and handed up so many. `others`: it is no turn of a source that could pause, since
-    /// somebody else's packets are looked for or no consumer is full, and it is the only one that is polled on its CPU. True if
-    /// shedding alone would do.
+    /// A turn ended at `now` that took `spent` ns, shed so many frames, and handed up so many. `others`: it is no turn of a source
+    /// that could pause, since somebody else's packets are looked for or no consumer is full, and it is the only one that is polled on
+    /// its CPU. True if shedding alone would do.
     pub fn turned(
         &mut self,
         now: Nanos,

@@ -3,8 +3,8 @@
  * The gate for TCP at a port that is open, a part of rx.bpf.c; what is shed is decided in syns.h.
  *
  * Cost: of a SYN one look-up and the kernel's search for its socket, of one beyond its listener's share the look-up alone. While the
- * budget is short, or segments are refused by thousands, that search of one of WEIR_SEGMENTS_SAMPLE other segments, of all while some are refused; where it finds no
- * connection, the kernel's check for a cookie too.
+ * budget is short, or thousands of segments are refused, that search of one of WEIR_SEGMENTS_SAMPLE other segments, of all while some
+ * are refused; where it finds no connection, the kernel's check for a cookie too.
  */
 #ifndef WEIR_RX_TCP_H
 #define WEIR_RX_TCP_H
