@@ -499,7 +499,8 @@ impl Poller {
         let pauses = self.inhibited > 0 || turn.to_full > 0;
         let others = polled == 1 && (self.look.is_on(now, source) || !pauses);
         let budget = self.config.budget;
-        let became = (turn.shed, turn.packets);
+        // What consumers that are known read of it; somebody else's packets are no flood.
+        let became = (turn.shed, turn.known);
         let cheap = state.stretch.turned(now, turn.spent, became, turn.drained, others, budget);
         if cheap && self.config.shed && state.switch.may_shed(now) {
             state.release = state.release.or(Some(Release::Sheds));

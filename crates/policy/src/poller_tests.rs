@@ -39,13 +39,18 @@ fn a_flood_alone_that_is_shed_stays_with_the_poller() {
 
 /// When a source with a turn of `spent` ns each 100 us is left to the gate, if one of its frames is somebody else's.
 fn left_to_the_gate(config: Config, spent: Nanos, sources: usize) -> Option<Nanos> {
+    left_beside(1, 2, config, spent, sources)
+}
+
+/// The same if so many are somebody else's, and so many of 31 are handed up to the full consumer.
+fn left_beside(other: u32, read: u32, config: Config, spent: Nanos, sources: usize) -> Option<Nanos> {
     let mut p = polling(config, sources);
     let turn = Turned {
-        frames: 32,
-        to_full: 29,
-        shed: 29,
-        known: 2,
-        packets: 3,
+        frames: 31 + other,
+        to_full: 31 - read,
+        shed: 31 - read,
+        known: read,
+        packets: read + other,
         spent,
         drained: true,
         ..Turned::default()
@@ -61,6 +66,8 @@ fn what_is_cheap_is_left_to_the_kernel_and_the_gate() {
     let auto = Config { shed: true, ..usual() };
     assert_eq!(left_to_the_gate(auto, 50_000, 1), Some(100_000 + crate::shedding::STRETCH));
     assert_eq!(left_to_the_gate(auto, 70_000, 1), None, "too much for three quarters of the budget");
+    assert!(left_beside(100, 2, auto, 50_000, 1).is_some(), "what others get is no flood");
+    assert_eq!(left_beside(1, 5, auto, 50_000, 1), None, "the flood is read");
     assert_eq!(left_to_the_gate(auto, 10_000, 2), None, "it would take the other's share");
     assert_eq!(left_to_the_gate(usual(), 50_000, 1), None, "the user wants it polled");
     let mut p = polling(auto, 1);

@@ -9,8 +9,8 @@
 //!
 //! # Properties
 //! - A source is given to the gate only after a whole [`STRETCH`] in which its turns took no more than [`CHEAP`] of the budget,
-//!   the ring was found empty once each [`EMPTIED`], it could not pause all the time, and no more than one of [`FEW`] frames was handed
-//!   up.
+//!   the ring was found empty once each [`EMPTIED`], it could not pause all the time, and of what was shed or handed up to known
+//!   consumers no more than one of [`FEW`] frames was handed up.
 //! - The gate ends when nothing was shed in [`CALM`].
 
 use crate::{MILLISECOND, Nanos, Permille};
@@ -37,11 +37,12 @@ pub struct Stretch {
     /// Turns that left the ring empty.
     drained: u32,
     shed: u64,
+    /// To consumers that are known.
     passed: u64,
 }
 
 impl Stretch {
-    /// A turn ended at `now` that took `spent` ns, shed so many frames, and handed up so many. `others`: it is no turn of a source
+    /// A turn ended at `now` that took `spent` ns, shed so many frames, and handed up so many to known consumers. `others`: it is no turn of a source
     /// that could pause, since somebody else's packets are looked for or no consumer is full, and it is the only one that is polled on
     /// its CPU. True if shedding alone would do.
     pub fn turned(
