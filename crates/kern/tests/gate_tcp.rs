@@ -154,9 +154,7 @@ impl Bed {
     /// SYNs that the kernel has refused because an accept queue was full.
     fn overflows(&self) -> u64 {
         let text = self.host.run(|| std::fs::read_to_string("/proc/thread-self/net/netstat").unwrap());
-        let mut lines = text.lines().filter(|line| line.starts_with("TcpExt:")).map(str::split_whitespace);
-        let (mut names, mut values) = (lines.next().unwrap(), lines.next().unwrap());
-        values.nth(names.position(|name| name == "ListenOverflows").unwrap()).unwrap().parse().unwrap()
+        testkit::listen_overflows(&text).unwrap()
     }
 
     fn server(&self, address: SocketAddr, backlog: i32, shared: bool) -> TcpListener {

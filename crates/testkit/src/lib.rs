@@ -18,6 +18,13 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sched::{CloneFlags, setns, unshare};
 
+/// Connections and SYNs that full accept queues have refused, by the text of a namespace's `/proc/net/netstat`.
+pub fn listen_overflows(netstat: &str) -> Option<u64> {
+    let mut rows = netstat.lines().filter(|line| line.starts_with("TcpExt:")).map(str::split_whitespace);
+    let (mut names, mut values) = (rows.next()?, rows.next()?);
+    values.nth(names.position(|name| name == "ListenOverflows")?)?.parse().ok()
+}
+
 /// True with effective user id 0. Otherwise prints `skipped: NAME needs root` and answers false: the test
 /// returns at once.
 #[must_use]

@@ -299,10 +299,7 @@ fn connections_stay_on_their_core_and_pass_by_a_stalled_worker_root() {
 /// Connections of this namespace that a full accept queue refused.
 fn overflows(host: &NetNs) -> u64 {
     let text = host.run(|| std::fs::read_to_string("/proc/thread-self/net/netstat")).unwrap();
-    let mut lines = text.lines().filter(|line| line.starts_with("TcpExt:"));
-    let (names, values) = (lines.next().unwrap(), lines.next().unwrap());
-    let mut pairs = names.split(' ').zip(values.split(' '));
-    pairs.find(|(name, _)| *name == "ListenOverflows").unwrap().1.parse().unwrap()
+    testkit::listen_overflows(&text).unwrap()
 }
 
 /// A backlog of 8, which is full before any mark for long queues: what comes goes to the one below half, even to one that stands too, and
@@ -351,15 +348,12 @@ fn no_queue_overflows_while_another_is_below_half_root() {
 fn a_master_is_not_taken_for_its_worker_root() {
     let Some(host) = host() else { return };
     let masters = [worker(&host, "0 prefork"), worker(&host, "1 prefork")];
-    let parent = |pid: u64| {
-        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
-        stat.rsplit_once(") ").unwrap().1.split(' ').nth(1).unwrap().parse::<u32>().unwrap()
-    };
     let plan = plan(masters[0].pid(), 2);
     let workers = plan["groups"][0]["workers"].as_array().unwrap();
     let child = |of: &Process| {
-        let found = workers.iter().filter_map(|w| w["pid"].as_u64()).find(|pid| parent(*pid) == of.pid());
-        found.unwrap_or_else(|| panic!("no child of {}: {plan}", of.pid())) as u32
+        let mut pids = workers.iter().filter_map(|w| w["pid"].as_u64()).map(|pid| pid as u32);
+        let found = pids.find(|pid| kern::proc::parent(*pid) == Some(of.pid()));
+        found.unwrap_or_else(|| panic!("no child of {}: {plan}", of.pid()))
     };
     let children = [child(&masters[0]), child(&masters[1])];
     let _weir = Process(weir(&[&masters[0].pid().to_string(), "--interval", "100ms"]).spawn().unwrap());

@@ -2,8 +2,8 @@
 //! workers inherit them. `--listeners one`: all accept from the same; `reuseport`: one each; `incoming-cpu`: one each, with the CPU of its
 //! worker set. `--stall sleep` or `compute`: the first worker does nothing else for `--stall-us` at each multiple of `--period-us` of
 //! CLOCK_MONOTONIC, as in a blocked read or a long request. `--long-every N`: one in N requests of each worker computes for `--long-us`,
-//! the workers by turns, and its answer says so. `--datagrams`: by UDP, each question is given back with the number of the worker behind it. Ends when standard
-//! input closes.
+//! the workers by turns, and its answer says so. `--datagrams`: by UDP, each question is given back with the number of the worker behind
+//! it. Ends when standard input closes.
 
 use std::net::{IpAddr, SocketAddr, SocketAddrV4};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};

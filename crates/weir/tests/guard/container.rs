@@ -339,7 +339,7 @@ fn a_full_listener_in_a_container_is_left_to_its_kernel_root() {
     let dropped = || {
         let table =
             containers[0].run(|| Ok(std::fs::read_to_string("/proc/thread-self/net/netstat"))).unwrap();
-        overflows(&table.unwrap())
+        testkit::listen_overflows(&table.unwrap()).unwrap()
     };
     within("the kernel drops SYNs for it", ms(8000), || dropped() > 10_000);
     let share = best(|| {
@@ -361,12 +361,4 @@ fn a_full_listener_in_a_container_is_left_to_its_kernel_root() {
     assert!(accepted >= 128, "{accepted}");
     within("a new connection", ms(8000), || connect().is_ok());
     assert_eq!(guard.stop().0.code(), Some(0));
-}
-
-/// SYNs and connections that full accept queues of a namespace have dropped.
-fn overflows(table: &str) -> u64 {
-    let mut rows = table.lines().filter(|line| line.starts_with("TcpExt:")).map(str::split_whitespace);
-    let (names, values) = (rows.next().unwrap(), rows.next().unwrap());
-    let found = names.zip(values).find(|(name, _)| *name == "ListenOverflows");
-    found.unwrap().1.parse().unwrap()
 }
