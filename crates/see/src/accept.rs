@@ -32,7 +32,8 @@ pub struct Group {
     pub server: String,
     /// The server has listeners now.
     pub there: bool,
-    /// Connections by the reason of their placing: `own`, `stalled`, `away`, `late`, `busy`, `no_own`; and those of the kernel's choice.
+    /// Connections by the reason of their placing: `own`, `stalled`, `away`, `late`, `busy`, `share`, `no_own`; and those of the
+    /// kernel's choice.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub chosen: BTreeMap<String, u64>,
     /// Its workers.
