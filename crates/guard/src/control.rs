@@ -371,6 +371,8 @@ impl Control {
     /// Links, stale ids, closed consumers, the keeper: each looked at once.
     fn look_around(&mut self, now: Nanos) {
         let thorough = now >= self.thorough_at;
+        // Some milliseconds once a second, in which no program's packet is to wait for it.
+        let _patient = thorough.then(sched::Patient::begin);
         self.watch_cpus();
         self.gate.look(&mut self.gauges, now, self.opts.mode == Mode::Net, self.others.translates);
         self.look_at_cpus();

@@ -156,11 +156,12 @@ impl Gate {
 
 impl Shared {
     fn run(&self) {
-        // Where programs starve it would starve with them.
+        // Where programs starve it would starve with them, when a first list is asked for.
         sched::strong();
         self.tid.store(sched::tid(), Relaxed);
         // When each list is due, of UDP and of TCP.
         let (mut due, mut listed) = ([0; 2], 0);
+        let mut first = true;
         while !self.stop.load(Relaxed) {
             let times = self.attached.load(Relaxed);
             if times == 0 {
@@ -168,7 +169,11 @@ impl Shared {
                 continue;
             }
             if std::mem::replace(&mut listed, times) != times {
-                due = [0; 2];
+                (due, first) = ([0; 2], true);
+            }
+            // What is learnt waits for the first list; a later one has time.
+            if !std::mem::take(&mut first) {
+                sched::patient(0);
             }
             for (tcp, due) in [false, true].into_iter().zip(&mut due) {
                 let (begun, spent) = (clock::coarse(), clock::thread_cpu());
@@ -190,6 +195,7 @@ impl Shared {
                 }
             }
             sched::runs(&self.views, own::PORTS, false);
+            sched::strong();
             let next = due.into_iter().min().unwrap_or_default();
             std::thread::park_timeout(Duration::from_nanos(next.saturating_sub(clock::now())));
         }

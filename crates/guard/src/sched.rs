@@ -7,6 +7,8 @@ use std::time::Duration;
 
 use kern::guard::Views;
 use kern::schedule;
+use kern::wire::tasks;
+use policy::{MILLISECOND, Nanos};
 
 /// Between two looks whether a thread has ended.
 const END_LOOK: Duration = Duration::from_millis(1);
@@ -56,6 +58,35 @@ pub fn go_above_fifo() {
 pub fn strong() {
     // SAFETY: plain system call on the calling thread; a refusal leaves the nice value as it is.
     unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, -20) };
+}
+
+/// Slice of what is in no hurry: longer than any program's, so that each one that wakes runs first.
+const PATIENT_SLICE: Nanos = 100 * MILLISECOND;
+
+/// Lets every program that wakes run before the calling thread, which still gets more of the CPU than a program that computes does. From
+/// Linux 6.12; before, and where it is refused, nothing changes.
+pub fn patient(nice: i32) {
+    if schedule::policy() == libc::SCHED_OTHER {
+        let _ = tasks::schedule(0, tasks::Policy::Sliced(nice, PATIENT_SLICE));
+    }
+}
+
+/// The calling thread is [`patient`] until this is dropped, and then [`strong`] with a short slice.
+pub struct Patient(());
+
+impl Patient {
+    /// From here on.
+    pub fn begin() -> Self {
+        patient(-10);
+        Self(())
+    }
+}
+
+impl Drop for Patient {
+    fn drop(&mut self) {
+        strong();
+        tasks::short_slice(-20);
+    }
 }
 
 /// The calling thread before all programs, as by [`go_fifo`], until this is dropped: a guard that starts or ends under

@@ -68,6 +68,19 @@ pub struct Report {
     pub settles_in_ms: u64,
 }
 
+impl Undone {
+    /// The interface whose journal it is; `None` if the file does not say.
+    pub fn interface(&self) -> Option<&str> {
+        match self {
+            Undone::Restored { interface, .. }
+            | Undone::Guarded { interface, .. }
+            | Undone::Elsewhere { interface, .. }
+            | Undone::NamespaceGone { interface, .. } => Some(interface),
+            Undone::Unreadable { .. } => None,
+        }
+    }
+}
+
 impl Report {
     /// Settings that have their old value again because of this call.
     pub fn restored(&self) -> usize {

@@ -4,7 +4,7 @@ use crate::cli::UndoArgs;
 use crate::error::missing;
 use crate::out::{self, Paint, count};
 use guard::outcome::line;
-use kern::discover;
+use kern::discover::{self, DiscoverError};
 use kern::journal::Fate;
 use kern::settings::Access;
 use kern::undo::{Report, Undone};
@@ -47,6 +47,12 @@ pub fn run(args: &UndoArgs, paint: Paint) -> anyhow::Result<ExitCode> {
     } else {
         out::data(&text(&report, args, paint))?;
     }
+    for name in strangers(&args.interfaces, &report)? {
+        let name = out::shown(name);
+        out::talk(&format!(
+            "weir: undo: no interface and no journal is called {name}; without names it undoes all"
+        ));
+    }
     Ok(ExitCode::from(u8::from(open(&report, args))))
 }
 
@@ -73,10 +79,26 @@ pub fn lower(names: &[String]) -> anyhow::Result<Vec<String>> {
     Ok(all)
 }
 
+/// Names that say nothing to this host: a word that was pasted along with the command, or a slip.
+fn strangers<'a>(names: &'a [String], report: &Report) -> anyhow::Result<Vec<&'a str>> {
+    if names.is_empty() {
+        return Ok(Vec::new());
+    }
+    let mut access = Access::for_current_netns()?;
+    let mut here = |name: &str| {
+        !matches!(discover::resolve(&mut access, name), Err(DiscoverError::NoSuchInterface { .. }))
+    };
+    let kept = |name: &str| report.journals.iter().any(|j| j.interface() == Some(name));
+    Ok(names.iter().map(String::as_str).filter(|name| !kept(name) && !here(name)).collect())
+}
+
 fn text(report: &Report, args: &UndoArgs, paint: Paint) -> String {
     let dry_run = args.dry_run;
     if report.journals.is_empty() {
-        return "nothing to undo\n".into();
+        return match args.interfaces.as_slice() {
+            [] => "nothing to undo\n".into(),
+            names => format!("nothing to undo for {}\n", out::listed(names)),
+        };
     }
     let mut text = String::new();
     let (mut restored, mut open, mut away) = (0, 0, 0);

@@ -443,6 +443,10 @@ fn undo_with_nothing_to_do() {
         let (code, json, _) = weir_args(&["undo", "--json", "--dry-run", "--journal-dir", journals]);
         let value: serde_json::Value = serde_json::from_str(&json).expect("JSON");
         assert_eq!((code, &value["schema"], &value["dry_run"]), (0, &"weir.undo/1".into(), &true.into()));
+        // Words that were pasted along with the command must not read as if everything had been looked at.
+        let (code, said, aside) = weir_args(&["undo", "puts", "it", "back", "--journal-dir", journals]);
+        assert_eq!((code, said.as_str()), (0, "nothing to undo for puts, it, back\n"));
+        assert!(aside.contains("no interface and no journal is called puts; without names"), "{aside}");
     }
 }
 
