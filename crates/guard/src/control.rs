@@ -285,7 +285,8 @@ impl Control {
         status: &mut StatusWriter,
         (supervisor, watch): (&mut Supervisor, Option<&JoinHandle<anyhow::Result<()>>>),
     ) -> anyhow::Result<()> {
-        let (mut lines, mut answers) = (status::Maker::default(), status::Maker::default());
+        let begun = clock::now();
+        let (mut lines, mut answers) = (status::Maker::begin(begun), status::Maker::begin(begun));
         let mut links = LinkWatch::open()?;
         let mut tick = clock::now() + TICK;
         let mut line = clock::now() + 1000 * MILLISECOND;
@@ -374,7 +375,7 @@ impl Control {
         // Some milliseconds once a second, in which no program's packet is to wait for it.
         let _patient = thorough.then(sched::Patient::begin);
         self.watch_cpus();
-        self.gate.look(&mut self.gauges, now, self.opts.mode == Mode::Net, self.others.translates);
+        self.gate.look(&mut self.gauges, now, self.opts.mode == Mode::Net, self.others);
         self.look_at_cpus();
         self.look_at_stuck(now);
         self.tick_dispatch();

@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use kern::discover::Others;
 use kern::guard::{Gauges, Nobody, Views, mode, own};
 use policy::Nanos;
 use policy::behind;
@@ -73,9 +74,8 @@ impl Gate {
     }
 
     /// Attaches the programs while a source is polled or sheds, or containers lose packets, and says how many inputs may feed one
-    /// consumer at once, and whether the table of connections is full. `net`: the pollers' CPUs are net CPUs. `translates`: as
-    /// [`kern::discover::Others::translates`].
-    pub fn look(&mut self, gauges: &mut Gauges, now: Nanos, net: bool, translates: bool) {
+    /// consumer at once, and what the table of connections says. `net`: the pollers' CPUs are net CPUs.
+    pub fn look(&mut self, gauges: &mut Gauges, now: Nanos, net: bool, others: Others) {
         let since = self.shared.idle_since.load(Relaxed);
         if since != 0 && now.saturating_sub(since) > LIST_IDLE {
             sched::set_ordinary(self.shared.tid.load(Relaxed));
@@ -97,9 +97,9 @@ impl Gate {
         let lost = views.cpu_stats.iter().map(|c| c.elsewhere.load(Relaxed)).sum();
         let behind = self.behind.look(now, lost, views.gate[0].evidence.load(Relaxed));
         // Where nothing is sent on nobody is behind this host.
-        let needed = inputs > 0 || behind && translates;
+        let needed = inputs > 0 || behind && others.translates;
         if needed {
-            guard.table.store(kern::discover::table(), Relaxed);
+            guard.table.store(kern::discover::table(others.drops_early), Relaxed);
         }
         match self.watching.next(now, needed) {
             None => {}

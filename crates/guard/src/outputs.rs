@@ -1,10 +1,14 @@
 //! Where status objects go that nobody asked for: `--status`. Nobody waits for a reader.
 
 use std::fs::{File, OpenOptions};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
+
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
 
 use crate::error::failed;
 use crate::options::StatusTo;
+use crate::out::shown;
 use crate::outbox::{Outbox, Standard};
 use crate::status::Status;
 
@@ -57,10 +61,24 @@ impl StatusWriter {
     }
 }
 
+/// A FIFO that nobody reads is refused: waiting for a reader would keep the guard from its signals.
 fn append(path: &Path) -> anyhow::Result<File> {
-    OpenOptions::new()
+    let why = |e: std::io::Error| {
+        let path = shown(&path.to_string_lossy());
+        match e.raw_os_error() {
+            Some(libc::ENXIO) => {
+                failed(format!("--status {path}: nobody reads this FIFO; start its reader first"))
+            }
+            _ => failed(format!("--status {path}: {e}")),
+        }
+    };
+    let file = OpenOptions::new()
         .create(true)
         .append(true)
+        .custom_flags(libc::O_NONBLOCK)
         .open(path)
-        .map_err(|e| failed(format!("--status {}: {e}", path.display())))
+        .map_err(why)?;
+    // Lines are written by a thread that may wait.
+    fcntl(&file, FcntlArg::F_SETFL(OFlag::O_APPEND)).map_err(|e| why(e.into()))?;
+    Ok(file)
 }

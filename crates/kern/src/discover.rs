@@ -158,14 +158,16 @@ pub struct Interface {
     pub sources: Vec<Source>,
 }
 
-/// How the table of connections of the caller's network namespace is filled: one of [`mod@table`].
-pub fn table() -> u32 {
+/// How the table of connections of the caller's network namespace is filled: one of [`mod@table`]. `drops_early`: as
+/// [`Others::drops_early`].
+pub fn table(drops_early: bool) -> u32 {
     let read = |name: &str| -> Option<u64> {
         let text = std::fs::read_to_string(format!("/proc/sys/net/netfilter/nf_conntrack_{name}")).ok()?;
         text.trim().parse().ok()
     };
     match read("count").zip(read("max")) {
-        Some((count, most)) if policy::gate::is_full(count, most) => table::FULL,
+        Some((count, most)) if policy::gate::is_full(count, most) => table::SILENT,
+        Some((1.., _)) if drops_early => table::SILENT,
         Some((1.., _)) => table::USED,
         _ => table::EMPTY,
     }

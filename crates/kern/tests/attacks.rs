@@ -225,16 +225,16 @@ fn full(wire: OwnedFd, refused: SocketAddr) {
     server.set_nonblocking(true).unwrap();
     let to = (HOST.0.into(), 9100);
     let [known, client, other] = [4000, 4001, 4002].map(|port| (Ipv4Addr::new(198, 18, 9, 2), port).into());
-    assert_ne!(kern::discover::table(), table::FULL);
+    assert_ne!(kern::discover::table(false), table::SILENT);
     let v4 = |address: SocketAddr| match address {
         SocketAddr::V4(address) => address,
         SocketAddr::V6(_) => unreachable!(),
     };
     let here = server.local_addr().unwrap();
     kern::wire::connections::fill([known, refused].into_iter().map(|from| (v4(from), v4(here)))).unwrap();
-    assert_eq!(kern::discover::table(), table::FULL);
+    assert_eq!(kern::discover::table(false), table::SILENT);
     let guard = &live.gauges.views.guard[0];
-    guard.table.store(kern::discover::table(), Relaxed);
+    guard.table.store(kern::discover::table(false), Relaxed);
 
     live.send(known, to, b"known");
     until("who has a place is served", || server.recv(&mut [0; 8]).is_ok());
@@ -256,7 +256,7 @@ fn full(wire: OwnedFd, refused: SocketAddr) {
 }
 
 /// Somebody sends what connection tracking calls invalid, with the addresses and ports of a flow that is fine, and the usual rule
-/// drops it behind the routes. The flow is not refused for that.
+/// drops it, behind the routes or before them. The flow is not refused for that.
 ///
 /// Why it cannot flake: as above.
 #[test]
@@ -269,20 +269,22 @@ fn what_is_invalid_teaches_nothing_of_the_flow_it_pretends_to_be_root() {
         eprintln!("skipped: {name} needs nft");
         return;
     }
-    let (host, wire) = (NetNs::new("invh"), NetNs::new("invw"));
-    bed::connect(&host, &wire);
-    for line in [
-        "add table inet w",
-        "add chain inet w in { type filter hook input priority 0 ; policy accept ; }",
-        "add rule inet w in ct state invalid counter drop",
-    ] {
-        host.sh("nft", &line.split(' ').collect::<Vec<_>>());
+    for (hook, says) in [("input priority 0", table::USED), ("prerouting priority -150", table::SILENT)] {
+        let (host, wire) = (NetNs::new("invh"), NetNs::new("invw"));
+        bed::connect(&host, &wire);
+        for line in [
+            "add table inet w",
+            &format!("add chain inet w in {{ type filter hook {hook} ; policy accept ; }}"),
+            "add rule inet w in ct state invalid counter drop",
+        ] {
+            host.sh("nft", &line.split(' ').collect::<Vec<_>>());
+        }
+        let end = wire.run(|| packets("out0"));
+        host.run(move || invalid(end, says));
     }
-    let end = wire.run(|| packets("out0"));
-    host.run(|| invalid(end));
 }
 
-fn invalid(wire: OwnedFd) {
+fn invalid(wire: OwnedFd, says: u32) {
     const MADE_UP: u32 = 1500;
     let live = Live::new(wire);
     let server = UdpSocket::bind((HOST.0, 9200)).unwrap();
@@ -291,9 +293,11 @@ fn invalid(wire: OwnedFd) {
     let sensor: SocketAddr = "198.18.9.2:514".parse().unwrap();
     live.send(sensor, to, b"fine");
     until("the flow is fine", || server.recv(&mut [0; 8]).is_ok());
-    assert_eq!(kern::discover::table(), table::USED);
+    let others = kern::discover::Others::look([kern::netns::index_of("in0").unwrap()]);
+    let table = kern::discover::table(others.drops_early);
+    assert_eq!(table, says);
     let guard = &live.gauges.views.guard[0];
-    guard.table.store(kern::discover::table(), Relaxed);
+    guard.table.store(table, Relaxed);
     let mut made_up = frame(sensor, to.into(), Behind::Udp(b"made up"));
     // Longer than it is: veth has no checksum verified.
     made_up[38..40].copy_from_slice(&200u16.to_be_bytes());

@@ -246,3 +246,37 @@ fn every_socket_is_heard_of_again_root() {
         assert!(round == 0 || most > 1);
     }
 }
+
+/// Of a socket that ends a tunnel the kernel takes what the tunnel carries before its buffer does, so its level says nothing about
+/// that, and no frame may be judged by it.
+#[test]
+fn the_socket_of_a_tunnel_is_no_consumer_root() {
+    const UDP_ENCAP: libc::c_int = 100;
+    let esp_in_udp: libc::c_int = 2;
+    let name = "the_socket_of_a_tunnel_is_no_consumer_root";
+    if !testkit::root_or_skip(name) {
+        return;
+    }
+    let pair = Pair::new();
+    let gauges = gauges(&pair, None);
+    let ring = gauges.events().unwrap().open().unwrap();
+    gauges.set_guarded(&BTreeSet::new(), &BTreeSet::from([pair.index("in0")])).unwrap();
+    let sockets = pair.host.run(|| {
+        let tunnel = small((HOST, 4500));
+        // SAFETY: the option reads one int, which lives through the call.
+        let set = unsafe {
+            let (kind, size) = (&raw const esp_in_udp, size_of::<libc::c_int>() as libc::socklen_t);
+            libc::setsockopt(tunnel.as_raw_fd(), libc::IPPROTO_UDP, UDP_ENCAP, kind.cast(), size)
+        };
+        (set == 0).then(|| [tunnel, small((HOST, 4501))])
+    });
+    let Some(_sockets) = sockets else {
+        eprintln!("skipped: {name} needs a kernel with IPsec");
+        return;
+    };
+    pair.wire.run(|| send(PEER, (HOST, 4500)));
+    until("the tunnel's socket overflows", || counts(&gauges).0 > 40);
+    pair.wire.run(|| send(PEER, (HOST, 4501)));
+    until("the other one too", || counts(&gauges).0 > 80);
+    assert_eq!(told(&ring), BTreeSet::from([4501]));
+}

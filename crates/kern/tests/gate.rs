@@ -147,6 +147,10 @@ fn a_closed_port_is_nobodys_until_a_socket_is_bound_root() {
     bed.attack((PEER, 4000), 9100);
     bed.until("learnt", || bed.shed((OTHER, 77), 9100));
     assert!(!bed.shed((PEER, 4000), 9101), "another port");
+    // Whoever makes a namespace of his own binds there what he likes.
+    let elsewhere = bed.wire.run(|| UdpSocket::bind(("0.0.0.0", 9100)).unwrap());
+    assert!(bed.shed((OTHER, 77), 9100), "bound in another namespace");
+    drop(elsewhere);
     let _server = bed.host.run(|| UdpSocket::bind((HOST, 9100)).unwrap());
     assert!(!bed.shed((PEER, 4000), 9100), "it is bound");
     // TCP apart: the same number is another port.

@@ -237,3 +237,34 @@ fn a_socket_that_is_bound_since_the_list_is_not_judged_by_the_old_one_root() {
         assert!(shed(&rx, to, |_| ()) > 8, "the old one is full all the same");
     });
 }
+
+/// Where addresses are translated, a proxy takes what is for others, or guests stand on a bridge, a frame that has the port of a full
+/// socket may be for somebody else. It is shed only if packets for its destination have ended in that socket lately, and never if it is
+/// for a group.
+#[test]
+fn what_does_not_end_in_a_full_socket_is_not_shed_for_it_root() {
+    let Some(ns) = skip("what_does_not_end_in_a_full_socket_is_not_shed_for_it_root") else { return };
+    ns.run(|| {
+        let any = SocketAddrV4::new([0, 0, 0, 0].into(), 9000);
+        let [to, other] = [1, 2].map(|n| SocketAddrV4::new([127, 0, 0, n].into(), 9000));
+        let servers = [server(any.into())];
+        let client = |port| UdpSocket::bind(("127.0.0.1", port)).unwrap();
+        let (gauges, rx) = tracked(&servers, &client);
+        gauges.set_port(9000, Taker::Only(0)).unwrap();
+        let group = |frame: &mut Vec<u8>| frame[0] |= 1;
+        let (guard, source) = (&gauges.views.guard[0], &gauges.views.source_ctls[0]);
+        source.tcp_exact.store(1, Relaxed);
+        assert_eq!([shed(&rx, to, |_| ()), shed(&rx, other, |_| ()), shed(&rx, to, group)], [64; 3]);
+        guard.by_end.store(1, Relaxed);
+        source.tcp_exact.store(0, Relaxed);
+        assert_eq!([shed(&rx, to, |_| ()), shed(&rx, other, |_| ()), shed(&rx, to, group)], [0; 3]);
+        let flood = client(40_000);
+        (0..64).for_each(|_| drop(flood.send_to(&[0; 1000], to)));
+        assert_eq!([shed(&rx, to, |_| ()), shed(&rx, other, |_| ()), shed(&rx, to, group)], [64, 0, 0]);
+        let end = std::time::Instant::now() + Duration::from_secs(20);
+        while shed(&rx, to, |_| ()) > 0 {
+            assert!(std::time::Instant::now() < end, "it is known for a second");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    });
+}

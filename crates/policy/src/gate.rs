@@ -8,7 +8,8 @@
 //!   socket took there the kernel's search tells frame by frame whose it is.
 //! - A packet that leaves from a port ends at once what was learnt of it.
 //! - What no drop confirms for [`UNTIL_BOUND`] (or [`BRIEFLY`]) ends by itself.
-//! - A flow of which a filter takes one packet of seven or more is never nobody's, however fast the rest is refused.
+//! - A flow of which a filter takes one packet of seven or more is never nobody's, however fast the rest is refused. What a limit of
+//!   its rate takes, it gets with the gate too: what the trickle brings is no less, or the flow is nobody's no more.
 //! - Of the room of a consumer no poll is given more than fits, and each gets at least one packet if one fits.
 
 use crate::host::STAYS;
@@ -149,7 +150,7 @@ unsafe extern "C" {
         most: u32,
         listed_most: u32,
     ) -> u32;
-    fn weir_host_refuse(refusal: *mut Refusal, flow: u32, now: u32, most: u32) -> u32;
+    fn weir_host_refuse(refusal: *mut Refusal, flow: u32, now: u32) -> u32;
     fn weir_host_refused(refusal: *const Refusal, flow: u32, left: u32, now: u32, most: u32) -> u32;
     fn weir_host_room(size: u32, held: u32, truesize: u32, slices: u32) -> u32;
     fn weir_host_room_given(room: u32, admit: u32, poll: u32, flooded: u32) -> u32;
@@ -219,9 +220,9 @@ pub struct Refusal {
 
 impl Refusal {
     /// One more packet of the flow was refused.
-    pub fn refuse(&mut self, flow: u32, now: u32, most: u32) {
+    pub fn refuse(&mut self, flow: u32, now: u32) {
         // SAFETY: only this struct is written, whose layout is that of the header.
-        unsafe { weir_host_refuse(self, flow, now, most) };
+        unsafe { weir_host_refuse(self, flow, now) };
     }
 
     /// True if all of the flow is refused, and nothing has left from where it goes since `left`.
@@ -393,7 +394,7 @@ mod tests {
 
         /// A rate limit takes some of a flow: it is refused only where that is next to nothing.
         #[test]
-        fn what_a_filter_takes_in_part_is_not_refused(period in 2u32..40, start in 0u32..40) {
+        fn what_a_filter_takes_in_part_is_not_refused(period in prop_oneof![2u32..40, 1000u32..5000], start in 0u32..40) {
             let (mut refusal, now) = (Refusal::default(), 1000);
             for n in 0..20_000u32 {
                 if refusal.is_refused(7, 0, now, UNTIL_BOUND) && n % 256 != 0 {
@@ -402,17 +403,40 @@ mod tests {
                 refusal.passed();
                 // The kernel takes one of `period`.
                 if (n + start) % period != 0 {
-                    refusal.refuse(7, now, UNTIL_BOUND);
+                    refusal.refuse(7, now);
                 }
             }
             if period <= 7 {
                 prop_assert!(!refusal.is_refused(7, 0, now, UNTIL_BOUND), "{refusal:?}");
             }
-            if period >= 20 {
+            if period >= 1000 {
                 prop_assert!(refusal.is_refused(7, 0, now, UNTIL_BOUND), "{refusal:?}");
             }
             prop_assert!(!refusal.is_refused(8, 0, now, UNTIL_BOUND) && !refusal.is_refused(7, now, now, UNTIL_BOUND));
             prop_assert!(!refusal.is_refused(7, 0, now + UNTIL_BOUND + 1, UNTIL_BOUND));
+        }
+
+        /// A limit of its rate takes as much of a flow as without the gate, some seconds after it began.
+        #[test]
+        fn a_limited_rate_is_had(rate in 50u32..2000, limit in 1u32..20) {
+            let (mut refusal, mut taken) = (Refusal::default(), 0);
+            let (ticks, judged) = (2400u32, 1200);
+            for now in 1..=ticks {
+                let mut tokens = limit;
+                for n in 0..rate {
+                    if refusal.is_refused(7, 0, now, UNTIL_BOUND) && (now * rate + n) % 256 != 0 {
+                        continue;
+                    }
+                    refusal.passed();
+                    if tokens == 0 {
+                        refusal.refuse(7, now);
+                    } else {
+                        tokens -= 1;
+                        taken += u32::from(now > ticks - judged);
+                    }
+                }
+            }
+            prop_assert!(taken * 10 >= judged * limit.min(rate) * 9, "{taken} {refusal:?}");
         }
 
         /// The last addresses of a port are known, as many as there is room for.

@@ -87,8 +87,7 @@ impl Control {
                 self.mode_switches += 1;
                 // Here, not in the poller: attaching waits for the whole kernel.
                 let _ = self.gauges.watch_idle(true);
-                let (net, translates) = (self.opts.mode == Mode::Net, self.others.translates);
-                self.gate.look(&mut self.gauges, clock::now(), net, translates);
+                self.gate.look(&mut self.gauges, clock::now(), self.opts.mode == Mode::Net, self.others);
                 let mine = |w: &&Worker| w.cpu == source.now.cpu.load(Relaxed) as usize;
                 let known = self.sessions.any(clock::now(), &self.opts.classes);
                 if let Some(worker) = self.workers.iter().find(mine).filter(|_| known) {
@@ -245,13 +244,16 @@ impl Control {
     pub(super) fn look_at_others(&mut self) {
         self.others = Others::look(self.evident.iter().copied());
         self.gauges.views.guard[0].by_flow.store(self.others.translates.into(), Relaxed);
+        let mut all = true;
         for interface in self.interfaces.iter().filter(|i| i.state == State::Guarded) {
             // A socket may be bound to an interface that stands on this one: the search where XDP runs does not find it.
             let exact = !self.others.takes && interface.alone;
+            all &= exact;
             for source in &interface.sources {
                 self.gauges.views.source_ctls[source.slot].tcp_exact.store(u32::from(exact), Relaxed);
             }
         }
+        self.gauges.views.guard[0].by_end.store(u32::from(!all), Relaxed);
     }
 
     pub(super) fn watch_reads(&mut self, on: bool) {

@@ -39,6 +39,11 @@ pub struct Maker {
 }
 
 impl Maker {
+    /// One whose first interval begins at `now`.
+    pub fn begin(now: Nanos) -> Self {
+        Self { last: Totals { time: now, ..Totals::default() }, ..Self::default() }
+    }
+
     /// The status at `now`, with what happened since the last one.
     pub fn status(
         &mut self,
@@ -52,7 +57,6 @@ impl Maker {
             self.netns = kern::netns::current_inode().unwrap_or(0);
         }
         let interval = now.saturating_sub(self.last.time).max(1);
-        let first = self.last.time == 0;
         self.last.time = now;
         let mut status = Status {
             schema: SCHEMA.to_owned(),
@@ -60,7 +64,7 @@ impl Maker {
             time: rfc3339(SystemTime::now()),
             time_ns: now,
             netns: self.netns,
-            interval_s: if first { 0.0 } else { interval as f64 / 1e9 },
+            interval_s: interval as f64 / 1e9,
             mode_switches: control.mode_switches,
             log_lines_dropped: crate::out::dropped(),
             messages_lost: control.reports_lost.load(Relaxed),

@@ -70,6 +70,8 @@ struct task_struct {
 	struct sched_entity se;
 } __attribute__((preserve_access_index));
 
+/* Cookie of this network namespace; 0: the kernel does not tell. */
+const volatile __u64 netns_cookie = 0;
 /* Only sockets of this network namespace can be consumers; inode of /proc/self/ns/net. */
 const volatile __u32 netns_inode = 0;
 /* PID namespace in which the pollers' thread ids are numbers; inode 0: the initial one. */
@@ -431,6 +433,17 @@ static __always_inline _Bool tell(struct sock *sk, struct weir_event *event, str
 	return 1;
 }
 
+/* True if the kernel takes some datagrams of this socket before its buffer does, as those of a tunnel (ESP, L2TP, GTP): it is no
+ * consumer, since its level says nothing about them. */
+static __always_inline _Bool is_tunnel(struct sock *sk)
+{
+	struct udp_sock *udp = (struct udp_sock *)sk;
+	void *receives = NULL;
+
+	bpf_core_read(&receives, sizeof(receives), &udp->encap_rcv);
+	return receives;
+}
+
 /* One more loss that is evidence: the control loop hears of every so many. */
 static __always_inline void overflowed(const struct weir_guard_ctl *guard, __u32 cpu)
 {
@@ -503,11 +516,14 @@ static __always_inline int refuses_behind(struct sock *sk, struct weir_overflow_
 			stat->overflows++;
 		else if (stat)
 			stat->foreign++;
+		/* Made one since: its place is given up. */
+		if (stat && is_tunnel(sk))
+			stat->gone = 1;
 	}
 	if (!evident || !guard)
 		return 0;
 	overflowed(guard, cpu);
-	if (slot)
+	if (slot || is_tunnel(sk))
 		return 0;
 	event.port = sk->__sk_common.skc_num;
 	event.inode = inode_of(sk);
@@ -521,10 +537,22 @@ static __always_inline _Bool is_behind(struct sock *sk)
 	return sk->__sk_common.skc_net.net->ns.inum != netns_inode;
 }
 
+/* A packet has ended in a socket of this namespace. */
+static __always_inline void ended(__u64 hash)
+{
+	__u32 place = hash & (WEIR_ENDS - 1), now = bpf_ktime_get_ns() >> WEIR_TICK_SHIFT;
+	struct weir_end *end = bpf_map_lookup_elem(&ends, &place);
+
+	if (!end || (end->mark == hash >> 32 && end->tick == now))
+		return;
+	end->mark = hash >> 32;
+	end->tick = now;
+}
+
 /* A socket has refused a datagram. It is evidence only if a guarded interface has carried it: what a local program sends to
  * itself makes no interface's packets too many. */
 static __always_inline int refuses(struct sock *sk, struct weir_overflow_stat *drops, __u32 cpu, _Bool guarded,
-				   __u32 truesize)
+				   __u64 to, __u32 truesize)
 {
 	struct weir_event event = { .kind = WEIR_EVENT_CONSUMER, .cpu = cpu };
 	struct weir_guard_ctl *guard = the_guard();
@@ -543,12 +571,16 @@ static __always_inline int refuses(struct sock *sk, struct weir_overflow_stat *d
 			stat->overflows++;
 		else if (stat)
 			stat->foreign++;
+		if (guarded && to && guard->by_end)
+			ended(gate_end_hash(to, *slot));
+		if (stat && is_tunnel(sk))
+			stat->gone = 1;
 	}
 	if (!guarded) {
 		drops->foreign++;
 		return 0;
 	}
-	if (!slot) {
+	if (!slot && !is_tunnel(sk)) {
 		event.port = sk->__sk_common.skc_num;
 		event.inode = inode_of(sk);
 		event.family = sk->__sk_common.skc_family;
@@ -565,8 +597,9 @@ int BPF_PROG(weir_udp_full, int rc, struct sock *sk, struct sk_buff *skb)
 {
 	__u32 cpu = bpf_get_smp_processor_id();
 	struct weir_overflow_stat *drops = bpf_map_lookup_elem(&overflow_stats, &cpu);
+	struct weir_guard_ctl *guard = the_guard();
 	__u32 address = 0;
-	__u64 to;
+	__u64 to = 0;
 
 	if (!drops)
 		return 0;
@@ -574,7 +607,9 @@ int BPF_PROG(weir_udp_full, int rc, struct sock *sk, struct sk_buff *skb)
 		to = behind_refused(skb, &address);
 		return refuses_behind(sk, drops, cpu, to, address, frame_size(skb));
 	}
-	return refuses(sk, drops, cpu, by_guarded(skb), frame_size(skb));
+	if (guard && guard->by_end)
+		to = behind_refused(skb, &address);
+	return refuses(sk, drops, cpu, by_guarded(skb), to, frame_size(skb));
 }
 
 /* Before, it comes right after the packet was freed, on the same CPU, with softirqs held off: weir_dropped has seen it, or
@@ -596,7 +631,7 @@ int BPF_PROG(weir_udp_full_old, int rc, struct sock *sk)
 	}
 	if (is_behind(sk))
 		return refuses_behind(sk, drops, cpu, told_by_drop ? drops->inner : 0, drops->address, truesize);
-	return refuses(sk, drops, cpu, guarded, truesize);
+	return refuses(sk, drops, cpu, guarded, told_by_drop ? drops->inner : 0, truesize);
 }
 
 /* Runs for each packet that the kernel drops anywhere: one comparison for those that no full socket has refused. */

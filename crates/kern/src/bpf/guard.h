@@ -187,14 +187,15 @@ struct weir_guard_ctl {
 	__u32 pidns_inode;
 	__u32 pidns_device;	/* of the file system that has the inode */
 	__u32 paused;		/* tick in which input was kept away from any consumer last */
-	__u32 pad[8];
+	__u32 by_end;		/* what is for an address and port here may end elsewhere: it is judged by what has ended here */
+	__u32 pad[7];
 };
 
 /* The table of connections of this namespace. */
 enum weir_table {
 	WEIR_TABLE_EMPTY = 0,	/* or there is none */
 	WEIR_TABLE_USED = 1,	/* what has no connection behind the routes is invalid, or is not tracked */
-	WEIR_TABLE_FULL = 2,	/* what has none had no place */
+	WEIR_TABLE_SILENT = 2,	/* what has none had no place, or may be invalid wherever it was dropped */
 };
 
 /* A list of sockets counts for so many ticks: two minutes. */
@@ -208,6 +209,18 @@ struct weir_ports_used {
 
 /* Flows that were refused, by hash; a power of two. */
 #define WEIR_REFUSALS 131072
+
+/* Destinations whose packets a tracked socket of this namespace has refused, by hash; a power of two. */
+#define WEIR_ENDS 1024
+
+/* Where packets have ended that were not translated, sent on or taken by another socket before. */
+struct weir_end {
+	__u32 mark;		/* hash of the destination and the consumer */
+	__u32 tick;		/* of the last one */
+};
+
+/* Packets end there for so many ticks: a second. */
+#define WEIR_END_TICKS 60
 
 /* Places for what is behind the host, by hash; powers of two: inner destinations, outer ones, flows. */
 #define WEIR_INNERS 4096

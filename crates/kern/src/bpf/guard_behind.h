@@ -96,15 +96,15 @@ static __always_inline _Bool behind_group(struct sk_buff *skb)
 	return first & 1;
 }
 
-/* The hash of where a datagram has gone that a socket refused, but for the namespace; 0 for anything else. */
+/* The hash of where a datagram has gone that a socket refused, but for namespace and socket; 0 for anything else. */
 static __always_inline __u64 behind_refused(struct sk_buff *skb, __u32 *address)
 {
 	struct weir_guard_ctl *guard = the_guard();
 	struct gate_flow flow = {};
 	_Bool whole;
 
-	/* Nobody learns what is carried. */
-	if (!guard || !guard->nobody_ticks || !gate_read(skb, &flow, &whole) || !whole || flow.tcp)
+	/* Nobody learns what is carried, nor asks where it has ended. */
+	if (!guard || !(guard->nobody_ticks | guard->by_end) || !gate_read(skb, &flow, &whole) || !whole || flow.tcp)
 		return 0;
 	*address = flow.words == 1 ? flow.target[0] : 0;
 	return gate_destination_hash(&flow);

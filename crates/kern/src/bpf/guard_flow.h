@@ -57,6 +57,12 @@ static __always_inline __u64 gate_destination_hash(const struct gate_flow *flow)
 	return weir_mix64(hash, (flow->ports & 0xffff) | flow->tcp << 16);
 }
 
+/* That packets for this destination end in this consumer. */
+static __always_inline __u64 gate_end_hash(__u64 destination, __u32 consumer)
+{
+	return weir_mix64(destination, consumer);
+}
+
 /* What is for an IPv4 address that this host does not have. */
 static __always_inline __u64 gate_target_hash(__u32 target)
 {

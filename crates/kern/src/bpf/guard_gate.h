@@ -66,14 +66,14 @@ static __always_inline _Bool gate_read(struct sk_buff *skb, struct gate_flow *fl
 }
 
 /* One more refusal. */
-static __always_inline void gate_refuse(__u64 hash, __u32 now, __u32 most, struct weir_gate_stat *stat)
+static __always_inline void gate_refuse(__u64 hash, __u32 now, struct weir_gate_stat *stat)
 {
 	__u32 place = hash & (WEIR_REFUSALS - 1), mark = hash >> 32;
 	struct weir_refusal *refusal = bpf_map_lookup_elem(&refusals, &place);
 
 	if (!refusal)
 		return;
-	if (weir_refuse(refusal, mark, now, most))
+	if (weir_refuse(refusal, mark, now))
 		__sync_fetch_and_add(&stat->flows, 1);
 	if (stat->refused != now)
 		stat->refused = now;
@@ -105,7 +105,7 @@ int BPF_PROG(weir_nobody, struct sk_buff *skb, void *location, enum skb_drop_rea
 	if (GATE_IS(reason, IP_INADDRERRORS)) {
 		/* Of IPv6 other drops have this reason too, of packets for addresses of this host. */
 		if (flow.words == 1)
-			gate_refuse(gate_target_hash(flow.target[0]), now, guard->nobody_ticks, stat);
+			gate_refuse(gate_target_hash(flow.target[0]), now, stat);
 		return 0;
 	}
 	if (!whole)
@@ -128,12 +128,13 @@ int BPF_PROG(weir_nobody, struct sk_buff *skb, void *location, enum skb_drop_rea
 	}
 	/* The table of connections drops what it has no place for as a filter does; what a rule drops it has seen before. And what is
 	 * dropped behind the routes without a connection may be invalid (a bad checksum, out of the window): whoever made it up may have
-	 * used the addresses of a flow that is fine. Before the routes a blocklist drops what no table has seen. */
+	 * used the addresses of a flow that is fine. Before the routes a blocklist drops what no table has seen, unless there are
+	 * rules that may drop what is invalid. */
 	if (GATE_IS(reason, NETFILTER_DROP) && guard->table && bpf_core_field_exists(skb->_nfct) &&
-	    !(skb->_nfct & ~GATE_CT_INFO) && (guard->table == WEIR_TABLE_FULL || skb->_skb_refdst))
+	    !(skb->_nfct & ~GATE_CT_INFO) && (guard->table == WEIR_TABLE_SILENT || skb->_skb_refdst))
 		return 0;
 	/* The very same flow: what a translation or a filter does with another one says nothing. */
-	gate_refuse(gate_flow_hash(&flow), now, guard->nobody_ticks, stat);
+	gate_refuse(gate_flow_hash(&flow), now, stat);
 	return 0;
 }
 
@@ -187,11 +188,16 @@ int BPF_PROG(weir_left, struct sk_buff *skb)
 	return 0;
 }
 
-/* A socket has a port from here on, in whichever namespace. */
+/* A socket has a port from here on. One of another namespace counts only where packets may go there: whoever makes a namespace of his
+ * own may bind there what he likes. */
 static __always_inline int bound_to(struct bpf_sock *sk)
 {
 	__u32 key = (sk->protocol == WEIR_PROTO_TCP) << 16 | (sk->src_port & 0xffff);
 	struct weir_port *port = bpf_map_lookup_elem(&ports, &key);
+	struct weir_guard_ctl *guard = the_guard();
+
+	if (netns_cookie && guard && !guard->by_end && bpf_get_netns_cookie(sk) != netns_cookie)
+		return 1;
 
 	if (port)
 		port->left = port->bound = bpf_ktime_get_ns() >> WEIR_TICK_SHIFT;

@@ -68,4 +68,8 @@ struct sock {
 	struct sock_reuseport *sk_reuseport_cb;
 } __attribute__((preserve_access_index));
 
+struct udp_sock {
+	void *encap_rcv;
+} __attribute__((preserve_access_index));
+
 #endif

@@ -42,6 +42,13 @@ struct {
 	__type(value, struct weir_refusal);
 } refusals SEC(".maps");
 
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, WEIR_ENDS);
+	__type(key, __u32);
+	__type(value, struct weir_end);
+} ends SEC(".maps");
+
 struct { /* outer destinations of consumers behind the host */
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, WEIR_OUTERS);

@@ -19,7 +19,8 @@
  * flows were refused lately. The kernel's search for the socket is made where several share its port, where a socket has the port and
  * does not take all that is for it, and over TCP as rx_tcp.h says.
  * While consumers behind the host are tracked, one look-up more for each datagram, and for those that are for one of them the clock
- * and what rx_behind.h states.
+ * and what rx_behind.h states. Where packets for this host's addresses may end elsewhere, one look-up more and the clock for those of a
+ * tracked consumer.
  */
 #include <linux/bpf.h>
 #include <linux/if_ether.h>
@@ -203,11 +204,14 @@ static __always_inline int for_others(void *data, void *end, const struct weir_s
 	__u64 mac = 0;
 	int own = 0;
 
-	if (!ctl->mac[0] || data + 6 > end)
+	if (data + 6 > end)
+		return 0;
+	/* What is for a group is for others too, unless nobody but this host's sockets can have it. */
+	if (*(__u8 *)data & 1)
+		return !ctl->tcp_exact;
+	if (!ctl->mac[0])
 		return 0;
 	__builtin_memcpy(&mac, data, 6);
-	if (*(__u8 *)data & 1)
-		return 0;
 #pragma unroll
 	for (int i = 0; i < WEIR_MACS; i++)
 		own |= mac == ctl->mac[i];
@@ -327,6 +331,27 @@ static __always_inline int rx_flow(void *data, void *end, const struct weir_view
 	flow->ports = view->key[1];
 	flow->tcp = view->lane == WEIR_LANE_TCP;
 	return 1;
+}
+
+/*
+ * True if the frame may be judged by this consumer, whose port it has: packets for its destination have lately ended in that one. They
+ * need not, where addresses are translated, where a proxy takes what is for others, or where sockets are bound to an interface that
+ * stands on this one.
+ */
+__noinline int weir_rx_ends(struct xdp_md *ctx, const struct weir_view *view, __u32 consumer)
+{
+	void *data = (void *)(long)ctx->data, *data_end = (void *)(long)ctx->data_end;
+	__u32 now = bpf_ktime_get_coarse_ns() >> WEIR_TICK_SHIFT, place;
+	struct gate_flow flow = {};
+	struct weir_end *end;
+	__u64 hash;
+
+	if (!view || !rx_flow(data, data_end, view, &flow))
+		return 0;
+	hash = gate_end_hash(gate_destination_hash(&flow), consumer);
+	place = hash & (WEIR_ENDS - 1);
+	end = bpf_map_lookup_elem(&ends, &place);
+	return end && end->mark == hash >> 32 && weir_recent(end->tick, now, WEIR_END_TICKS);
 }
 
 /* The same for the kernel's search for a socket: bytes of the tuple, 0 for what is not whole. */
@@ -627,7 +652,9 @@ int weir_rx(struct xdp_md *ctx)
 		consumer_ctl = bpf_map_lookup_elem(&consumer_ctls, &key);
 		consumer = bpf_map_lookup_elem(&consumer_stats, &key);
 		/* Another host's datagram to the same port is not its. */
-		if (consumer_ctl && consumer && consumer_ctl->sk && (behind || weir_rx_ours(ctx, &view, slot))) {
+		if (consumer_ctl && consumer && consumer_ctl->sk &&
+		    (behind || (weir_rx_ours(ctx, &view, slot) &&
+				(!guard->by_end || weir_rx_ends(ctx, &view, key))))) {
 			fit = consumer_ctl->inhibited && !feeds(poller_of(ctl)) ?
 			      weir_rx_fair(ctx, &view, slot, key, WEIR_FAIR_KEPT) :
 			      fits(ctx, &view, slot, key, consumer_ctl, consumer, guard->slices, poller_of(ctl),

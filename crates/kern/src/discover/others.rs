@@ -29,6 +29,9 @@ const NFGENMSG: usize = 4;
 const NFTA_CHAIN_HOOK: u16 = 4;
 const NFTA_CHAIN_TYPE: u16 = 7;
 const NFTA_HOOK_HOOKNUM: u16 = 1;
+const NFTA_HOOK_PRIORITY: u16 = 2;
+/// `NF_IP_PRI_CONNTRACK`: what comes before has not been looked up in the table of connections.
+const CONNTRACK_PRIORITY: i32 = -200;
 /// Families of tables whose first hook is prerouting: inet, ip, ip6.
 const IP_FAMILIES: [u8; 3] = [1, 2, 10];
 
@@ -55,11 +58,13 @@ pub struct Others {
     pub translates: bool,
     /// A segment may be for somebody else than the socket that has its addresses and ports here, or be answered before that one.
     pub takes: bool,
+    /// A rule may drop what the table of connections calls invalid before the route is known.
+    pub drops_early: bool,
 }
 
 impl Others {
     /// Nothing is known, so everything may be.
-    pub const ANY: Others = Others { forwards: true, translates: true, takes: true };
+    pub const ANY: Others = Others { forwards: true, translates: true, takes: true, drops_early: true };
 
     /// What is so now for packets that are seen to arrive by `interfaces`: the guarded ones and those that stand on them. A device
     /// on a guarded one that takes packets over in this namespace (macvlan, ipvlan) is not asked for here, but is one of them.
@@ -78,7 +83,7 @@ impl Others {
             || has_services(net)
             || has_answered(net)
             || TPROXIES.iter().any(|name| is_loaded(name) || rules.early && is_in_kernel(name));
-        Others { forwards: false, translates, takes }
+        Others { forwards: false, translates, takes, drops_early: rules.nat || rules.between }
     }
 }
 
@@ -108,10 +113,12 @@ struct Rules {
     nat: bool,
     /// See packets before the route is known, as rules of a transparent proxy must.
     early: bool,
+    /// See them between the table of connections and the routes.
+    between: bool,
 }
 
 impl Rules {
-    const ANY: Rules = Rules { nat: true, early: true };
+    const ANY: Rules = Rules { nat: true, early: true, between: true };
 
     fn read() -> Rules {
         let mut rules = Rules::default();
@@ -127,6 +134,7 @@ impl Rules {
     fn add(&mut self, other: Rules) {
         self.nat |= other.nat;
         self.early |= other.early;
+        self.between |= other.between;
     }
 
     /// The tables of iptables' own kind, one a line.
@@ -134,7 +142,7 @@ impl Rules {
         match fs::read_to_string(names) {
             Ok(text) => {
                 let has = |name| text.lines().any(|line| line == name);
-                Rules { nat: has("nat"), early: has("mangle") }
+                Rules { nat: has("nat"), early: has("mangle"), between: has("mangle") }
             }
             Err(e) if e.kind() == io::ErrorKind::NotFound => Rules::default(),
             // There are tables, and only root may know which.
@@ -170,10 +178,14 @@ impl Rules {
     fn of_chain(reply: &[u8]) -> Option<Rules> {
         let attributes = reply.get(NFGENMSG..)?;
         let hook = find_attr(find_attr(attributes, NFTA_CHAIN_HOOK)?, NFTA_HOOK_HOOKNUM)?;
+        let hooks = find_attr(attributes, NFTA_CHAIN_HOOK)?;
+        let priority = find_attr(hooks, NFTA_HOOK_PRIORITY).and_then(|p| bytes(p, 0)).map(i32::from_be_bytes);
         let kind = find_attr(attributes, NFTA_CHAIN_TYPE)?;
+        let early = IP_FAMILIES.contains(&reply[0]) && bytes(hook, 0).map(u32::from_be_bytes) == Some(0);
         Some(Rules {
             nat: kind.strip_suffix(&[0]).unwrap_or(kind) == b"nat",
-            early: IP_FAMILIES.contains(&reply[0]) && bytes(hook, 0).map(u32::from_be_bytes) == Some(0),
+            early,
+            between: early && priority.is_none_or(|p| p > CONNTRACK_PRIORITY),
         })
     }
 }
@@ -272,11 +284,17 @@ mod tests {
 
     #[test]
     fn chains_by_type_and_hook() {
-        let chain = |family: u8, hook: u32, kind: &[u8]| {
-            let hook = attribute(NFTA_CHAIN_HOOK, &attribute(NFTA_HOOK_HOOKNUM, &hook.to_be_bytes()));
+        let at = |family: u8, hook: u32, priority: i32, kind: &[u8]| {
+            let (hook, priority) = (hook.to_be_bytes(), priority.to_be_bytes());
+            let hook =
+                [attribute(NFTA_HOOK_HOOKNUM, &hook), attribute(NFTA_HOOK_PRIORITY, &priority)].concat();
+            let hook = attribute(NFTA_CHAIN_HOOK, &hook);
             [vec![family, 0, 0, 0], hook, attribute(NFTA_CHAIN_TYPE, kind)].concat()
         };
-        let rules = |nat, early| Some(Rules { nat, early });
+        let chain = |family, hook, kind: &[u8]| at(family, hook, -150, kind);
+        let rules = |nat, early| Some(Rules { nat, early, between: early });
+        let raw = Some(Rules { nat: false, early: true, between: false });
+        assert_eq!(Rules::of_chain(&at(2, 0, -300, b"filter\0")), raw, "before connections are looked up");
         assert_eq!(Rules::of_chain(&chain(2, 0, b"nat\0")), rules(true, true));
         assert_eq!(Rules::of_chain(&chain(10, 4, b"nat\0")), rules(true, false));
         assert_eq!(Rules::of_chain(&chain(1, 0, b"filter\0")), rules(false, true));
@@ -291,7 +309,7 @@ mod tests {
     fn tables_of_iptables() {
         let dir = tempfile::tempdir().unwrap();
         let names = dir.path().join("ip_tables_names");
-        let rules = |nat, early| Rules { nat, early };
+        let rules = |nat, early| Rules { nat, early, between: early };
         assert_eq!(Rules::of_iptables(&names), rules(false, false));
         for (text, expected) in [
             ("", rules(false, false)),

@@ -32,8 +32,8 @@ pub mod table {
     pub const EMPTY: u32 = 0;
     /// Connections are tracked: what was dropped behind the routes without one may be made up.
     pub const USED: u32 = 1;
-    /// It has no place, so that what it refuses says nothing about the packet.
-    pub const FULL: u32 = 2;
+    /// It has no place, or what is not in it may be invalid wherever it is dropped: that says nothing about the packet.
+    pub const SILENT: u32 = 2;
 }
 
 /// Values of [`SourceCtl::mode`].
@@ -343,8 +343,10 @@ shared!(
         pidns_device: AtomicU32,
         /// Tick in which input was kept away from any consumer last.
         paused: AtomicU32,
+        /// Not 0: what is for an address and port of this host may end elsewhere, so it is judged by what has ended in its socket.
+        by_end: AtomicU32,
         /// Fills the line.
-        pad: [AtomicU32; 8],
+        pad: [AtomicU32; 7],
     }
 );
 const _: () = assert!(size_of::<GuardCtl>() == 128);

@@ -305,6 +305,12 @@ mod load {
         Ok(())
     }
 
+    /// Cookie of the namespace that `inode` stands for, if it is the caller's and the kernel tells; else 0.
+    fn netns_cookie(inode: u32) -> u64 {
+        let here = crate::netns::current().ok().filter(|id| id.inode as u32 == inode);
+        here.and_then(|id| id.cookie).unwrap_or(0)
+    }
+
     /// Inode and device of the PID namespace, which a container has of its own; zeros in the initial one.
     fn pid_namespace() -> (u32, u32) {
         use std::os::unix::fs::MetadataExt;
@@ -341,7 +347,12 @@ mod load {
                 if map.name().to_string_lossy().ends_with(".rodata") {
                     let (pidns_inode, pidns_dev) = pid_namespace();
                     let by_drop = u32::from(told == Told::ByDrop);
-                    write_rodata(&mut map, &[netns_inode, pidns_inode, pidns_dev, by_drop, seed])?;
+                    let cookie = netns_cookie(netns_inode);
+                    let (low, high) = match cfg!(target_endian = "little") {
+                        true => (cookie as u32, (cookie >> 32) as u32),
+                        false => ((cookie >> 32) as u32, cookie as u32),
+                    };
+                    write_rodata(&mut map, &[low, high, netns_inode, pidns_inode, pidns_dev, by_drop, seed])?;
                     continue;
                 }
                 let result = match map.name().to_str() {

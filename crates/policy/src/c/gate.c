@@ -33,9 +33,9 @@ weir_u32 weir_host_whose(const struct weir_port *port, weir_u32 address, weir_u3
 	return weir_whose(port, address, used, listed, now, most, listed_most);
 }
 
-weir_u32 weir_host_refuse(struct weir_refusal *refusal, weir_u32 flow, weir_u32 now, weir_u32 most)
+weir_u32 weir_host_refuse(struct weir_refusal *refusal, weir_u32 flow, weir_u32 now)
 {
-	return weir_refuse(refusal, flow, now, most);
+	return weir_refuse(refusal, flow, now);
 }
 
 weir_u32 weir_host_refused(const struct weir_refusal *refusal, weir_u32 flow, weir_u32 left, weir_u32 now, weir_u32 most)

@@ -41,15 +41,17 @@ struct weir_port {
 struct weir_refusal {
 	weir_u32 flow;
 	weir_u32 dropped;	/* last packet of it that was refused */
-	weir_u32 refused;	/* such packets, without a second between two of them */
+	weir_u32 refused;	/* such packets, without a minute between two of them */
 	weir_u32 passed;	/* frames of it that the gate let through since the first of them */
 };
 
-/* Refusals that make a flow nobody's, frames that the kernel may still hold, and of how many one may have been taken: a filter that
- * lets a part of a flow through, as a rate limit does, makes it nobody's never. */
+/* Refusals that make a flow nobody's, frames that the kernel may still hold, and of how many one may have been taken. A filter that lets
+ * more of a flow through, as a rate limit does, makes it nobody's never; of one that lets less through, the trickle holds as much. */
 #define WEIR_REFUSED_LEAST 1024
 #define WEIR_HELD_MOST 64
-#define WEIR_TAKEN_PART 16
+#define WEIR_TAKEN_PART WEIR_TRICKLE
+/* What was counted of a flow is kept for so many ticks, a minute: all that the trickle brings may be taken for a while. */
+#define WEIR_REFUSAL_KEPT 3600
 
 _Static_assert(sizeof(struct weir_port) == 32, "half a line");
 
@@ -151,11 +153,11 @@ WEIR_UNROLL
 }
 
 /* One more packet of the flow was refused. True if the flow is new here. */
-WEIR_INLINE weir_u32 weir_refuse(struct weir_refusal *refusal, weir_u32 flow, weir_u32 now, weir_u32 most)
+WEIR_INLINE weir_u32 weir_refuse(struct weir_refusal *refusal, weir_u32 flow, weir_u32 now)
 {
 	weir_u32 fresh = refusal->flow != flow;
 
-	if (fresh || !weir_recent(refusal->dropped, now, most)) {
+	if (fresh || !weir_recent(refusal->dropped, now, WEIR_REFUSAL_KEPT)) {
 		refusal->flow = flow;
 		refusal->refused = 0;
 		refusal->passed = 0;

@@ -174,8 +174,8 @@ impl Gate {
             Flood::ClosedPort | Flood::SynClosed => {
                 self.port.dropped(ADDRESS, false, self.listed, now, LISTED_MOST);
             }
-            Flood::Firewall => self.refusals[flow].refuse(flow as u32 + 1, now, UNTIL_BOUND),
-            Flood::OtherHost => self.refusals[foreign].refuse(1, now, UNTIL_BOUND),
+            Flood::Firewall => self.refusals[flow].refuse(flow as u32 + 1, now),
+            Flood::OtherHost => self.refusals[foreign].refuse(1, now),
             _ => {}
         }
     }
