@@ -1,7 +1,7 @@
 #!/bin/sh
 # Installs what the build or the tests need through apt where it may (root, or sudo without a password).
 # Otherwise names what is missing, what is lost without it, and the command that installs it.
-# Usage: deps.sh build|test|deb|rpm|rpm-test|apt-repo|package-test|static|image|image-test|kube-test|rules|monitor-test|fuzz|vm|browser. Fails only if nothing can be built.
+# Usage: deps.sh build|test|deb|rpm|rpm-test|apt-repo|package-test|static|image|image-test|kube-test|rules|monitor-test|fuzz|vm|vm-arm64|browser. Fails only if nothing can be built.
 PATH=$PATH:/usr/sbin:/sbin
 what=${1:-build}
 
@@ -17,10 +17,15 @@ look() {
     library libelf || needed="$needed libelf-dev"
     library zlib || needed="$needed zlib1g-dev"
     have "${BPF_CLANG:-clang}" || needed="$needed clang"
-    if [ "$what" = vm ]; then
-        have qemu-system-x86_64 || wanted="$wanted qemu-system-x86"
-        have xz || wanted="$wanted xz-utils"
-    fi
+    case $what in
+    vm) have qemu-system-x86_64 || wanted="$wanted qemu-system-x86" ;;
+    vm-arm64)
+        have qemu-system-aarch64 || wanted="$wanted qemu-system-arm"
+        have aarch64-linux-gnu-gcc || wanted="$wanted gcc-aarch64-linux-gnu"
+        [ -d /usr/aarch64-linux-gnu/include/asm ] || wanted="$wanted linux-libc-dev-arm64-cross"
+        ;;
+    esac
+    case $what in vm | vm-arm64) have xz || wanted="$wanted xz-utils" ;; esac
     case $what in
     deb | rpm-test | apt-repo | package-test) have dpkg-shlibdeps || wanted="$wanted dpkg-dev" ;;
     esac

@@ -2,6 +2,7 @@
 # Real drivers in emulated machines (docs/drivers.md): Debian kernels under QEMU without KVM.
 # Everything that is downloaded or made lies under target/vm; removing that directory fetches the newest kernels again.
 # Usage: vm-test.sh [--only TEXT]...   for example: --only 6.1. --only e1000e
+# --only arm64 runs the machines of that processor, and no others: weir is built for them first, as scripts/static.sh does.
 # WEIR_VM_PROGRAMS=DIRECTORY tests the programs there, for instance target/debug. WEIR_VM_CACHED=1 fetches and installs
 # nothing: without kernels of an earlier run it is skipped.
 # Exit codes: 0 all checks hold, or nothing could be run and the reason was said; 1 a check failed.
@@ -14,6 +15,13 @@ programs=${WEIR_VM_PROGRAMS:-target/release}
 suites="bullseye bookworm trixie sid"
 updates="bullseye-security"
 prefixes="5.10. 6.1. 6.12. newest"
+# What Debian and QEMU call the processor, and what marks a whole set of its kernels.
+arch=amd64 qemu=qemu-system-x86_64 package=qemu-system-x86 complete=$vm/complete deps=vm
+case "$*" in
+*arm64*) arch=arm64 qemu=qemu-system-aarch64 package=qemu-system-arm complete=$vm/complete-arm64 deps=vm-arm64 ;;
+esac
+musl=$PWD/target/musl-aarch64
+built=$PWD/target/aarch64-unknown-linux-musl/release
 
 have() { command -v "$1" >/dev/null 2>&1; }
 skip() {
@@ -27,9 +35,9 @@ else
     for tool in apt-get apt-cache dpkg-deb ldd; do
         have $tool || skip "$tool: it takes its kernels from Debian's packages"
     done
-    sh scripts/deps.sh vm
+    sh scripts/deps.sh $deps
 fi
-have qemu-system-x86_64 || skip "qemu-system-x86_64: sudo apt-get install qemu-system-x86"
+have $qemu || skip "$qemu: sudo apt-get install $package"
 have xz || skip "xz: sudo apt-get install xz-utils"
 
 # The archive with this label that the machine's own apt uses.
@@ -44,7 +52,7 @@ apt_setup() {
     keys=/usr/share/keyrings/debian-archive-keyring.gpg
     [ -r $keys ] || return 1
     mkdir -p "$1/lists/partial" "$1/archives/partial" "$1/parts" || return 1
-    echo "$2" | sed -n "s|^\([^ ][^ ]*\) \([^ ][^ ]*\)\$|deb [arch=amd64 signed-by=$keys] \1 \2 main|p" >"$1/sources.list"
+    echo "$2" | sed -n "s|^\([^ ][^ ]*\) \([^ ][^ ]*\)\$|deb [arch=$arch signed-by=$keys] \1 \2 main|p" >"$1/sources.list"
     cat >"$1/conf" <<EOF
 Dir::State "$1";
 Dir::State::status "/var/lib/dpkg/status";
@@ -55,7 +63,8 @@ Dir::Etc::preferences "/dev/null";
 Dir::Etc::preferencesparts "$1/parts";
 Acquire::Languages "none";
 APT::Sandbox::User "";
-APT::Architecture "amd64";
+APT::Architecture "$arch";
+APT::Architectures "$arch";
 EOF
     APT_CONFIG=$1/conf
     export APT_CONFIG
@@ -71,10 +80,10 @@ sources() {
     for suite in "$@"; do echo "$url $suite"; done
 }
 
-# The newest version of linux-image-amd64 that begins with $1.
+# The newest version of the kernel's package that begins with $1.
 newest() {
     best=
-    for version in $(apt-cache madison linux-image-amd64 | awk '{print $3}'); do
+    for version in $(apt-cache madison "linux-image-$arch" | awk '{print $3}'); do
         case $version in *~bpo*) continue ;; "$1"*) ;; *) continue ;; esac
         if [ -z "$best" ] || dpkg --compare-versions "$version" gt "$best"; then best=$version; fi
     done
@@ -87,9 +96,10 @@ needs() {
         sed -n 's/^ *\(linux-\(image\|binary\|modules\)-[0-9][^ ]*\).*/\1/p' | sort -u
 }
 
-# Fetches version $1 of the kernel and leaves vmlinuz and modules in a directory of its own.
+# Fetches version $1 of the kernel and leaves vmlinuz and modules in a directory of its own; its name ends with -arm64, or
+# names no processor.
 fetch() {
-    package=$(needs "linux-image-amd64=$1")
+    package=$(needs "linux-image-$arch=$1")
     [ -n "$package" ] || return 1
     name=$(echo "$package" | head -1 | sed 's/linux-image-//; s/-amd64$//')
     [ -e "$kernels/$name/vmlinuz" ] && return 0
@@ -143,17 +153,17 @@ EOF
 # QEMU's exit code does not tell.
 igb() { qemu-system-x86_64 -device igb,help 2>/dev/null | grep -q options; }
 
-if ! igb; then
+if [ $arch = amd64 ] && ! igb; then
     path=$PATH
     PATH=$vm/qemu/bin:$PATH
     igb || { [ -z "$WEIR_VM_CACHED" ] && (newer_qemu); } || PATH=$path
 fi
 
-if [ -z "$WEIR_VM_CACHED" ] && [ "$(cat "$vm/complete" 2>/dev/null)" != "$prefixes" ]; then
+if [ -z "$WEIR_VM_CACHED" ] && [ "$(cat "$complete" 2>/dev/null)" != "$prefixes" ]; then
     main=$(archive Debian)
     [ -n "$main" ] || skip "a Debian archive that apt can reach"
     # shellcheck disable=SC2086
-    apt_setup "$vm/apt" "$(sources "$main" $suites; sources "$(archive Debian-Security)" $updates)" ||
+    apt_setup "$vm/apt-$arch" "$(sources "$main" $suites; sources "$(archive Debian-Security)" $updates)" ||
         skip "the keys of Debian's archive (debian-archive-keyring)"
     fetched=0
     missing=0
@@ -168,7 +178,29 @@ if [ -z "$WEIR_VM_CACHED" ] && [ "$(cat "$vm/complete" 2>/dev/null)" != "$prefix
     done
     unset APT_CONFIG
     [ $fetched -gt 0 ] || skip "kernels from Debian's archive"
-    [ $missing -gt 0 ] || echo "$prefixes" >"$vm/complete"
+    [ $missing -gt 0 ] || echo "$prefixes" >"$complete"
+fi
+
+# The headers of musl for the other processor, whose C library is in Rust's target already.
+musl_headers() {
+    [ ! -e "$musl/stdio.h" ] || return 0
+    work=$vm/fetch
+    rm -rf "$work" "$musl"
+    mkdir -p "$work" || return 1
+    (cd "$work" && APT_CONFIG=$vm/apt-$arch/conf apt-get -qq download musl-dev >&2) || return 1
+    dpkg-deb -x "$work"/musl-dev_*.deb "$work/root" || return 1
+    mv "$work/root/usr/include/aarch64-linux-musl" "$musl" && rm -rf "$work"
+}
+
+if [ $arch = arm64 ]; then
+    if [ -z "$WEIR_VM_CACHED" ]; then
+        musl_headers || skip "the headers of musl for arm64 (musl-dev)"
+        what="-p weir -p xtask -p weir-consumers"
+        for program in weir weir-guard xtask udp-sink; do what="$what --bin $program"; done
+        STATIC_MACHINE=aarch64 STATIC_WHAT=$what sh scripts/static.sh ||
+            skip "a weir for arm64, and it cannot be built here"
+    fi
+    [ -x "$built/xtask" ] || skip "programs that an earlier run has built for arm64"
 fi
 
 # Tap devices, for two queues, need a network namespace that may be changed: a user gets one in a user namespace.
@@ -179,4 +211,4 @@ if have unshare; then
 fi
 [ -z "$enter" ] || export WEIR_VM_NETNS=1
 # shellcheck disable=SC2086
-exec $enter "$programs/xtask" vm-test --kernels "$kernels" --programs "$programs" "$@"
+exec $enter "$programs/xtask" vm-test --kernels "$kernels" --programs "$programs" --arm64-programs "$built" "$@"

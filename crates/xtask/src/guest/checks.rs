@@ -213,6 +213,10 @@ fn life(host: &mut Host, sink: &mut Sink, e: &Expected) -> anyhow::Result<()> {
     released(host, "release");
     restored(host, "settings restored");
     by_interrupt(host, sink, "interrupts again", 60);
+    nobody(host, sink)?;
+    released(host, "release after shedding");
+    by_interrupt(host, sink, "a program that comes back", 60);
+    watched(host);
 
     // Down and up, with the flood going on.
     taken_over(host, "before link down");
@@ -300,6 +304,36 @@ fn life(host: &mut Host, sink: &mut Sink, e: &Expected) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// `weir watch` reads counters of the kernel's alone.
+fn watched(host: &mut Host) {
+    let (code, text) = seen::weir(&["watch", "--once"]);
+    host.note(&text);
+    host.row(
+        code == 0,
+        "weir watch",
+        &format!("exit code {code}: {}", text.lines().last().unwrap_or_default()),
+    );
+}
+
+/// Where a program has ended under a flood, its frames are shed before the kernel sees them; one that comes back gets
+/// its own again.
+fn nobody(host: &mut Host, sink: &mut Sink) -> anyhow::Result<()> {
+    taken_over(host, "before shedding");
+    let shed =
+        || seen::status().and_then(|s| s["interfaces"][0]["drops_total"]["shed"].as_u64()).unwrap_or(0);
+    sink.end();
+    let before = shed();
+    let sheds = wait(PATIENCE, || shed() > before + 1000);
+    host.row(
+        sheds,
+        "sheds what nobody reads",
+        &format!("{} frames shed, {before} before; {}", shed().saturating_sub(before), seen::reasons()),
+    );
+    host.calm();
+    *sink = Sink::start()?;
+    Ok(())
+}
+
 /// A kernel with neither busy polling nor threaded NAPI: weir says so, and touches nothing.
 fn too_old(host: &mut Host, sink: &mut Sink) -> anyhow::Result<()> {
     let packets = |host: &mut Host, sink: &mut Sink, name: &str| by_interrupt(host, sink, name, 60);
@@ -320,13 +354,7 @@ fn too_old(host: &mut Host, sink: &mut Sink) -> anyhow::Result<()> {
         "weir undo",
         &format!("exit code {code}: {}", text.lines().last().unwrap_or_default()),
     );
-    let (code, text) = seen::weir(&["watch", "--once"]);
-    host.note(&text);
-    host.row(
-        code == 0,
-        "weir watch",
-        &format!("exit code {code}: {}", text.lines().last().unwrap_or_default()),
-    );
+    watched(host);
     packets(host, sink, "interrupts after it");
     Ok(())
 }

@@ -20,7 +20,7 @@ pub struct Host {
 
 impl Host {
     fn open() -> anyhow::Result<Self> {
-        let out = OpenOptions::new().read(true).write(true).open("/dev/ttyS1")?;
+        let out = OpenOptions::new().read(true).write(true).open(parameter("line"))?;
         // SAFETY: all-zero is a valid termios; the kernel fills it.
         let mut raw: libc::termios = unsafe { std::mem::zeroed() };
         // SAFETY: `raw` lives through the calls.

@@ -4,7 +4,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
 use anyhow::Context;
 
-const SIOCETHTOOL: libc::Ioctl = 0x8946;
+const SIOCETHTOOL: libc::c_ulong = 0x8946;
 const GET_CHANNELS: u32 = 0x3c;
 const SET_CHANNELS: u32 = 0x3d;
 const GET_FLAGS: u32 = 0x25;
@@ -31,10 +31,10 @@ fn request(name: &str) -> libc::ifreq {
     request
 }
 
-fn call(number: libc::Ioctl, request: &mut libc::ifreq, what: &str) -> anyhow::Result<()> {
+fn call(number: libc::c_ulong, request: &mut libc::ifreq, what: &str) -> anyhow::Result<()> {
     let socket = socket()?;
     // SAFETY: the request lives through the call and is the one that these numbers expect.
-    let rc = unsafe { libc::ioctl(socket.as_raw_fd(), number, &raw mut *request) };
+    let rc = unsafe { libc::ioctl(socket.as_raw_fd(), number as libc::Ioctl, &raw mut *request) };
     if rc == 0 { Ok(()) } else { Err(std::io::Error::last_os_error()).context(what.to_owned()) }
 }
 

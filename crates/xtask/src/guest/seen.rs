@@ -255,6 +255,12 @@ impl Sink {
         Ok(Self { child, input, output })
     }
 
+    /// Ends the program, and its socket with it.
+    pub fn end(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+
     /// All datagrams so far.
     pub fn total(&mut self) -> u64 {
         for _ in 0..4 {
@@ -274,7 +280,6 @@ impl Sink {
 
 impl Drop for Sink {
     fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        self.end();
     }
 }

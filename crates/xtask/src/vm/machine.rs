@@ -11,7 +11,7 @@ use anyhow::Context;
 
 use super::frames::{MAC, Sender, Wire};
 use super::image::Archive;
-use super::{Driver, Options, Row};
+use super::{Driver, Options, Row, board};
 
 /// A machine that has not finished by then is ended; emulation is slow, and other work may have the CPUs.
 const PATIENCE: Duration = Duration::from_secs(1200);
@@ -59,8 +59,10 @@ fn simulated(opts: &Options, work: &Path, image: &mut Archive) -> anyhow::Result
 pub fn run(opts: &Options, kernel: &str, driver: Driver, work: &Path) -> anyhow::Result<Vec<Row>> {
     std::fs::create_dir_all(work)?;
     let dir = opts.kernels.join(kernel);
+    let board = board(kernel);
+    let programs = opts.programs_for(kernel);
     let mut image = Archive::new();
-    image.program(&std::env::current_exe()?, "init")?;
+    image.program(&programs.join("xtask"), "init")?;
     if driver.device.starts_with("virtio") {
         simulated(opts, work, &mut image)?;
         // Some kernels have it built in.
@@ -68,7 +70,7 @@ pub fn run(opts: &Options, kernel: &str, driver: Driver, work: &Path) -> anyhow:
     }
     if !driver.device.is_empty() {
         for program in ["weir", "weir-guard", "udp-sink"] {
-            image.program(&opts.programs.join(program), &format!("bin/{program}"))?;
+            image.program(&programs.join(program), &format!("bin/{program}"))?;
         }
         image.modules(&dir.join("modules"), driver.module)?;
     }
@@ -97,35 +99,20 @@ pub fn run(opts: &Options, kernel: &str, driver: Driver, work: &Path) -> anyhow:
     let mut line: Vec<String> = opts.wrapper.clone();
     // One thread for both CPUs: with two, QEMU 7.2 lets a CPU run into a breakpoint that the kernel has removed
     // already, whenever a tracepoint is switched on.
-    line.extend(
-        [
-            "nice",
-            "qemu-system-x86_64",
-            "-M",
-            "q35",
-            "-accel",
-            "tcg,thread=single",
-            "-cpu",
-            "max",
-            "-smp",
-            "2",
-            "-m",
-            "768",
-        ]
-        .map(str::to_owned),
-    );
+    line.extend(["nice", board.qemu, "-accel", "tcg,thread=single", "-smp", "2"].map(str::to_owned));
+    line.extend(board.parts.iter().map(|p| (*p).to_owned()));
     line.extend(["-display", "none", "-no-reboot", "-nodefaults"].map(str::to_owned));
     line.extend(["-kernel".into(), dir.join("vmlinuz").display().to_string()]);
     line.extend(["-initrd".into(), initrd.display().to_string()]);
     line.extend([
         "-append".into(),
         format!(
-            "console=ttyS0 panic=-1 no_timer_check cryptomgr.notests=1 net.ifnames=0 mitigations=off loglevel=5 weir.driver={} weir.queues={queues}",
-            driver.module
+            "console={} panic=-1 no_timer_check cryptomgr.notests=1 net.ifnames=0 mitigations=off loglevel=5 weir.line={} weir.driver={} weir.queues={queues}",
+            board.console, board.device, driver.module
         ),
     ]);
     line.extend(["-serial".into(), format!("file:{}", console.display())]);
-    line.extend(["-serial", "stdio"].map(str::to_owned));
+    line.extend(board.line.iter().map(|p| (*p).to_owned()));
     if !driver.device.is_empty() {
         line.extend(["-netdev".into(), netdev]);
         line.extend(["-device".into(), format!("{},netdev=n,mac={mac}{more}", driver.device)]);

@@ -29,10 +29,53 @@ pub struct Driver {
     tap: bool,
 }
 
+/// What the machines of one architecture are.
+struct Board {
+    qemu: &'static str,
+    /// Model, processor and memory.
+    parts: &'static [&'static str],
+    /// Device of the kernel's console.
+    console: &'static str,
+    /// The line to the host, for QEMU and in the machine.
+    line: &'static [&'static str],
+    device: &'static str,
+}
+
+const PC: Board = Board {
+    qemu: "qemu-system-x86_64",
+    parts: &["-M", "q35", "-cpu", "max", "-m", "768"],
+    console: "ttyS0",
+    line: &["-serial", "stdio"],
+    device: "/dev/ttyS1",
+};
+
+/// Names of its kernels end so. It runs only where it is named: its programs are built for it alone.
+const ARM64: &str = "arm64";
+/// Its one port is the console; the line to the host is a card. Its clock counts instructions, 8 ns each, so that a host
+/// with other work does not let its deadlines pass.
+const VIRT: Board = Board {
+    qemu: "qemu-system-aarch64",
+    parts: &["-M", "virt", "-cpu", "cortex-a72", "-m", "1024", "-icount", "shift=3"],
+    console: "ttyAMA0",
+    line: &["-chardev", "stdio,id=host", "-device", "pci-serial,chardev=host"],
+    device: "/dev/ttyS0",
+};
+
+/// The board for a kernel of this name.
+fn board(kernel: &str) -> &'static Board {
+    if kernel.ends_with(ARM64) { &VIRT } else { &PC }
+}
+
+/// Whether a machine of this title is asked for.
+fn wanted(title: &str, kernel: &str, only: &[String]) -> bool {
+    only.iter().all(|o| title.contains(o.as_str()))
+        && (!kernel.ends_with(ARM64) || only.iter().any(|o| o == ARM64))
+}
+
 /// True if this QEMU has the device.
-fn emulated(device: &str) -> bool {
+fn emulated(qemu: &str, device: &str) -> bool {
     let help = format!("{device},help");
-    let asked = std::process::Command::new("qemu-system-x86_64").args(["-device", &help]).output();
+    let asked = std::process::Command::new(qemu).args(["-M", "none", "-device", &help]).output();
     // The exit code does not tell.
     device.is_empty() || asked.is_ok_and(|o| !o.stdout.is_empty())
 }
@@ -51,15 +94,25 @@ pub struct Options {
     kernels: PathBuf,
     /// Directory of weir, udp-sink and this program.
     programs: PathBuf,
+    /// The same for machines of the other architecture.
+    arm64: PathBuf,
     only: Vec<String>,
     /// Put before QEMU's command line.
     wrapper: Vec<String>,
+}
+
+impl Options {
+    /// The programs that `kernel` can run.
+    fn programs_for(&self, kernel: &str) -> &Path {
+        if kernel.ends_with(ARM64) { &self.arm64 } else { &self.programs }
+    }
 }
 
 fn options(args: &[String]) -> anyhow::Result<Options> {
     let mut opts = Options {
         kernels: "target/vm/kernels".into(),
         programs: "target/release".into(),
+        arm64: "target/aarch64-unknown-linux-musl/release".into(),
         only: Vec::new(),
         wrapper: Vec::new(),
     };
@@ -69,9 +122,10 @@ fn options(args: &[String]) -> anyhow::Result<Options> {
         match arg.as_str() {
             "--kernels" => opts.kernels = value()?.into(),
             "--programs" => opts.programs = value()?.into(),
+            "--arm64-programs" => opts.arm64 = value()?.into(),
             "--only" => opts.only.extend(value()?.split(',').map(str::to_owned)),
             "--wrapper" => opts.wrapper.extend(value()?.split_whitespace().map(str::to_owned)),
-            other => bail!("{other}: not --kernels, --programs, --only or --wrapper"),
+            other => bail!("{other}: not --kernels, --programs, --arm64-programs, --only or --wrapper"),
         }
     }
     Ok(opts)
@@ -91,10 +145,10 @@ pub fn main(args: &[String]) -> anyhow::Result<ExitCode> {
     for kernel in &kernels {
         for driver in DRIVERS {
             let title = format!("{kernel} {}", driver.module);
-            if !opts.only.is_empty() && !opts.only.iter().all(|o| title.contains(o.as_str())) {
+            if !wanted(&title, kernel, &opts.only) {
                 continue;
             }
-            if !emulated(driver.device) {
+            if !emulated(board(kernel).qemu, driver.device) {
                 println!("skipped: {title}: this QEMU has no device {}", driver.device);
                 continue;
             }
@@ -105,6 +159,10 @@ pub fn main(args: &[String]) -> anyhow::Result<ExitCode> {
             print(&title, &rows)?;
             summary.push((title, rows.len(), bad));
         }
+    }
+    if summary.is_empty() {
+        println!("skipped: no machine that is asked for; kernels here: {}", kernels.join(" "));
+        return Ok(ExitCode::SUCCESS);
     }
     println!("kernel and driver                         checks  failed");
     for (title, checks, bad) in summary {
@@ -142,4 +200,21 @@ fn print(title: &str, rows: &[Row]) -> anyhow::Result<()> {
     }
     out.flush()?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn machines_of_another_architecture_are_named() {
+        let only = |words: &[&str]| words.iter().map(|w| (*w).to_owned()).collect::<Vec<_>>();
+        let (here, there) = ("6.12.117+deb13", "6.12.117+deb13-arm64");
+        let wanted = |kernel: &str, words: &[&str]| wanted(&format!("{kernel} e1000e"), kernel, &only(words));
+        assert!(wanted(here, &[]) && wanted(here, &["6.12.", "e1000e"]) && !wanted(here, &["arm64"]));
+        assert!(!wanted(there, &[]) && !wanted(there, &["6.12."]));
+        assert!(wanted(there, &["arm64"]) && wanted(there, &["arm64", "e1000e"]));
+        assert!(!wanted(there, &["arm64", "igb"]));
+        assert_eq!((board(here).qemu, board(there).qemu), ("qemu-system-x86_64", "qemu-system-aarch64"));
+    }
 }
