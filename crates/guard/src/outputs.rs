@@ -82,3 +82,22 @@ fn append(path: &Path) -> anyhow::Result<File> {
     fcntl(&file, FcntlArg::F_SETFL(OFlag::O_APPEND)).map_err(|e| why(e.into()))?;
     Ok(file)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_fifo_needs_a_reader() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("lines");
+        nix::unistd::mkfifo(&path, nix::sys::stat::Mode::S_IRWXU).unwrap();
+        let refused = append(&path).unwrap_err().to_string();
+        assert!(refused.contains("nobody reads this FIFO"), "{refused}");
+        let reader = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(&path).unwrap();
+        let writer = append(&path).unwrap();
+        let flags = OFlag::from_bits_retain(fcntl(&writer, FcntlArg::F_GETFL).unwrap());
+        assert!(!flags.contains(OFlag::O_NONBLOCK), "{flags:?}");
+        drop(reader);
+    }
+}
