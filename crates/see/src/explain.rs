@@ -43,6 +43,9 @@ pub struct Report {
     pub unaccounted: i64,
     /// See [`Report::unaccounted`].
     pub skew: u64,
+    /// Packets that no counter places, where they are too many for the skew.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub unplaced: Option<Unplaced>,
     /// What loses packets, or is about to limit a connection; the first cause first. Empty: nothing is wrong.
     pub findings: Vec<Finding>,
     /// What guards shed on purpose, one line for each interface.
@@ -59,6 +62,18 @@ pub struct Report {
     pub rules: usize,
     /// What was not measured.
     pub missing: Vec<String>,
+}
+
+/// Packets that no counter places: dropped where nothing counts, or passed on.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Unplaced {
+    /// How many.
+    pub packets: u64,
+    /// Of them: devices received them, and IP did not.
+    pub below_ip: u64,
+    /// Interfaces by which they can have come, those that received most first.
+    pub interfaces: Vec<String>,
 }
 
 /// One finding.
@@ -218,6 +233,7 @@ pub fn explain(s: &Snapshot) -> Report {
         lost: losses.iter().map(|l| l.packets).sum(),
         unaccounted: s.ledger.unaccounted,
         skew: s.ledger.skew,
+        unplaced: unplaced(s),
         findings: findings.into_iter().map(|(_, f)| f).chain(output::windows(s)).collect(),
         guards: s
             .interfaces
@@ -232,6 +248,27 @@ pub fn explain(s: &Snapshot) -> Report {
         rules: rules().count() + 1,
         missing: s.missing.clone(),
     }
+}
+
+/// Fewer packets per second, or a smaller share, that no counter places may be protocols that the kernel does not count.
+const UNPLACED_MIN: f64 = 50.0;
+const UNPLACED_SHARE: f64 = 0.01;
+/// Interfaces that are named with them.
+const UNPLACED_NAMES: usize = 4;
+
+fn unplaced(s: &Snapshot) -> Option<Unplaced> {
+    let ledger = &s.ledger;
+    let packets = u64::try_from(ledger.unaccounted).unwrap_or(0).saturating_sub(ledger.passed_on);
+    let enough = packets > ledger.skew.saturating_mul(2)
+        && packets as f64 >= UNPLACED_MIN * s.interval_s
+        && packets as f64 >= UNPLACED_SHARE * ledger.offered as f64;
+    let mut by_rate: Vec<&Interface> = s.interfaces.iter().filter(|i| !i.stacked && i.offered > 0).collect();
+    by_rate.sort_by_key(|i| std::cmp::Reverse(i.offered));
+    enough.then(|| Unplaced {
+        packets,
+        below_ip: ledger.below_ip.saturating_sub(ledger.passed_on),
+        interfaces: by_rate.into_iter().take(UNPLACED_NAMES).map(|i| i.name.clone()).collect(),
+    })
 }
 
 /// Packets that nobody wanted are told after those that a program misses.
@@ -329,7 +366,7 @@ fn harmless(s: &Snapshot) -> Vec<String> {
     }
     if let Some(n) = s.ledger.drops.get("ignored").filter(|n| **n > 0) {
         list.push(format!(
-            "{n} packets of protocols, VLANs or multicast groups that nobody here wants (rx_dropped, Ip6.InMcastPkts)"
+            "{n} packets of protocols, VLANs, addresses or multicast groups that nobody here wants (rx_dropped, rx_otherhost_dropped, Ip6.InMcastPkts)"
         ));
     }
     list

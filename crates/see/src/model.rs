@@ -430,6 +430,12 @@ pub struct Ledger {
     pub skew_reading: u64,
     /// Packets that all devices sent.
     pub sent: u64,
+    /// Of those that vanished: packets that were to be sent on.
+    pub vanished_forward: u64,
+    /// Of `unaccounted`: packets that devices received and IP did not.
+    pub below_ip: u64,
+    /// Of `below_ip`: at most so many were sent on by a bridge or the like.
+    pub passed_on: u64,
 }
 
 impl Ledger {

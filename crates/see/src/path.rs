@@ -36,7 +36,7 @@ pub fn interface(before: &Device, after: &Device, moved: &Moved<'_>, raws: (&Raw
         *came = stage.out.unwrap_or(0);
         stages.push(stage);
     };
-    next(Place::Ring, &["ring", "broken"], &mut came);
+    next(Place::Ring, &["ring", "broken", ledger::OVERSIZE], &mut came);
     next(Place::Napi, &["memory"], &mut came);
     if after.xdp || arrival.drops.contains_key("xdp") {
         next(Place::Xdp, &["xdp"], &mut came);
@@ -161,7 +161,10 @@ pub fn host(
         drops: named(&["backlog"]),
         ..Stage::default()
     };
-    let early: u64 = ["ring", "xdp", "memory", "broken", "backlog", "ignored"].iter().map(|p| at(p)).sum();
+    let early: u64 = ["ring", "xdp", "memory", "broken", ledger::OVERSIZE, "backlog", "ignored"]
+        .iter()
+        .map(|p| at(p))
+        .sum();
     let stack_drops = named(&[
         "header",
         "address",
@@ -171,6 +174,9 @@ pub fn host(
         "stack",
         "checksum",
         "no port",
+        "too big",
+        "reassembly",
+        "conntrack",
         "filter",
         "vanished",
         "ignored",

@@ -22,25 +22,40 @@ pub fn snapshot(before: &Raw, after: &Raw, watched: &[String], host: &str, time_
         [] => d.role == Role::Source && d.up,
         names => names.contains(&d.name),
     };
-    let (mut arrivals, mut interfaces, mut sent) = (Vec::<Arrival>::new(), Vec::new(), 0);
-    for device in &after.devices {
-        // One that has come meanwhile is seen from the next interval on.
-        let Some(then) = then.get(&device.ifindex) else { continue };
-        let counters = moved(&then.counters, &device.counters);
-        let driver = moved(&then.driver, &device.driver);
-        let arrival = ledger::arrival(device, &counters, &driver, &mut backlog);
-        if shown(device) {
-            let moved = path::Moved { device: &counters, driver: &driver, arrival: &arrival };
-            interfaces.push(path::interface(then, device, &moved, (before, after)));
-        }
-        if ledger::counts(device) {
-            sent += counters.get("tx_packets").copied().unwrap_or(0);
-            arrivals.push(arrival);
-        }
-    }
     let mut stack = moved(&before.stack, &after.stack);
     let gauge = |name: &str| GAUGES.iter().any(|start| name.starts_with(start));
     stack.retain(|name, _| !gauge(name));
+    // One that has come meanwhile is seen from the next interval on.
+    let known: Vec<(&Device, &Device)> =
+        after.devices.iter().filter_map(|d| Some((*then.get(&d.ifindex)?, d))).collect();
+    let counters: Vec<_> = known.iter().map(|(then, now)| moved(&then.counters, &now.counters)).collect();
+    let drivers: Vec<_> = known.iter().map(|(then, now)| moved(&then.driver, &now.driver)).collect();
+    let moves = || known.iter().zip(counters.iter().zip(&drivers));
+    let mut arrivals: Vec<Arrival> = moves()
+        .map(|((_, now), (counters, driver))| ledger::arrival(now, counters, driver, &mut backlog))
+        .collect();
+    let counted = |n: usize| ledger::counts(known[n].1);
+    let whole = arrivals.iter().enumerate().filter(|(n, _)| counted(*n)).map(|(_, a)| a);
+    let mut unhandled = ledger::unhandled(whole, &stack, ledger::arp(before, after));
+    for (_, arrival) in arrivals.iter_mut().enumerate().filter(|(n, _)| counted(*n)) {
+        ledger::settle(arrival, &mut unhandled);
+    }
+    let mut interfaces = Vec::new();
+    for (((then, now), (counters, driver)), arrival) in moves().zip(&arrivals) {
+        if shown(now) {
+            let moved = path::Moved { device: counters, driver, arrival };
+            interfaces.push(path::interface(then, now, &moved, (before, after)));
+        }
+    }
+    let mut sent = 0;
+    for (((_, now), (counters, _)), arrival) in moves().zip(&mut arrivals) {
+        if ledger::counts(now) {
+            sent += counters.get("tx_packets").copied().unwrap_or(0);
+        } else {
+            // Its packets are its lower device's, but for those that only it tells to be for another host.
+            *arrival = ledger::other_host(counters);
+        }
+    }
     let gauges = after.stack.iter().filter(|(name, _)| gauge(name));
     let gauges = gauges.map(|(name, n)| (name.clone(), *n)).collect();
     let read = |name: &str| stack.get(name).copied().unwrap_or(0);
@@ -51,6 +66,10 @@ pub fn snapshot(before: &Raw, after: &Raw, watched: &[String], host: &str, time_
     let filters = consumers.iter().filter(|c| c.kind == Kind::Filter).filter_map(|c| c.lost).sum();
     let mut ledger = ledger::close(&arrivals, &stack, before, after, filters);
     ledger.sent = sent;
+    let passed_on = passed_on(&after.devices);
+    if passed_on.is_some() {
+        ledger.passed_on = ledger::sent_below_ip(sent, &stack, after).min(ledger.below_ip);
+    }
     let path = path::host(&interfaces, &cpus, &consumers, &ledger, after);
     let has = |name: &String| after.devices.iter().any(|d| d.name == *name);
     let vanished = |d: &&Device| after.devices.iter().all(|a| a.ifindex != d.ifindex);
@@ -89,7 +108,7 @@ pub fn snapshot(before: &Raw, after: &Raw, watched: &[String], host: &str, time_
         unresolved,
         probes: None,
         skipped,
-        missing: after.missing.iter().cloned().chain(passed_on(&after.devices)).collect(),
+        missing: after.missing.iter().cloned().chain(passed_on).collect(),
     }
 }
 
@@ -109,6 +128,6 @@ fn passed_on(devices: &[Device]) -> Option<String> {
 }
 
 /// What the reading of the stack has beside counters begins so.
-const GAUGES: [&str; 2] = ["sockstat.", "meminfo."];
+const GAUGES: [&str; 3] = ["sockstat.", "meminfo.", "nf_conntrack.entries"];
 /// Most processes in a snapshot.
 const PROCESSES_MAX: usize = 256;

@@ -439,13 +439,25 @@ fn number() -> impl Strategy<Value = u64> {
     ]
 }
 
-const NAMES: [&str; 24] = [
+const NAMES: [&str; 36] = [
     "Ip.InReceives",
     "Ip.InDelivers",
     "Ip.ForwDatagrams",
     "Ip.InHdrErrors",
     "Ip.InDiscards",
     "Ip.ReasmReqds",
+    "Ip.ReasmOKs",
+    "Ip.ReasmFails",
+    "Ip.FragFails",
+    "Ip.FragOKs",
+    "Ip.FragCreates",
+    "Ip.OutTransmits",
+    "Ip6.OutForwDatagrams",
+    "Ip6.InTooBigErrors",
+    "Ip6.OutTransmits",
+    "nf_conntrack.drop",
+    "nf_conntrack.entries",
+    "sockstat.FRAG.inuse",
     "Ip6.InReceives",
     "Ip6.InDelivers",
     "IpExt.InNoECTPkts",

@@ -59,6 +59,14 @@ fn forwarded(p: &mut Pair, lost: u64) {
     p.after.unresolved = vec![(7, [10, 0, 0, 9].into())];
 }
 
+/// A veth without NAPI counts `n` packets in rx_dropped, `received` of which it has received.
+fn refused_by_veth(p: &mut Pair, n: u64, received: u64) {
+    p.kind("veth");
+    p.after.devices[0].napi = false;
+    p.device("rx_dropped", n);
+    p.device("rx_packets", received);
+}
+
 /// A socket of another user, seen without root.
 fn hidden(p: &mut Pair, lost: u64, level: f64) {
     p.socket_full(lost, level);
@@ -123,6 +131,13 @@ const CASES: &[Case] = &[
         rule: "broken",
         plant: |p| p.device("rx_crc_errors", 10),
         spare: |p| p.device("rx_crc_errors", 9),
+        instead: &[],
+    },
+    Case {
+        rule: "oversize",
+        plant: |p| refused_by_veth(p, 500, 0),
+        // Of a protocol that nobody handles here.
+        spare: |p| refused_by_veth(p, 500, 500),
         instead: &[],
     },
     Case {
@@ -236,6 +251,29 @@ const CASES: &[Case] = &[
         instead: &[],
     },
     Case { rule: "neighbour", plant: |p| forwarded(p, 10), spare: |p| forwarded(p, 9), instead: &[] },
+    Case {
+        rule: "too-big",
+        plant: |p| p.routed(100, 100),
+        // As many as find out the MTU of a path.
+        spare: |p| p.routed(99, 99),
+        instead: &[],
+    },
+    Case {
+        rule: "reassembly",
+        plant: |p| p.in_pieces(300, 10, 10),
+        spare: |p| p.in_pieces(300, 9, 9),
+        instead: &[],
+    },
+    Case {
+        rule: "conntrack",
+        plant: |p| {
+            p.less(&["Ip.InDelivers", "Udp.InDatagrams"], 500);
+            p.count("nf_conntrack.drop", 500);
+        },
+        // It refused what the host itself sends.
+        spare: |p| p.count("nf_conntrack.drop", 500),
+        instead: &[],
+    },
     Case {
         rule: "firewall",
         plant: |p| p.less(&["Ip.InDelivers", "Udp.InDatagrams"], 101),

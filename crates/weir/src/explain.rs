@@ -4,7 +4,7 @@ use crate::cli::ExplainArgs;
 use crate::out::{self, Paint, count, grouped, sentence, shown, wrap};
 use crate::watch::{Accepts, Costs, Guards, check_names, sleep_until, stop_flag, with_lower};
 use kern::raw::Want;
-use see::explain::{Finding, Report, explain, profiled};
+use see::explain::{Finding, Report, Unplaced, explain, profiled};
 use see::{Sampler, Snapshot};
 use std::process::ExitCode;
 use std::sync::atomic::AtomicBool;
@@ -83,6 +83,7 @@ fn text(report: &Report, names: &str, paint: Paint) -> String {
                 "No packet arrived: look again while packets come, or for longer, as weir explain --for 60s.";
             text += &format!("{}\n\n", wrap(what, 0));
         }
+        0 if report.unplaced.is_some() => text += "No loss has a cause that is known.\n\n",
         0 => {
             let lost = if report.lost == 0 {
                 "no packet was lost".into()
@@ -101,6 +102,7 @@ fn text(report: &Report, names: &str, paint: Paint) -> String {
         }
         n => text += &format!("{} in {} rules\n\n", count(n, "finding"), report.rules),
     }
+    text += &report.unplaced.as_ref().map_or_else(String::new, |rest| unplaced(rest, report.offered));
     text += &line(
         3,
         "checked",
@@ -117,6 +119,25 @@ fn text(report: &Report, names: &str, paint: Paint) -> String {
     report.accepts.iter().for_each(|group| text += &line(3, "accept", &sentence(group)));
     report.missing.iter().for_each(|note| text += &line(3, "missing", &sentence(note)));
     text
+}
+
+/// What can be behind packets that no counter places, and where to look.
+fn unplaced(rest: &Unplaced, offered: u64) -> String {
+    let of = format!("{} of {} packets are in no counter", grouped(rest.packets), grouped(offered));
+    if rest.below_ip * 2 <= rest.packets {
+        let why = "IP received them and did not tell what became of them, such as datagrams of a socket that was closed";
+        return line(3, "unknown", &format!("{of}: {why}")) + "\n";
+    }
+    let why = "devices received them and IP did not. A rule of nft's netdev family, tc or an XDP program drops them, or \
+               they are passed on below IP or are not of IP, which is no loss: macvlan or ipvlan of containers, \
+               flowtables, captures, PPPoE, CAN";
+    let mut text = line(3, "unknown", &format!("{of}: {why}"));
+    text += "\n   look      sudo nft list ruleset     # tables of the family netdev\n";
+    for name in rest.interfaces.iter().map(|name| shown(name)) {
+        text += &format!("             tc -s filter show dev {name} ingress\n");
+        text += &format!("             ip -details link show {name}     # XDP, and promiscuity\n");
+    }
+    text + "\n"
 }
 
 fn finding(number: usize, f: &Finding, paint: Paint) -> String {
@@ -218,6 +239,28 @@ mod tests {
             text.contains("No packet arrived: look again") && !text.contains("Nothing is wrong"),
             "{text}"
         );
+    }
+
+    #[test]
+    fn packets_that_no_counter_places_are_no_good_news() {
+        let rest = Unplaced { packets: 999, below_ip: 990, interfaces: vec!["eth0".into()] };
+        let report = Report {
+            seconds: 1.0,
+            offered: 1_000,
+            unaccounted: 999,
+            unplaced: Some(rest),
+            rules: 31,
+            ..Report::default()
+        };
+        let text = plain(&report);
+        for part in [
+            "No loss has a cause that is known.",
+            "   unknown   999 of 1 000 packets are in no counter: devices received them",
+            "             tc -s filter show dev eth0 ingress",
+        ] {
+            assert!(text.contains(part), "no {part:?} in\n{text}");
+        }
+        assert!(!text.contains("is wrong") && text.lines().all(|l| l.len() <= 80), "{text}");
     }
 
     #[test]

@@ -15,7 +15,7 @@ use std::{
 /// Longest file that is read here, bytes; `/proc/stat` of thousands of interrupts is below it.
 const FILE_MAX: u64 = 4 * 1024 * 1024;
 /// Limits that are read; the last part of each is its name.
-const LIMITS: [&str; 13] = [
+const LIMITS: [&str; 16] = [
     "net/core/netdev_max_backlog",
     "net/core/netdev_budget",
     "net/core/netdev_budget_usecs",
@@ -28,6 +28,9 @@ const LIMITS: [&str; 13] = [
     "net/ipv4/ip_forward",
     "net/ipv4/tcp_moderate_rcvbuf",
     "net/ipv4/tcp_max_syn_backlog",
+    "net/ipv4/ipfrag_high_thresh",
+    "net/ipv6/ip6frag_high_thresh",
+    "net/netfilter/nf_conntrack_max",
     "vm/min_free_kbytes",
 ];
 
@@ -50,6 +53,8 @@ pub(super) fn counters(bad: &mut u64) -> Result<BTreeMap<String, u64>> {
     all.extend(snmp_lines(&of_namespace("netstat"), bad));
     all.extend(parse_snmp6(&of_namespace("snmp6"), bad));
     all.extend(parse_sockstat(&of_namespace("sockstat"), bad));
+    all.extend(parse_sockstat(&of_namespace("sockstat6"), bad));
+    all.extend(parse_conntrack(&of_namespace("stat/nf_conntrack"), bad));
     all.extend(memory(&read("/proc/meminfo").unwrap_or_default()));
     Ok(all)
 }
@@ -135,6 +140,33 @@ pub(super) fn parse_sockstat(text: &str, bad: &mut u64) -> BTreeMap<String, u64>
     };
     let all = each(text, bad, line).into_iter().flatten().flatten().collect();
     *bad += wrong;
+    all
+}
+
+/// Columns of the table of connections that are kept, as `nf_conntrack.drop` and so on.
+const CONNTRACK: [&str; 3] = ["drop", "insert_failed", "early_drop"];
+
+/// A line of names, and one of hexadecimal numbers for each CPU: counters are added up, and `entries` is that of the namespace
+/// in each line (`ct_cpu_seq_show`, net/netfilter/nf_conntrack_standalone.c).
+pub(super) fn parse_conntrack(text: &str, bad: &mut u64) -> BTreeMap<String, u64> {
+    let (head, rest) = text.split_once('\n').unwrap_or_default();
+    let names: Vec<&str> = head.split_ascii_whitespace().collect();
+    let line = |line: &str| {
+        let numbers: Option<Vec<u64>> =
+            line.split_ascii_whitespace().map(|n| u64::from_str_radix(n, 16).ok()).collect();
+        numbers.filter(|n| n.len() == names.len())
+    };
+    let mut all = BTreeMap::new();
+    for numbers in each(rest, bad, line) {
+        for (name, n) in names.iter().zip(numbers) {
+            let sum: &mut u64 = match *name {
+                "entries" => all.entry("nf_conntrack.entries".into()).or_default(),
+                name if CONNTRACK.contains(&name) => all.entry(format!("nf_conntrack.{name}")).or_default(),
+                _ => continue,
+            };
+            *sum = if *name == "entries" { n } else { sum.saturating_add(n) };
+        }
+    }
     all
 }
 
@@ -227,6 +259,16 @@ mod tests {
         assert_eq!((stat["sockstat.TCP.mem"], stat["sockstat.UDP.mem"]), (67, 4));
         assert!(!stat.contains_key("sockstat.UDP.inuse"));
         assert_eq!(bad, 3);
+    }
+
+    #[test]
+    fn the_table_of_connections() {
+        let mut bad = 0;
+        let text = "entries  clashres new insert_failed drop early_drop\n0000000a 1 2 3 00000010 5\n0000000a 1 2 3 00000001 5\n0a 1\nx 1 2 3 4 5\n";
+        let all = parse_conntrack(text, &mut bad);
+        let want = [("drop", 17), ("early_drop", 10), ("entries", 10), ("insert_failed", 6)];
+        assert_eq!(all, want.map(|(name, n)| (format!("nf_conntrack.{name}"), n)).into());
+        assert_eq!((bad, parse_conntrack("", &mut bad).len()), (2, 0));
     }
 
     #[test]

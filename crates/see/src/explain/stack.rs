@@ -1,9 +1,9 @@
-//! Losses in IP: headers, addresses, routes, checksums, firewalls, neighbours.
+//! Losses in IP: headers, addresses, routes, checksums, fragments, firewalls, neighbours.
 
 use super::{Case, Cause, Rule};
 use crate::model::Snapshot;
 
-pub(super) static RULES: [Rule; 9] = [
+pub(super) static RULES: [Rule; 12] = [
     Rule {
         name: "checksum",
         of: &["checksum"],
@@ -51,6 +51,24 @@ pub(super) static RULES: [Rule; 9] = [
         of: &["neighbour"],
         source: "WU-30; NEIGH_FAILED, __neigh_event_send, net/core/neighbour.c",
         test: neighbour,
+    },
+    Rule {
+        name: "too-big",
+        of: &["too big"],
+        source: "WU-30; Ip.FragFails, Ip6.InTooBigErrors, ip_forward, net/ipv4/ip_forward.c",
+        test: too_big,
+    },
+    Rule {
+        name: "reassembly",
+        of: &["reassembly"],
+        source: "WU-30; Ip.ReasmFails, ip_expire, net/ipv4/ip_fragment.c",
+        test: reassembly,
+    },
+    Rule {
+        name: "conntrack",
+        of: &["conntrack"],
+        source: "WU-30; __nf_conntrack_alloc, net/netfilter/nf_conntrack_core.c",
+        test: conntrack,
     },
     Rule {
         name: "firewall",
@@ -223,7 +241,111 @@ fn neighbour(case: &Case<'_>) -> Option<Cause> {
     )
 }
 
+fn too_big(case: &Case<'_>) -> Option<Cause> {
+    // A sender that learns the MTU of a path loses a packet or two for it.
+    let rate = case.loss.packets as f64 / case.s.interval_s.max(1e-9);
+    if rate < VANISHED_MIN || case.loss.packets * 100 < case.s.ledger.offered {
+        return None;
+    }
+    cause(
+        "Packets to be sent on are longer than the next link takes, and their senders do not learn it",
+        counters(case, &["Ip.FragFails", "Ip6.InTooBigErrors", "Icmp.OutDestUnreachs", "Icmp6.OutPktTooBigs"]),
+        vec![
+            "ip route get DESTINATION     # which link it is; ip link show tells its MTU".into(),
+            "# let ICMP's \"fragmentation needed\" (IPv6: \"packet too big\") reach the senders, or give the link a larger MTU"
+                .into(),
+        ],
+        "senders that learn the MTU of the path send packets that fit",
+    )
+}
+
+fn reassembly(case: &Case<'_>) -> Option<Cause> {
+    let names = ["Ip.ReasmFails", "Ip.ReasmTimeout", "Ip.ReasmReqds", "Ip.ReasmOKs"]
+        .map(|n| (n, n.replace("Ip.", "Ip6.")));
+    let both = |n: usize| at(case.s, names[n].0) + at(case.s, &names[n].1);
+    let all: Vec<&str> = names.iter().flat_map(|(four, six)| [*four, six.as_str()]).collect();
+    // Those that did not wait in vain found no room.
+    let version =
+        if at(case.s, names[0].0) >= at(case.s, &names[0].1) { "ipv4.ipfrag" } else { "ipv6.ip6frag" };
+    let room = format!("net.{version}_high_thresh");
+    let (title, change) = match case.limit(&room, 0) {
+        Some(limit) if both(1) * 2 < both(0) => (
+            "The memory for fragments is used up: datagrams are given up before they are whole",
+            format!("sudo sysctl -w {room}={}", limit.saturating_mul(2)),
+        ),
+        _ => (
+            "Fragments of datagrams come whose other fragments do not: none of them becomes whole",
+            "# what loses the others is before this host: a firewall that lets first fragments pass, or a full link"
+                .into(),
+        ),
+    };
+    cause(
+        title,
+        counters(case, &all),
+        vec![change, "# datagrams that fit the MTU of the path need no fragments".into()],
+        "datagrams of which all fragments come and find room are delivered",
+    )
+}
+
+/// Bytes of one connection in the table, with its part of the hash.
+const CONNECTION: u64 = 512;
+/// One part in so many of the memory is given to the table at most.
+const TABLE_PART: u64 = 8;
+
+fn conntrack(case: &Case<'_>) -> Option<Cause> {
+    let entries = case.s.gauges.get("nf_conntrack.entries").copied();
+    let max = case.limit("net.netfilter.nf_conntrack_max", 0);
+    let full =
+        entries.zip(max).is_none_or(|(entries, max)| entries.saturating_mul(10) >= max.saturating_mul(9));
+    let mut evidence =
+        counters(case, &["nf_conntrack.drop", "nf_conntrack.early_drop", "nf_conntrack.insert_failed"]);
+    evidence.extend(entries.map(|n| row("connections", n.to_string())));
+    evidence.extend(max.map(|n| row("net.netfilter.nf_conntrack_max", n.to_string())));
+    let most = case.memory_kb().map_or(u64::MAX, |kb| kb.saturating_mul(1024) / CONNECTION / TABLE_PART);
+    let want = max.map(|max| max.saturating_mul(2).min(most)).filter(|want| Some(*want) > max);
+    let larger = want.map_or(
+        "# a larger net.netfilter.nf_conntrack_max needs more memory than there is for it".into(),
+        |want| format!("sudo sysctl -w net.netfilter.nf_conntrack_max={want}"),
+    );
+    let fewer = "# or fewer connections: shorter timeouts (net.netfilter.nf_conntrack_*_timeout), or notrack rules for some";
+    let (title, change) = if full {
+        (
+            "The table of connections (conntrack) is full: packets of new ones are dropped",
+            vec![larger, fewer.into()],
+        )
+    } else {
+        (
+            "The table of connections (conntrack) refuses packets although it has room",
+            vec!["# packets that begin one connection at the same time, or want of memory: see dmesg".into()],
+        )
+    };
+    cause(title, evidence, change, "packets of new connections are let in")
+}
+
 fn firewall(case: &Case<'_>) -> Option<Cause> {
+    let forward = case.s.ledger.vanished_forward;
+    if forward * 2 > case.loss.packets {
+        return cause(
+            "Packets to be sent on vanish between IP's routing and its output: a firewall drops them",
+            vec![
+                row(
+                    "to be sent on",
+                    case.per_second(at(case.s, "Ip.ForwDatagrams") + at(case.s, "Ip6.OutForwDatagrams")),
+                ),
+                row(
+                    "sent by IP",
+                    case.per_second(at(case.s, "Ip.OutTransmits") + at(case.s, "Ip6.OutTransmits")),
+                ),
+                row("in no counter", case.per_second(case.loss.packets)),
+                row("not seen", "which rule: only rules with a counter tell"),
+            ],
+            vec![
+                "sudo nft list ruleset     # chains of the hook forward; add the word counter to see which"
+                    .into(),
+            ],
+            "without the rule these packets are sent on",
+        );
+    }
     cause(
         "Packets vanish between IP's input and their socket: a firewall drops them",
         vec![

@@ -3,7 +3,7 @@
 use super::{Case, Cause, Rule, packet_share, percent, place};
 use crate::model::{Cpu, Queue};
 
-pub(super) static RULES: [Rule; 9] = [
+pub(super) static RULES: [Rule; 10] = [
     Rule {
         name: "bus",
         of: &["ring"],
@@ -23,6 +23,12 @@ pub(super) static RULES: [Rule; 9] = [
         test: ring_small,
     },
     Rule { name: "broken", of: &["broken"], source: "WU-30; rx_crc_errors", test: broken },
+    Rule {
+        name: "oversize",
+        of: &[crate::ledger::OVERSIZE],
+        source: "WU-30; is_skb_forwardable, net/core/dev.c",
+        test: oversize,
+    },
     Rule { name: "refill", of: &["memory"], source: "WU-04; page_pool, net/core/page_pool.c", test: refill },
     Rule { name: "xdp", of: &["xdp"], source: "MR-18; XDP_DROP", test: xdp },
     Rule {
@@ -162,6 +168,12 @@ fn ring_small(case: &Case<'_>) -> Option<Cause> {
             case.guard(name),
         ]
     };
+    let mut change = change;
+    if interface.kind == "veth" {
+        change.push(format!(
+            "# or frames are longer than the MTU of {name}, which a veth counts alike: ip link show {name}"
+        ));
+    }
     let busy = hottest(case).map_or(0.0, packet_share);
     Some(Cause {
         key: name.clone(),
@@ -184,6 +196,26 @@ fn broken(case: &Case<'_>) -> Option<Cause> {
         evidence: vec![row("broken", case.per_second(case.loss.packets))],
         change: vec![format!("# cable, transceiver or duplex: sudo ethtool {}", case.interface_name())],
         effect: "these packets are lost on the wire, not by this host".into(),
+    })
+}
+
+fn oversize(case: &Case<'_>) -> Option<Cause> {
+    let name = case.interface_name();
+    Some(Cause {
+        key: name.clone(),
+        title: format!("Frames for {name} are longer than its MTU: it refuses them"),
+        evidence: vec![
+            row("refused", case.per_second(case.loss.packets)),
+            row(
+                "rx_dropped",
+                "of a veth without a ring (GRO off, no XDP), of frames that it did not receive",
+            ),
+        ],
+        change: vec![
+            format!("ip link show {name}     # its MTU: has the other end the same?"),
+            format!("# sudo ip link set {name} mtu N     # N as at the other end"),
+        ],
+        effect: "frames that fit are received".into(),
     })
 }
 

@@ -204,6 +204,24 @@ impl Pair {
         self.after.qdiscs = vec![Qdisc { drops: root.drops.wrapping_add(n), ..root }];
     }
 
+    /// Half of the packets are to be sent on, of which IP sends all but `lost`, `big` of them because they are too long.
+    pub fn routed(&mut self, lost: u64, big: u64) {
+        self.less(&["Ip.InDelivers", "Udp.InDatagrams"], PACKETS / 2);
+        self.count("Ip.ForwDatagrams", PACKETS / 2);
+        self.count("Ip.FragFails", big);
+        self.count("Ip.OutTransmits", PACKETS / 2 - lost);
+        self.device("tx_packets", PACKETS / 2 - lost);
+    }
+
+    /// `n` fragments, of which one of each packet that is given up.
+    pub fn in_pieces(&mut self, n: u64, failed: u64, late: u64) {
+        self.count("Ip.ReasmReqds", n);
+        self.count("Ip.ReasmFails", failed);
+        self.count("Ip.ReasmTimeout", late);
+        self.less(&["Ip.InDelivers", "Udp.InDatagrams"], n);
+        self.after.limits.insert("net.ipv4.ipfrag_high_thresh".into(), vec![1000]);
+    }
+
     /// A bond of the interface, which repeats its counters.
     pub fn bonded(&mut self) {
         for raw in [&mut self.before, &mut self.after] {

@@ -194,6 +194,14 @@ impl Host {
         explained(&pids, || self.look(), <[String]>::is_empty);
     }
 
+    /// What `weir explain` says, whatever it is.
+    pub fn report(&self) -> Value {
+        std::thread::sleep(Duration::from_millis(100));
+        let (ok, text) = self.look();
+        assert!(ok, "{text}");
+        serde_json::from_str(&text).unwrap()
+    }
+
     fn look(&self) -> (bool, String) {
         let output = self.host.run(|| Command::new(env!("CARGO_BIN_EXE_weir")).args(EXPLAIN).output());
         let output = output.unwrap();

@@ -43,6 +43,18 @@ fn arp_root() {
     });
 }
 
+/// Frames for somebody else's address, which a promiscuous interface receives and IP does not.
+#[test]
+fn promiscuous_root() {
+    healthy("promiscuous_root", |host| {
+        host.sh(&format!("ip link set {} promisc on", host.name));
+        let other = std::net::Ipv4Addr::from(u32::from(host.address()) + 8).to_string();
+        host.wire.sh("ip", &["neigh", "replace", &other, "lladdr", "02:00:00:00:00:77", "dev", &host.far]);
+        let to = SocketAddrV4::new(other.parse().unwrap(), host.port);
+        (host.sink(host.port, ""), host.send(host.port, 1_000, 5), host.send_to(to, 2_000, 5))
+    });
+}
+
 #[test]
 fn steady_datagrams_root() {
     healthy("steady_datagrams_root", |host| (host.sink(host.port, ""), host.send(host.port, 5_000, 5)));

@@ -121,6 +121,154 @@ fn output_that_does_not_take_root() {
     });
 }
 
+/// Whether the kernel counts what IP sends (6.6): else nothing tells a packet that was forwarded from one that was to be.
+fn counts_sent(name: &str) -> bool {
+    let told = std::fs::read_to_string("/proc/net/snmp").unwrap().contains("OutTransmits");
+    if !told {
+        eprintln!("skipped: {name} needs a kernel that counts OutTransmits");
+    }
+    told
+}
+
+/// Makes the host a router between the wire and a second link, which has networks 198.19.0.0/16 and fd19::/64 behind it.
+fn router(host: &Host) {
+    host.connect("out", "beyond", 250);
+    host.sh("sysctl -qw net.ipv4.ip_forward=1");
+    host.sh("sysctl -qw net.ipv6.conf.all.forwarding=1");
+    let via = host.address().to_string();
+    host.wire.sh("ip", &["route", "add", "198.19.0.0/16", "via", &via]);
+    host.sh("ip route add 198.19.0.0/16 via 198.18.250.2");
+    host.sh(&format!("ip address add fd18::1/64 dev {} nodad", host.name));
+    host.sh("ip address add fd19::1/64 dev out nodad");
+    host.sh("ip neigh replace fd19::7 lladdr 02:00:00:00:00:77 dev out");
+    host.wire.sh("ip", &["address", "add", "fd18::2/64", "dev", &host.far, "nodad"]);
+    host.wire.sh("ip", &["route", "add", "fd19::/64", "via", "fd18::1"]);
+}
+
+/// Sends datagrams of 1400 bytes, which nobody may split, as long as their first link takes them.
+fn send_whole(host: &Host, to: std::net::SocketAddr) -> crate::common::faults::Sender {
+    let any = if to.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
+    let socket = host.wire.run(|| std::net::UdpSocket::bind(any)).unwrap();
+    let (level, name) = match to.is_ipv4() {
+        true => (libc::IPPROTO_IP, libc::IP_MTU_DISCOVER),
+        false => (libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER),
+    };
+    let probe: libc::c_int = libc::IP_PMTUDISC_PROBE;
+    // SAFETY: the number lives through the call, and its size is passed.
+    let rc = unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            level,
+            name,
+            (&raw const probe).cast(),
+            size_of_val(&probe) as u32,
+        )
+    };
+    assert_eq!(rc, 0);
+    host.repeat(2_000, 10, move || _ = socket.send_to(&[0; 1400], to))
+}
+
+const BEHIND: [&str; 2] = ["198.19.3.4:5000", "[fd19::7]:5000"];
+
+#[test]
+fn firewall_that_forwards_nothing_root() {
+    const NAME: &str = "firewall_that_forwards_nothing_root";
+    if !have(NAME, "nft", "nftables") || !counts_sent(NAME) {
+        return;
+    }
+    fault(NAME, |host| {
+        router(host);
+        host.sh("nft add table inet t");
+        host.sh("nft add chain inet t c { type filter hook forward priority 0 ; }");
+        host.sh("nft add rule inet t c drop");
+        for to in BEHIND {
+            let _load = send_whole(host, to.parse().unwrap());
+            let Some(report) = host.finds("firewall") else { return };
+            assert!(report["findings"][0]["title"].as_str().unwrap().contains("sent on"), "{report:#}");
+        }
+    });
+}
+
+#[test]
+fn link_that_takes_shorter_packets_root() {
+    fault("link_that_takes_shorter_packets_root", |host| {
+        router(host);
+        host.sh("ip link set out mtu 1280");
+        for to in BEHIND {
+            let _load = send_whole(host, to.parse().unwrap());
+            host.finds("too-big");
+        }
+    });
+}
+
+#[test]
+fn frames_longer_than_the_mtu_root() {
+    fault("frames_longer_than_the_mtu_root", |host| {
+        host.sh(&format!("ip link set {} mtu 1000", host.name));
+        let to = SocketAddrV4::new(host.address(), host.port);
+        let _load = send_whole(host, to.into());
+        let Some(report) = host.finds("oversize") else { return };
+        assert_eq!(rules(&report), ["oversize"], "{report:#}");
+    });
+}
+
+#[test]
+fn fragments_that_never_become_whole_root() {
+    fault("fragments_that_never_become_whole_root", |host| {
+        host.sh("sysctl -qw net.ipv4.ipfrag_time=1");
+        // SAFETY: a plain system call; the kernel has just made what it returns.
+        let raw = host.wire.run(|| unsafe {
+            let fd = libc::socket(libc::AF_INET, libc::SOCK_RAW | libc::SOCK_CLOEXEC, libc::IPPROTO_RAW);
+            assert!(fd >= 0);
+            <OwnedFd as std::os::fd::FromRawFd>::from_raw_fd(fd)
+        });
+        let to = SockaddrIn::from(SocketAddrV4::new(host.address(), 0));
+        // IPv4, more fragments follow, UDP; the kernel fills in length and checksum.
+        let mut packet = [0; 20 + 800];
+        (packet[0], packet[6], packet[8], packet[9]) = (0x45, 0x20, 64, 17);
+        packet[12..16].copy_from_slice(&host.wire_address().octets());
+        packet[16..20].copy_from_slice(&host.address().octets());
+        let mut id = 0u16;
+        let _load = host.repeat(300, 3, move || {
+            id = id.wrapping_add(1).max(1);
+            packet[4..6].copy_from_slice(&id.to_be_bytes());
+            let _ = sendto(raw.as_raw_fd(), &packet, &to, nix::sys::socket::MsgFlags::empty());
+        });
+        let given_up = || {
+            let text = host.sh("cat /proc/net/snmp");
+            let mut lines = text.lines().filter(|line| line.starts_with("Ip:"));
+            let (names, numbers) = (lines.next().unwrap(), lines.next().unwrap());
+            let mut both = names.split(' ').zip(numbers.split(' '));
+            both.any(|(name, n)| name == "ReasmFails" && n != "0")
+        };
+        crate::common::within("the first ones are given up", ms(5000), given_up);
+        host.finds("reassembly");
+    });
+}
+
+#[test]
+fn rule_below_ip_is_no_good_news_root() {
+    const NAME: &str = "rule_below_ip_is_no_good_news_root";
+    if !have(NAME, "nft", "nftables") {
+        return;
+    }
+    fault(NAME, |host| {
+        let _sink = host.sink(host.port, "");
+        host.sh("nft add table netdev t");
+        host.sh(&format!(
+            "nft add chain netdev t c {{ type filter hook ingress device {} priority 0 ; }}",
+            host.name
+        ));
+        host.sh(&format!("nft add rule netdev t c udp dport {} drop", host.port));
+        let _load = host.send(host.port, 5_000, 10);
+        let report = host.report();
+        let (rest, offered) = (&report["unplaced"], report["offered"].as_u64().unwrap());
+        assert!(rest["below_ip"].as_u64().unwrap() * 10 > offered * 9, "{report:#}");
+        assert_eq!(rest["interfaces"][0], host.name, "{report:#}");
+        assert_eq!(rules(&report), Vec::<String>::new(), "{report:#}");
+    });
+}
+
 #[test]
 fn filter_queue_that_is_short_root() {
     const NAME: &str = "filter_queue_that_is_short_root";

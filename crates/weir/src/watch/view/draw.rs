@@ -263,6 +263,9 @@ impl Pen {
             None if view.report.lost > 0 => {
                 ("no rule of weir explain finds a cause in this interval".to_owned(), Tone::Dim)
             }
+            None if view.report.unplaced.is_some() => {
+                ("not known: packets are in no counter, see weir explain".to_owned(), Tone::Dim)
+            }
             None => ("nothing is wrong".to_owned(), Tone::Dim),
         };
         self.at(buf, y + 1, LABEL + 4, &why, tone);

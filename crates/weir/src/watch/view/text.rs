@@ -205,12 +205,18 @@ pub fn report(r: &Report) -> Vec<Line> {
         lines.extend(self::finding(number, finding, r));
     }
     if r.findings.is_empty() {
-        let text = match r.lost {
-            0 if !r.guards.is_empty() => {
+        let text = match (r.lost, &r.unplaced) {
+            (0, Some(rest)) => {
+                let of = format!("{} of {} packets", grouped(rest.packets), grouped(r.offered));
+                format!("{of} are in no counter: weir explain says what that can be")
+            }
+            (0, None) if !r.guards.is_empty() => {
                 format!("nothing else is wrong: no packet was lost in {}", grouped(r.offered))
             }
-            0 => format!("nothing is wrong: no packet was lost in {}", grouped(r.offered)),
-            n => format!("{} of {} packets lost, and no rule finds a cause", grouped(n), grouped(r.offered)),
+            (0, None) => format!("nothing is wrong: no packet was lost in {}", grouped(r.offered)),
+            (n, _) => {
+                format!("{} of {} packets lost, and no rule finds a cause", grouped(n), grouped(r.offered))
+            }
         };
         lines.extend([plain("", text), Line::new()]);
     }
