@@ -17,6 +17,7 @@ use crate::accept::{Accept, Group};
 use crate::guard;
 use crate::ledger::SHED;
 use crate::model::{Consumer, Cpu, Interface, Kind, Place, Process, Snapshot};
+use kern::shell::quoted;
 use serde::{Deserialize, Serialize};
 
 /// Value of [`Report::schema`].
@@ -160,7 +161,7 @@ impl Case<'_> {
     pub fn guard(&self, interface: &str) -> String {
         match guard::sources_of(&self.s.guards, interface).next() {
             Some(_) => "# a guard runs here: sudo weir status".into(),
-            None => format!("sudo weir guard {interface}"),
+            None => format!("sudo weir guard {}", quoted(interface)),
         }
     }
 

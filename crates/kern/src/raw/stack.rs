@@ -15,7 +15,7 @@ use std::{
 /// Longest file that is read here, bytes; `/proc/stat` of thousands of interrupts is below it.
 const FILE_MAX: u64 = 4 * 1024 * 1024;
 /// Limits that are read; the last part of each is its name.
-const LIMITS: [&str; 13] = [
+const LIMITS: [&str; 15] = [
     "net/core/netdev_max_backlog",
     "net/core/netdev_budget",
     "net/core/netdev_budget_usecs",
@@ -28,6 +28,8 @@ const LIMITS: [&str; 13] = [
     "net/ipv4/ip_forward",
     "net/ipv4/tcp_moderate_rcvbuf",
     "net/ipv4/tcp_max_syn_backlog",
+    "net/ipv4/tcp_syncookies",
+    "kernel/sched_autogroup_enabled",
     "vm/min_free_kbytes",
 ];
 

@@ -102,7 +102,7 @@ pub fn next(guard: Vec<String>) -> String {
     format!(
         "the net CPUs are not polled yet; start the guard and let it run:\n    sudo {}\n\
          to end: stop the guard, then sudo weir undo\n",
-        guard.join(" ")
+        kern::shell::line(&guard)
     )
 }
 

@@ -124,7 +124,7 @@ fn report(looked: &Looked, window: &Window, plan: Option<&Plan>, auto: bool, pai
         Some(plan) => {
             text += &text::plan(looked, plan, paint);
             if let Some(guard) = text::guard(looked, plan) {
-                text += &format!("  then poll on the net CPUs: sudo {}\n", guard.join(" "));
+                text += &format!("  then poll on the net CPUs: sudo {}\n", kern::shell::line(&guard));
             }
             if let Some((cpu, share)) = plan.hottest(&looked.layout).filter(|_| !plan.settings.is_empty()) {
                 text += &format!(

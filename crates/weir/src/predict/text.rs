@@ -70,7 +70,7 @@ pub(super) fn text(answer: &Answer, paint: Paint) -> String {
     if hidden {
         let what = format!(
             "the program that reads: only root sees programs of other users, and the true rate is lower: sudo weir predict {}",
-            shown(&answer.interface)
+            shown(&kern::shell::quoted(&answer.interface))
         );
         text += &format!("\n{}  {}\n", paint.red("not counted"), wrap(&what, 13));
     }
