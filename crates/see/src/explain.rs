@@ -40,6 +40,8 @@ pub struct Report {
     pub offered: u64,
     /// Packets that were lost.
     pub lost: u64,
+    /// Of these, those on their way out, which need not have arrived.
+    pub lost_output: u64,
     /// Packets that the ledger cannot place, and how well it can know.
     pub unaccounted: i64,
     /// See [`Report::unaccounted`].
@@ -217,6 +219,7 @@ pub fn explain(s: &Snapshot) -> Report {
         seconds: s.interval_s,
         offered: s.ledger.offered,
         lost: losses.iter().map(|l| l.packets).sum(),
+        lost_output: losses.iter().filter(|l| l.place == Place::Output).map(|l| l.packets).sum(),
         unaccounted: s.ledger.unaccounted,
         skew: s.ledger.skew,
         findings: findings.into_iter().map(|(_, f)| f).chain(output::windows(s)).collect(),

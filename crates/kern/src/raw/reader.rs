@@ -225,8 +225,9 @@ impl Reader {
         let mut found: Vec<Task> = pids.into_iter().filter_map(tasks::task).collect();
         if self.want.all_tasks {
             let readers: BTreeSet<u32> = holders.values().map(|h| h.pid).collect();
+            let mut hidden = cgroups::Hidden::default();
             for task in found.iter_mut().filter(|t| readers.contains(&t.pid)) {
-                task.quotas = cgroups::quotas(task.pid);
+                task.quotas = hidden.quotas(task.pid);
             }
         }
         *skipped.entry("processes").or_default() += (all - found.len()) as u64;

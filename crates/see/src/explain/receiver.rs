@@ -333,7 +333,7 @@ fn syn_flood(case: &Case<'_>) -> Option<Cause> {
         evidence: vec![
             lost(case),
             level(case),
-            row("SYN queue full", case.per_second(refused)),
+            row("SYN queue full", case.per_second(case.loss.packets.saturating_sub(overflows))),
             row("accept queue full", case.per_second(overflows)),
             row("limits", format!("tcp_syncookies {}, tcp_max_syn_backlog {most}", cookies.unwrap_or(0))),
         ],
@@ -375,7 +375,8 @@ fn accept_small(case: &Case<'_>) -> Option<Cause> {
     if c.limit >= most {
         change.push(format!("sudo sysctl -w net.core.somaxconn={}", most.saturating_mul(4).max(4096)));
     }
-    change.push(format!("# and listen() of {} with a longer backlog than {}", name(c), c.limit));
+    let and = if change.is_empty() { "" } else { "and " };
+    change.push(format!("# {and}listen() of {} with a longer backlog than {}", name(c), c.limit));
     Some(Cause {
         key: c.id.to_string(),
         title: format!("The accept queue of {} is too short for bursts of connections", name(c)),
