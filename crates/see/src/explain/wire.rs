@@ -256,8 +256,8 @@ fn one_cpu(case: &Case<'_>) -> Option<Cause> {
     let mut cpus = idle.clone();
     cpus.push(only.cpu);
     let write = |(interface, q): &(&str, &Queue)| {
-        let file = format!("/sys/class/net/{interface}/queues/rx-{}/rps_cpus", q.queue);
-        format!("echo {} | sudo tee {}", mask(&cpus), quoted(&file))
+        let name = quoted(interface);
+        format!("echo {} | sudo tee /sys/class/net/{name}/queues/rx-{}/rps_cpus", mask(&cpus), q.queue)
     };
     Some(Cause {
         key: only.cpu.to_string(),
