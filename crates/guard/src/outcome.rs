@@ -12,7 +12,9 @@ pub fn line(outcome: &Outcome, dry_run: bool, paint: Paint) -> String {
         Fate::Left { found, old } => {
             ("left".to_owned(), format!("{found}: changed by someone else; before weir it was {old}"))
         }
-        Fate::Gone => ("gone".to_owned(), "gone with its interface or queue: nothing to do".to_owned()),
+        Fate::Gone => {
+            ("gone".to_owned(), "gone with its interface, queue or process: nothing to do".to_owned())
+        }
         Fate::Waiting => (
             paint.red("waiting "),
             "it or its interface is down; set it up and run weir undo again".to_owned(),

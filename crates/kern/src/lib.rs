@@ -28,6 +28,7 @@ pub mod restore;
 pub mod rundir;
 pub mod schedule;
 pub mod settings;
+pub mod shell;
 pub mod spaces;
 pub mod sysfs;
 pub mod tier;

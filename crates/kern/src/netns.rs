@@ -120,13 +120,15 @@ pub fn own_addresses(name: &str) -> Result<(Option<Ipv4Addr>, Option<Ipv6Addr>)>
     Ok((v4.0, v6.0))
 }
 
-/// True if `name` could be an interface name: 1 to 15 bytes, printable, no space, '/' or ':'.
+/// True if `name` could be an interface name: 1 to 15 bytes, no control character, and no byte that the kernel refuses (spaces
+/// of its table, which has 0xa0 too, '/' and ':').
 pub fn valid_name(name: &str) -> bool {
     !name.is_empty()
         && name.len() <= NAME_MAX
         && name != "."
         && name != ".."
-        && name.bytes().all(|b| b.is_ascii_graphic() && b != b'/' && b != b':')
+        && !name.chars().any(char::is_control)
+        && !name.bytes().any(|b| matches!(b, b' ' | 0xa0 | b'/' | b':'))
 }
 
 /// A handle on the caller's namespace, so that another thread can enter it.
@@ -147,10 +149,23 @@ mod tests {
 
     #[test]
     fn names() {
-        for ok in ["eth0", "a", "veth.12@x", "0123456789abcde"] {
+        for ok in ["eth0", "a", "veth.12@x", "0123456789abcde", "v\u{e9}"] {
             assert!(valid_name(ok), "{ok}");
         }
-        for bad in ["", ".", "..", "a/b", "a b", "a:1", "0123456789abcdef", "a\n", "\u{e9}"] {
+        for bad in [
+            "",
+            ".",
+            "..",
+            "a/b",
+            "a b",
+            "a:1",
+            "0123456789abcdef",
+            "a\n",
+            "a\u{1b}",
+            "\u{e0}",
+            "\u{85}",
+            "12345678901234\u{e9}",
+        ] {
             assert!(!valid_name(bad), "{bad:?}");
         }
     }

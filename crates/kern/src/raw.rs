@@ -20,7 +20,7 @@ pub use device::{Device, Qdisc, Queue};
 pub use reader::{Reader, Want};
 pub(crate) use sockets::udp_ports;
 pub use sockets::{Kind, Socket, Tcp, connections, udp_at};
-pub use tasks::Task;
+pub use tasks::{Task, Thread};
 
 use crate::proc::{FilterQueue, Holder, Softnet};
 use std::collections::BTreeMap;

@@ -329,12 +329,12 @@ fn owned(fd: libc::c_long, what: &str) -> Result<OwnedFd> {
 /// A sysfs for this namespace, mounted nowhere (since 5.2; needs CAP_SYS_ADMIN). It is gone when the
 /// descriptor is closed, and does not keep the namespace alive.
 fn private_mount() -> Result<OwnedFd> {
-    open_at(detached(c"sysfs", None)?.as_raw_fd(), "class/net", libc::O_PATH | libc::O_DIRECTORY)
+    open_at(detached(c"sysfs", &[])?.as_raw_fd(), "class/net", libc::O_PATH | libc::O_DIRECTORY)
 }
 
 /// The root of a file system that is mounted nowhere (since 5.2; needs CAP_SYS_ADMIN): what is mounted over it, read-only or
-/// not at all in this process's view, is of no matter. `flag` is a mount option without a value.
-pub(crate) fn detached(kind: &CStr, flag: Option<&CStr>) -> Result<OwnedFd> {
+/// not at all in this process's view, is of no matter. `flags` are mount options without a value.
+pub(crate) fn detached(kind: &CStr, flags: &[&CStr]) -> Result<OwnedFd> {
     const FSOPEN_CLOEXEC: libc::c_uint = 1;
     const FSCONFIG_SET_FLAG: libc::c_uint = 0;
     const FSCONFIG_CMD_CREATE: libc::c_uint = 6;
@@ -350,7 +350,7 @@ pub(crate) fn detached(kind: &CStr, flag: Option<&CStr>) -> Result<OwnedFd> {
             _ => Ok(()),
         }
     };
-    if let Some(flag) = flag {
+    for flag in flags {
         config(FSCONFIG_SET_FLAG, flag.as_ptr())?;
     }
     config(FSCONFIG_CMD_CREATE, none)?;

@@ -604,7 +604,7 @@ fn summary(mode: Mode, gauges: bool, native: bool, alone: bool) -> String {
 }
 
 fn todo(host: &Host, interface: &Interface, holds: Here, foreign: bool) -> Vec<String> {
-    let (p, name) = (&host.probes, &interface.name);
+    let (p, name) = (&host.probes, crate::shell::quoted(&interface.name));
     let mut todo = Vec::new();
     if !(p.net_admin && p.bpf && p.perfmon) {
         todo.push("Run it with sudo: guard needs CAP_NET_ADMIN, CAP_BPF and CAP_PERFMON.".into());

@@ -1,8 +1,8 @@
 //! Where the time of each CPU went, and the processes that matter to the path.
 
 use crate::ledger::{moved32, moved64};
-use crate::model::{Cpu, Process};
-use kern::raw::{CpuTime, Raw, Task};
+use crate::model::{Cpu, Policy, Process, Quota, Share};
+use kern::raw::{CpuTime, Raw, Task, Thread};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Kernel threads that do softirq work, by name.
@@ -85,16 +85,51 @@ pub fn processes(before: &Raw, after: &Raw) -> Vec<Process> {
             name: now.name.clone(),
             state: now.state.to_string(),
             nice: now.nice,
+            policy: Policy::of(now.policy),
+            session: now.session,
             cpu: now.cpu,
             // A thread that ended took its times with it.
             runs: now.run_ns.saturating_sub(then.run_ns) as f64 / span,
             waits: now.wait_ns.saturating_sub(then.wait_ns) as f64 / span,
+            threads: now.threads,
+            busiest: busiest(&then.each, &now.each, span),
+            quota: quota(then, now),
             receives: receivers.contains(&now.pid),
         })
     };
     let mut all: Vec<Process> = after.tasks.iter().filter_map(one).collect();
     all.sort_by(|a, b| b.runs.total_cmp(&a.runs).then(a.pid.cmp(&b.pid)));
     all
+}
+
+/// The thread that wanted a CPU most, of several.
+fn busiest(before: &[Thread], after: &[Thread], span: f64) -> Option<Share> {
+    let then: BTreeMap<u32, &Thread> = before.iter().map(|t| (t.tid, t)).collect();
+    let one = |now: &Thread| {
+        // One that is new has done all of it in this interval.
+        let old = then.get(&now.tid).map_or((0, 0), |t| (t.run_ns, t.wait_ns));
+        Share::of(
+            now.run_ns.saturating_sub(old.0) as f64 / span,
+            now.wait_ns.saturating_sub(old.1) as f64 / span,
+        )
+    };
+    after.iter().map(one).max_by(|a, b| (a.runs + a.waits).total_cmp(&(b.runs + b.waits)))
+}
+
+/// Of the limits of its groups the one that was used up in the largest share of the periods.
+fn quota(before: &Task, after: &Task) -> Option<Quota> {
+    let one = |now: &kern::cgroups::Quota| {
+        let then = before.quotas.iter().find(|q| q.file == now.file)?;
+        let periods = now.periods.saturating_sub(then.periods).max(1) as f64;
+        let throttled = now.throttled.saturating_sub(then.throttled) as f64;
+        Some(Quota {
+            file: now.file.clone(),
+            quota_us: now.quota_us,
+            period_us: now.period_us,
+            throttled: (throttled / periods).min(1.0),
+        })
+    };
+    after.quotas.iter().filter_map(one).max_by(|a, b| a.throttled.total_cmp(&b.throttled))
 }
 
 #[cfg(test)]

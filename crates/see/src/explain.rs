@@ -17,6 +17,7 @@ use crate::accept::{Accept, Group};
 use crate::guard;
 use crate::ledger::SHED;
 use crate::model::{Consumer, Cpu, Interface, Kind, Place, Process, Snapshot};
+use kern::shell::quoted;
 use serde::{Deserialize, Serialize};
 
 /// Value of [`Report::schema`].
@@ -39,6 +40,8 @@ pub struct Report {
     pub offered: u64,
     /// Packets that were lost.
     pub lost: u64,
+    /// Of these, those on their way out, which need not have arrived.
+    pub lost_output: u64,
     /// Packets that the ledger cannot place, and how well it can know.
     pub unaccounted: i64,
     /// See [`Report::unaccounted`].
@@ -175,7 +178,7 @@ impl Case<'_> {
     pub fn guard(&self, interface: &str) -> String {
         match guard::sources_of(&self.s.guards, interface).next() {
             Some(_) => "# a guard runs here: sudo weir status".into(),
-            None => format!("sudo weir guard {interface}"),
+            None => format!("sudo weir guard {}", quoted(interface)),
         }
     }
 
@@ -231,6 +234,7 @@ pub fn explain(s: &Snapshot) -> Report {
         seconds: s.interval_s,
         offered: s.ledger.offered,
         lost: losses.iter().map(|l| l.packets).sum(),
+        lost_output: losses.iter().filter(|l| l.place == Place::Output).map(|l| l.packets).sum(),
         unaccounted: s.ledger.unaccounted,
         skew: s.ledger.skew,
         unplaced: unplaced(s),

@@ -399,14 +399,126 @@ pub struct Process {
     pub state: String,
     /// Nice value of its main thread.
     pub nice: i32,
+    /// Scheduling class of its main thread.
+    #[serde(skip_serializing_if = "Policy::is_other")]
+    pub policy: Policy,
+    /// Session: with `sched_autogroup_enabled` nice values count within one only.
+    pub session: i32,
     /// CPU on which the thread that has run most ran last.
     pub cpu: u32,
     /// Share of time on a CPU.
     pub runs: f64,
     /// Share of time ready to run and waiting for a CPU (run-queue delay).
     pub waits: f64,
+    /// Threads; 0: not known.
+    pub threads: u32,
+    /// Of several threads the one that wanted a CPU most in the interval.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub busiest: Option<Share>,
+    /// Of the limits of CPU time of its control groups the one that was used up most.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub quota: Option<Quota>,
     /// True if it holds a consumer of this snapshot.
     pub receives: bool,
+}
+
+impl Process {
+    /// The thread that wanted a CPU most; of one thread the process itself.
+    #[must_use]
+    pub fn one(&self) -> Share {
+        self.busiest.unwrap_or_else(|| Share::of(self.runs, self.waits))
+    }
+}
+
+/// What one thread did, shares of the interval.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Share {
+    /// On a CPU, 0 to 1.
+    pub runs: f64,
+    /// Ready to run and waiting for a CPU, 0 to 1 together with `runs`.
+    pub waits: f64,
+}
+
+impl Share {
+    /// A wait is counted when it ends: one that began before the interval is longer than that.
+    #[must_use]
+    pub fn of(runs: f64, waits: f64) -> Share {
+        let runs = runs.clamp(0.0, 1.0);
+        Share { runs, waits: waits.clamp(0.0, 1.0 - runs) }
+    }
+}
+
+/// Scheduling class of a thread.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Policy {
+    /// `SCHED_OTHER`, and what is not known.
+    #[default]
+    Other,
+    /// `SCHED_BATCH`.
+    Batch,
+    /// `SCHED_IDLE`.
+    Idle,
+    /// `SCHED_FIFO`.
+    Fifo,
+    /// `SCHED_RR`.
+    Rr,
+    /// `SCHED_DEADLINE`.
+    Deadline,
+}
+
+impl Policy {
+    /// By its number in sched.h.
+    #[must_use]
+    pub fn of(number: i32) -> Policy {
+        match number {
+            1 => Policy::Fifo,
+            2 => Policy::Rr,
+            3 => Policy::Batch,
+            5 => Policy::Idle,
+            6 => Policy::Deadline,
+            _ => Policy::Other,
+        }
+    }
+
+    /// Its name in sched(7).
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Policy::Other => "SCHED_OTHER",
+            Policy::Batch => "SCHED_BATCH",
+            Policy::Idle => "SCHED_IDLE",
+            Policy::Fifo => "SCHED_FIFO",
+            Policy::Rr => "SCHED_RR",
+            Policy::Deadline => "SCHED_DEADLINE",
+        }
+    }
+
+    /// It runs before all threads that have a nice value.
+    #[must_use]
+    pub fn is_realtime(self) -> bool {
+        matches!(self, Policy::Fifo | Policy::Rr | Policy::Deadline)
+    }
+
+    #[allow(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+    fn is_other(&self) -> bool {
+        *self == Policy::Other
+    }
+}
+
+/// A limit of CPU time of a control group.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Quota {
+    /// The file that holds it: `cpu.max`, in version 1 `cpu.cfs_quota_us`.
+    pub file: String,
+    /// CPU time for the group in each period, us.
+    pub quota_us: u64,
+    /// The period, us.
+    pub period_us: u64,
+    /// Share of the periods in which it was used up, 0 to 1.
+    pub throttled: f64,
 }
 
 /// offered = delivered + drops by place + in flight + unaccounted.

@@ -5,8 +5,9 @@
 mod common;
 
 use common::{BASE, INODE, PACKETS, Pair, READER, socket};
+use kern::cgroups::Quota;
 use kern::proc::{FilterQueue, Holder};
-use kern::raw::{Kind, Qdisc, Task};
+use kern::raw::{Kind, Qdisc, Task, Thread};
 use see::accept::{Accept, Group, Worker};
 use see::explain::explain;
 use std::collections::BTreeSet;
@@ -81,6 +82,28 @@ fn accept(p: &mut Pair, runs: f64) {
     p.only(listener);
     p.after.sockets[0].drops = Some(500);
     p.reader(runs, 0.0, 'S');
+}
+
+/// SYNs find the SYN queue full, and `overflows` of 500 the accept queue.
+fn syns(p: &mut Pair, overflows: u64) {
+    accept(p, 0.3);
+    p.after.sockets[0].waiting = 0;
+    p.count("TcpExt.ListenOverflows", overflows);
+    p.count("TcpExt.TCPReqQFullDrop", 500 - overflows);
+    p.after.limits.insert("net.ipv4.tcp_syncookies".into(), vec![0]);
+}
+
+/// The program may use a tenth of a CPU, and used that up in `throttled` of 10 periods.
+fn quota(p: &mut Pair, throttled: u64) {
+    p.socket_full(500, 1.0);
+    p.reader(0.1, 0.8, 'R');
+    let file = "/sys/fs/cgroup/a b/cpu.max".into();
+    let before = Quota { file, quota_us: 10_000, period_us: 100_000, periods: 70, throttled: 7 };
+    let after = Quota { periods: 80, throttled: 7 + throttled, ..before.clone() };
+    // That of a group above is not used up.
+    let above = Quota { file: "/sys/fs/cgroup/cpu.max".into(), ..before.clone() };
+    p.before.tasks[0].quotas = vec![before, above.clone()];
+    p.after.tasks[0].quotas = vec![after, above];
 }
 
 /// Beside it is a listener of the same address in which `waiting` of 8 wait.
@@ -362,6 +385,13 @@ const CASES: &[Case] = &[
         },
         instead: &["accept-small"],
     },
+    Case { rule: "syn-flood", plant: |p| syns(p, 249), spare: |p| syns(p, 250), instead: &["accept-small"] },
+    Case {
+        rule: "cpu-quota",
+        plant: |p| quota(p, 2),
+        spare: |p| quota(p, 1),
+        instead: &["starved-by-priority"],
+    },
     Case {
         rule: "accept-idle",
         plant: |p| accept(p, 0.09),
@@ -598,6 +628,108 @@ fn packet_work_is_no_rival_of_the_program_that_reads() {
     }
 }
 
+/// A program of `threads` threads beside the one that reads, each of which runs and waits a tenth.
+fn rival(p: &mut Pair, nice: i32, policy: i32, threads: u32) {
+    p.socket_full(500, 1.0);
+    p.reader(0.3, 0.5, 'R');
+    let tenth = 100_000_000;
+    let each = |ns| (0..threads).map(move |tid| Thread { tid, run_ns: ns, wait_ns: ns }).collect();
+    let task = Task {
+        pid: 9,
+        name: "hog".into(),
+        state: 'R',
+        cpu: 1,
+        nice,
+        policy,
+        threads,
+        each: each(0),
+        ..Task::default()
+    };
+    let all = u64::from(threads) * tenth;
+    p.after.tasks.push(Task { run_ns: all, wait_ns: all, each: each(tenth), ..task.clone() });
+    p.before.tasks.push(task);
+}
+
+#[test]
+fn what_is_advised_about_a_rival_helps() {
+    let advised = |nice, policy, threads| change(|p| rival(p, nice, policy, threads)).remove(0);
+    assert_eq!(advised(0, 0, 1), "sudo renice -n 10 -p 9");
+    assert_eq!(advised(0, 0, 4), "sudo renice -n 10 -p $(ls /proc/9/task)", "all of its threads");
+    assert_eq!(advised(15, 0, 12), "sudo renice -n -10 -p 5", "it is nicer already");
+    assert_eq!(advised(0, 1, 1), "sudo chrt -o -a -p 0 9", "SCHED_FIFO has no nice value");
+}
+
+#[test]
+fn shares_are_of_one_thread() {
+    let mut host = Pair::new();
+    rival(&mut host, 15, 0, 12);
+    let report = host.report();
+    let said = |name: &str| report.findings[0].evidence.iter().find(|(n, _)| n == name).unwrap().1.clone();
+    assert!(
+        said("hog").starts_with("ran 10 % of the time in the busiest of its 12 threads, "),
+        "{report:#?}"
+    );
+    assert!(
+        said("hog").contains("waiting for CPU 1 10 %") && said("hog").ends_with("nice 15"),
+        "{report:#?}"
+    );
+    // A wait that began before the interval is longer than that.
+    host.reader(0.3, 11.71, 'R');
+    let report = host.report();
+    assert!(report.findings[0].evidence[1].1.contains("waiting for CPU 1 70 %"), "{report:#?}");
+    let mut host = Pair::new();
+    rival(&mut host, 0, 1, 1);
+    assert!(
+        format!("{:?}", host.report()).contains("whose class SCHED_FIFO goes before"),
+        "{:#?}",
+        host.report()
+    );
+}
+
+#[test]
+fn one_that_is_ready_to_run_does_not_sleep() {
+    let mut host = Pair::new();
+    host.socket_full(9_500, 1.0);
+    // A wait that has not ended is counted nowhere.
+    host.reader(0.0, 0.0, 'R');
+    (host.before.tasks[0].policy, host.after.tasks[0].policy) = (5, 5);
+    let report = host.report();
+    assert_eq!(report.findings[0].rule, "starved-by-priority", "{report:#?}");
+    assert!(report.findings[0].title.contains("is SCHED_IDLE"), "{report:#?}");
+    assert_eq!(report.findings[0].change, ["sudo chrt -o -a -p 0 5"]);
+}
+
+#[test]
+fn a_quota_is_named_with_what_doubles_it() {
+    let commands = change(|p| quota(p, 9));
+    assert_eq!(commands[0], "echo \"20000 100000\" | sudo tee '/sys/fs/cgroup/a b/cpu.max'");
+    let commands = change(|p| {
+        quota(p, 9);
+        for raw in [&mut p.before, &mut p.after] {
+            raw.tasks[0].quotas[0].file = "/sys/fs/cgroup/cpu/x/cpu.cfs_quota_us".into();
+        }
+    });
+    assert_eq!(commands[0], "echo 20000 | sudo tee /sys/fs/cgroup/cpu/x/cpu.cfs_quota_us");
+}
+
+#[test]
+fn an_accept_queue_that_is_empty_in_the_end_was_full_for_a_burst() {
+    let mut host = Pair::new();
+    accept(&mut host, 0.01);
+    host.after.sockets[0].waiting = 0;
+    assert_eq!(host.rules(), ["accept-small"]);
+}
+
+#[test]
+fn with_cookies_a_listener_that_loses_is_not_flooded() {
+    let mut host = Pair::new();
+    syns(&mut host, 0);
+    assert_eq!(host.report().findings[0].change[0], "sudo sysctl -w net.ipv4.tcp_syncookies=1");
+    host.after.limits.insert("net.ipv4.tcp_syncookies".into(), vec![1]);
+    host.after.stack.remove("TcpExt.TCPReqQFullDrop");
+    assert_eq!(host.rules(), ["accept-small"]);
+}
+
 #[test]
 fn a_guard_that_runs_is_not_advised_once_more() {
     let advised = |s: &see::Snapshot| {
@@ -621,6 +753,24 @@ fn a_guard_that_runs_is_not_advised_once_more() {
         shown += findings.iter().flat_map(|f| &f.change).filter(|line| *line == told).count();
     }
     assert!(without >= 5 && shown == without, "{without} {shown}");
+}
+
+#[test]
+fn the_shell_takes_a_name_for_a_name() {
+    let evil = "v;id>zz&";
+    for case in CASES {
+        let mut host = Pair::new();
+        (case.plant)(&mut host);
+        for raw in [&mut host.before, &mut host.after] {
+            raw.devices[0].name = evil.into();
+        }
+        for line in host.report().findings.iter().flat_map(|f| &f.change) {
+            let command = line.split('#').next().unwrap();
+            // Quotes stand around the name alone, or around a path with it.
+            let outside: String = command.split('\'').step_by(2).collect();
+            assert!(!outside.contains(';'), "{}: {line}", case.rule);
+        }
+    }
 }
 
 #[test]

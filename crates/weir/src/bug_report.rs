@@ -30,7 +30,7 @@ const README: &str = "\
 This is a report of weir bug-report. Look through it before you give it to anybody.
 
 Replaced: addresses (IPv4, IPv6, Ethernet, also in names of interfaces) and the name of the host, each by a name that is the
-same everywhere in this report. Left out: comments of the configuration, what the kernel was booted with but for a few
+same everywhere in this report; a host's name of one or two characters stays. Left out: comments of the configuration, what the kernel was booted with but for a few
 parameters, command lines and users of programs. Still in it: names of interfaces and of programs, ports, rates, counters, the
 kernel.
 ";

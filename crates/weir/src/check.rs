@@ -244,7 +244,7 @@ fn verdict(host: &Host, reports: &[Report]) -> String {
     let next = match (hidden, able.is_empty()) {
         (1.., _) => format!("{hidden} of {} probes need root: sudo weir check", features.len()),
         (0, true) => "weir guard cannot help here".into(),
-        (0, false) => format!("protect with: sudo weir guard {}", able.join(" ")),
+        (0, false) => format!("protect with: sudo weir guard {}", kern::shell::line(&able)),
     };
     format!("{}\n", wrap(&format!("verdict: {}; {next}", words.join(", ")), 2))
 }

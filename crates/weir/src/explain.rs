@@ -64,13 +64,19 @@ fn line(indent: usize, label: &str, what: &str) -> String {
 }
 
 fn text(report: &Report, names: &str, paint: Paint) -> String {
-    let share = report.lost as f64 / report.offered.max(1) as f64 * 100.0;
+    let received = report.lost.saturating_sub(report.lost_output);
+    // Counters are not read at one moment.
+    let share = (received as f64 / report.offered.max(1) as f64).min(1.0) * 100.0;
+    let output = match report.lost_output {
+        0 => String::new(),
+        n => format!(", {} lost on the way out", k(n, report)),
+    };
     let names = if names.is_empty() { "no interface that receives is up" } else { names };
     let mut text = format!(
-        "{names}: {:.1} s, {} offered, {} lost ({share:.2} %)\n\n",
+        "{names}: {:.1} s, {} offered, {} lost ({share:.2} %){output}\n\n",
         report.seconds,
         k(report.offered, report),
-        k(report.lost, report)
+        k(received, report)
     );
     report.guards.iter().for_each(|what| text += &line(3, "guard", &sentence(what)));
     text += if report.guards.is_empty() { "" } else { "\n" };
@@ -198,6 +204,19 @@ mod tests {
         ] {
             assert!(text.contains(part), "no {part:?} in\n{text}");
         }
+    }
+
+    #[test]
+    fn no_more_is_lost_than_came() {
+        let head = |offered, lost, lost_output| {
+            let report = Report { seconds: 1.0, offered, lost, lost_output, ..Report::default() };
+            plain(&report).lines().next().unwrap().to_owned()
+        };
+        assert_eq!(head(10_000, 10_007, 0), "eth0: 1.0 s, 10.0 k/s offered, 10.0 k/s lost (100.00 %)");
+        assert_eq!(
+            head(2, 1_126, 1_126),
+            "eth0: 1.0 s, 0.0 k/s offered, 0.0 k/s lost (0.00 %), 1.1 k/s lost on the way out"
+        );
     }
 
     #[test]

@@ -103,10 +103,11 @@ fn of(names: &[String], args: &StatusArgs, paint: Paint) -> anyhow::Result<ExitC
         }
     }
     silent.sort_unstable();
+    let words: Vec<String> = open.iter().map(|(name, _)| shown(&kern::shell::quoted(name))).collect();
     let open: Vec<String> = open.iter().map(|(name, _)| shown(name)).collect();
     let open = open.join(", ");
     Err(failed(match silent.is_empty() {
-        true => format!("{open}: no guard is running; to start one: sudo weir guard {open}"),
+        true => format!("{open}: no guard is running; to start one: sudo weir guard {}", words.join(" ")),
         false => {
             let pids: Vec<String> = silent.iter().map(u32::to_string).collect();
             let (pids, list) = (pids.join(", "), pids.join(","));

@@ -7,6 +7,7 @@ use guard::outcome::line;
 use kern::discover::{self, DiscoverError};
 use kern::journal::Fate;
 use kern::settings::Access;
+use kern::shell::quoted;
 use kern::undo::{Report, Undone};
 use serde::Serialize;
 use std::process::ExitCode;
@@ -130,7 +131,8 @@ fn text(report: &Report, args: &UndoArgs, paint: Paint) -> String {
                     (true, _) => format!("{interface}: guarded in {place} by weir, pid {pid}\n"),
                     (false, Some(name)) => {
                         format!(
-                            "{interface}: left in {place} by pid {pid}; run: ip netns exec {name} weir undo\n"
+                            "{interface}: left in {place} by pid {pid}; run: ip netns exec {} weir undo\n",
+                            quoted(name)
                         )
                     }
                     (false, None) => {

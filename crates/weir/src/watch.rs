@@ -8,6 +8,7 @@ use kern::raw::Want;
 use see::{Sampler, Snapshot};
 use std::fs::File;
 use std::io::Write;
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -57,12 +58,7 @@ pub fn run(args: &WatchArgs, when: ColorWhen) -> anyhow::Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     check_names(&args.interfaces)?;
-    let mut record = match &args.record {
-        Some(path) => {
-            Some(File::create(path).map_err(|e| usage(format!("--record {}: {e}", path.display())))?)
-        }
-        None => None,
-    };
+    let mut record = args.record.as_deref().map(record_to).transpose()?;
     let stop = stop_flag()?;
     let mut host = Host::open(args)?;
     let mut next = Instant::now() + args.interval;
@@ -136,6 +132,20 @@ pub fn check_names(names: &[String]) -> anyhow::Result<()> {
         }
     }
     Ok(())
+}
+
+/// A file for a recording. One that is there is not written over, unless it is empty or no plain file.
+///
+/// # Errors
+/// 2 if there can be none.
+pub fn record_to(path: &Path) -> anyhow::Result<File> {
+    let name = shown(&path.to_string_lossy());
+    match path.metadata() {
+        Ok(there) if there.is_file() && there.len() > 0 => {
+            Err(usage(format!("--record {name}: is there already; give a new file")))
+        }
+        _ => File::create(path).map_err(|e| usage(format!("--record {name}: {e}"))),
+    }
 }
 
 /// A flag that SIGINT, SIGTERM and a terminal that closes raise.

@@ -56,6 +56,9 @@ fn a_recording_gives_the_same_bytes_again() {
     assert_eq!(again, recorded);
     let (code, last, _) = replay(&path, &["--json", "--once"]);
     assert_eq!((code, Some(last.trim_end())), (0, recorded.lines().last()));
+    let (code, _, error) = weir(&["watch", "--once", "--record", path.to_str().unwrap()]);
+    refused(&(code, String::new(), error), &["--record ", "is there already; give a new file"]);
+    assert_eq!(std::fs::read_to_string(&path).unwrap(), recorded, "it is as it was");
     // As a table: one for each interval.
     let (code, tables, _) = replay(&path, &[]);
     assert_eq!((code, tables.matches("weir watch  ").count()), (0, recorded.lines().count()));

@@ -1,6 +1,6 @@
 //! How the settings of a journal are put back one by one: here, or where their interface is now.
 
-use super::{ABSENCES, Entry, Fate, Journal, Kind, Outcome, Whose, narrowed, outcomes, tasks};
+use super::{ABSENCES, Entry, Fate, HOST, Journal, Kind, Outcome, Whose, narrowed, outcomes, tasks};
 use crate::{
     error::{Error, Result},
     kernel::{Elsewhere, Kernel},
@@ -225,7 +225,11 @@ impl Journal {
     }
 
     pub(super) fn told(&self, entry: &Entry, setting: Setting, name: Option<String>, fate: Fate) -> Outcome {
-        let name = name.unwrap_or_else(|| self.doc.name.clone());
+        // The journal of a host has settings of several interfaces.
+        let name = name.unwrap_or_else(|| match self.doc.name == HOST {
+            true => format!("interface {}", setting.ifindex()),
+            false => self.doc.name.clone(),
+        });
         let target = match (setting, entry.queue) {
             (Setting::IrqCpus { irq }, _) => format!("irq {irq}"),
             (Setting::TaskCpus { tid, .. }, _) => format!("task {tid}"),

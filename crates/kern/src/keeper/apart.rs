@@ -95,11 +95,11 @@ impl Kind {
     /// The root of the hierarchy: through a mount of its own, since what is mounted here may be read-only, or hidden by a
     /// network namespace's sysfs; without CAP_SYS_ADMIN where it is usually mounted.
     fn root(self) -> Option<OwnedFd> {
-        let (kind, flag, usual) = match self {
-            Kind::Unified => (c"cgroup2", None, &crate::cgroups::USUAL[..]),
-            Kind::Freezer => (c"cgroup", Some(c"freezer"), &["/sys/fs/cgroup/freezer"][..]),
+        let (kind, flags, usual) = match self {
+            Kind::Unified => (c"cgroup2", &[][..], &crate::cgroups::USUAL[..]),
+            Kind::Freezer => (c"cgroup", &[c"freezer"][..], &["/sys/fs/cgroup/freezer"][..]),
         };
-        sysfs::detached(kind, flag).ok().or_else(|| {
+        sysfs::detached(kind, flags).ok().or_else(|| {
             let found = usual.iter().find(|path| Path::new(path).join("cgroup.procs").exists())?;
             File::open(found).ok().map(OwnedFd::from)
         })

@@ -2,6 +2,7 @@
 
 use super::{Device, Queue, Raw, Socket, Task, arp::Arp, device, monotonic_ns, sockets, stack, tasks};
 use crate::{
+    cgroups,
     discover::{self, Interface, Role},
     error::Result,
     holders::Holders,
@@ -36,7 +37,7 @@ pub struct Want {
     pub devices: Vec<String>,
     /// Times and windows of TCP connections.
     pub tcp: bool,
-    /// All processes, not only those that receive.
+    /// All processes, not only those that receive; and of those that do the limits of their control groups.
     pub all_tasks: bool,
 }
 
@@ -221,7 +222,14 @@ impl Reader {
             pids.extend(tasks::pids(MAX_TASKS));
         }
         let all = pids.len();
-        let found: Vec<Task> = pids.into_iter().filter_map(tasks::task).collect();
+        let mut found: Vec<Task> = pids.into_iter().filter_map(tasks::task).collect();
+        if self.want.all_tasks {
+            let readers: BTreeSet<u32> = holders.values().map(|h| h.pid).collect();
+            let mut hidden = cgroups::Hidden::default();
+            for task in found.iter_mut().filter(|t| readers.contains(&t.pid)) {
+                task.quotas = hidden.quotas(task.pid);
+            }
+        }
         *skipped.entry("processes").or_default() += (all - found.len()) as u64;
         found
     }

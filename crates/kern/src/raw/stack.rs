@@ -15,7 +15,7 @@ use std::{
 /// Longest file that is read here, bytes; `/proc/stat` of thousands of interrupts is below it.
 const FILE_MAX: u64 = 4 * 1024 * 1024;
 /// Limits that are read; the last part of each is its name.
-const LIMITS: [&str; 16] = [
+const LIMITS: [&str; 18] = [
     "net/core/netdev_max_backlog",
     "net/core/netdev_budget",
     "net/core/netdev_budget_usecs",
@@ -31,6 +31,8 @@ const LIMITS: [&str; 16] = [
     "net/ipv4/ipfrag_high_thresh",
     "net/ipv6/ip6frag_high_thresh",
     "net/netfilter/nf_conntrack_max",
+    "net/ipv4/tcp_syncookies",
+    "kernel/sched_autogroup_enabled",
     "vm/min_free_kbytes",
 ];
 

@@ -2,6 +2,7 @@
 
 use super::{Case, Cause, Finding, Rule, name};
 use crate::model::{Place, Snapshot};
+use kern::shell::quoted;
 
 pub(super) static RULES: [Rule; 2] = [
     Rule {
@@ -33,12 +34,12 @@ fn queue_full(case: &Case<'_>) -> Option<Cause> {
     let change = if shaped {
         format!(
             "tc -s qdisc show dev {}     # its rate or its limit is smaller than what is to be sent",
-            interface.name
+            quoted(&interface.name)
         )
     } else {
         format!(
             "sudo ip link set {} txqueuelen 4000     # for bursts; a slow link stays slow",
-            interface.name
+            quoted(&interface.name)
         )
     };
     Some(Cause {
@@ -60,8 +61,9 @@ fn output_full(case: &Case<'_>) -> Option<Cause> {
     let interface = case.loss.interface?;
     // A queue that is there is somebody's choice.
     let queued = interface.qdiscs.iter().any(|q| q.kind != "noqueue");
-    let look = format!("tc -s qdisc show dev {}     # its limit, and what waits in it", interface.name);
-    let add = format!("sudo tc qdisc replace dev {} root pfifo limit 1000", interface.name);
+    let device = quoted(&interface.name);
+    let look = format!("tc -s qdisc show dev {device}     # its limit, and what waits in it");
+    let add = format!("sudo tc qdisc replace dev {device} root pfifo limit 1000");
     Some(Cause {
         key: interface.name.clone(),
         title: format!("The device {} does not take packets as fast as they are sent", interface.name),

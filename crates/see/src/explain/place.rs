@@ -2,6 +2,7 @@
 
 use super::{Case, percent};
 use crate::model::{Kind, Snapshot};
+use kern::shell::quoted;
 
 /// Share of the packets, and of a CPU's time, from which on a CPU has a part in it.
 const PART: f64 = 0.05;
@@ -71,6 +72,7 @@ pub(super) fn rows(case: &Case<'_>) -> Vec<(String, String)> {
 
 /// What shows the plan, and what carries it out.
 pub(super) fn plan(interface: &str) -> [String; 3] {
+    let interface = quoted(interface);
     [
         "# or give other CPUs a part: what is wrong with the layout, and the plan".to_owned(),
         format!("sudo weir place {interface}"),

@@ -1,10 +1,19 @@
 //! Losses at full consumers: who did not read, and why.
 
-use super::{Case, Cause, Rule, name, packet_share, percent};
-use crate::cpus::works_on_packets;
-use crate::model::{Consumer, Kind, Process, Snapshot};
+use super::{Case, Cause, Rule, name, percent};
+use crate::model::{Consumer, Kind, Policy, Process, Snapshot};
+use kern::shell::quoted;
 
-pub(super) static RULES: [Rule; 13] = [
+mod starved;
+use starved::{cpu_quota, ready, starved_by_priority, starved_by_softirq};
+
+pub(super) static RULES: [Rule; 15] = [
+    Rule {
+        name: "syn-flood",
+        of: &["tcp"],
+        source: "WU-30; tcp_syn_flood_action, tcp_conn_request, net/ipv4/tcp_input.c",
+        test: syn_flood,
+    },
     Rule { name: "stopped", of: READERS, source: "WU-14; TASK_STOPPED, proc_pid_stat(5)", test: stopped },
     Rule {
         name: "memory",
@@ -17,6 +26,12 @@ pub(super) static RULES: [Rule; 13] = [
         of: &["tcp memory"],
         source: "WU-16; tcp_mem, tcp_prune_queue, net/ipv4/tcp_input.c",
         test: tcp_memory,
+    },
+    Rule {
+        name: "cpu-quota",
+        of: READERS,
+        source: "WU-17; throttle_cfs_rq, kernel/sched/fair.c; cpu.max, cgroups(7)",
+        test: cpu_quota,
     },
     Rule {
         name: "starved-by-softirq",
@@ -72,8 +87,6 @@ pub(super) static RULES: [Rule; 13] = [
 
 const READERS: &[&str] = &["udp", "tcp", "filter", "capture", "xdp"];
 
-/// Share of a CPU that packets take from which its programs starve.
-const STARVED: f64 = 0.5;
 /// Share of time that a program waits for a CPU, ready to run, from which that is the cause.
 const WAITS: f64 = 0.2;
 /// Share of one CPU from which a program cannot read faster.
@@ -108,15 +121,23 @@ fn level(case: &Case<'_>) -> (String, String) {
 }
 
 fn runs(p: &Process) -> (String, String) {
+    let one = p.one();
+    let of = match p.threads {
+        0 | 1 => String::new(),
+        n => format!(" in the busiest of its {n} threads"),
+    };
+    let rank = match p.policy {
+        Policy::Other | Policy::Batch => format!("nice {}", p.nice),
+        class => class.name().to_owned(),
+    };
     row(
         &p.name,
         format!(
-            "ran {} of the time, ready but waiting for CPU {} {}, state {}, nice {}",
-            percent(p.runs),
+            "ran {} of the time{of}, ready but waiting for CPU {} {}, state {}, {rank}",
+            percent(one.runs),
             p.cpu,
-            percent(p.waits),
-            p.state,
-            p.nice
+            percent(one.waits),
+            p.state
         ),
     )
 }
@@ -215,79 +236,8 @@ fn tcp_memory(case: &Case<'_>) -> Option<Cause> {
     })
 }
 
-fn starved_by_softirq(case: &Case<'_>) -> Option<Cause> {
-    let p = case.process()?;
-    let cpu = case.cpu(p.cpu)?;
-    let packets = packet_share(cpu);
-    // One that sleeps of its own will is not starved.
-    if packets < STARVED || (p.runs < 0.02 && p.waits < 0.02) {
-        return None;
-    }
-    let interface = case.busiest_interface();
-    Some(Cause {
-        key: cpu.cpu.to_string(),
-        title: format!("{} starves behind the packet work of CPU {}", p.name, cpu.cpu),
-        evidence: vec![
-            lost(case),
-            row(
-                &format!("CPU {}", cpu.cpu),
-                format!(
-                    "interrupts, softirq and its threads {}, programs {}, idle {}",
-                    percent(packets),
-                    percent(cpu.programs),
-                    percent(cpu.idle)
-                ),
-            ),
-            runs(p),
-            level(case),
-        ],
-        change: vec![case.guard(&interface)],
-        effect: "programs on this CPU keep at least 20 % of it (--reserve); packets that they cannot read are lost earlier, at less cost".into(),
-    })
-}
-
-fn starved_by_priority(case: &Case<'_>) -> Option<Cause> {
-    let p = case.process().filter(|p| p.waits >= WAITS)?;
-    let competes =
-        |o: &&Process| o.cpu == p.cpu && o.pid != p.pid && o.runs > 0.05 && !works_on_packets(&o.name);
-    let others = case.s.processes.iter().filter(competes);
-    // Threads move: one that is nicer ran elsewhere for most of its time.
-    let rival = others.max_by(|a, b| {
-        (a.nice <= p.nice, a.runs)
-            .partial_cmp(&(b.nice <= p.nice, b.runs))
-            .unwrap_or(std::cmp::Ordering::Equal)
-    });
-    let mut evidence = vec![lost(case), runs(p)];
-    evidence.extend(rival.map(runs));
-    let who = rival.map_or("other programs".to_owned(), |r| format!("{} {}", r.name, r.pid));
-    let (title, change) = if p.nice > 0 && rival.is_none_or(|r| r.nice < p.nice) {
-        (
-            format!("{} {} has nice {} and waits for {who}", p.name, p.pid, p.nice),
-            vec![format!("sudo renice -n 0 -p {}", p.pid)],
-        )
-    } else {
-        let mut change: Vec<String> =
-            rival.map(|r| format!("sudo renice -n 10 -p {}", r.pid)).into_iter().collect();
-        let free = case.s.cpus.iter().find(|c| c.cpu != p.cpu && c.idle > 0.5);
-        if let (Some(free), Some(r)) = (free, rival) {
-            change.push(format!("sudo taskset -acp {} {}     # or move it away", free.cpu, r.pid));
-        }
-        if change.is_empty() {
-            change.push(format!("sudo renice -n -10 -p {}", p.pid));
-        }
-        (format!("{} {} has to share CPU {} with {who}", p.name, p.pid, p.cpu), change)
-    };
-    cause(
-        p.pid,
-        title,
-        evidence,
-        change,
-        "it runs when packets are there: it can have the time that it now spends waiting",
-    )
-}
-
 fn program_full(case: &Case<'_>) -> Option<Cause> {
-    let p = case.process().filter(|p| p.runs >= FULL)?;
+    let p = case.process().filter(|p| p.one().runs >= FULL)?;
     cause(
         p.pid,
         format!("{} {} is the limit: it reads as fast as it can", p.name, p.pid),
@@ -315,7 +265,7 @@ fn reader_unknown(case: &Case<'_>) -> Option<Cause> {
         key: c.id.to_string(),
         title: format!("{} is full, and only root sees which program reads it", name(c)),
         evidence: vec![lost(case), level(case)],
-        change: vec![format!("sudo weir explain {}", case.busiest_interface())],
+        change: vec![format!("sudo weir explain {}", quoted(&case.busiest_interface()))],
         effect: "it names the program, and says whether that sleeps, waits for a CPU, is too slow, or has too small a \
                  buffer"
             .into(),
@@ -357,13 +307,51 @@ fn accept_uneven(case: &Case<'_>) -> Option<Cause> {
     })
 }
 
+/// SYNs that found no room in the queue of half-open connections, which are counted as drops of the listener too: no
+/// program can accept these.
+fn syn_flood(case: &Case<'_>) -> Option<Cause> {
+    accept_queue(case)?;
+    let at = |name: &str| case.s.stack.get(name).copied().unwrap_or(0);
+    let (overflows, refused) = (at("TcpExt.ListenOverflows"), at("TcpExt.TCPReqQFullDrop"));
+    let cookies = case.limit("net.ipv4.tcp_syncookies", 0);
+    // With cookies a full queue refuses nothing.
+    if overflows * 2 >= case.loss.packets || (refused == 0 && cookies != Some(0)) {
+        return None;
+    }
+    let most = case.limit("net.ipv4.tcp_max_syn_backlog", 0).unwrap_or(0);
+    let mut change = Vec::new();
+    if cookies == Some(0) {
+        change.push("sudo sysctl -w net.ipv4.tcp_syncookies=1".into());
+    }
+    change.push(format!("# if so many clients are real: a longer queue, tcp_max_syn_backlog above {most}"));
+    Some(Cause {
+        key: String::new(),
+        title: format!(
+            "SYNs that are never answered fill the SYN queue of {}: a SYN flood",
+            case.consumer_name()
+        ),
+        evidence: vec![
+            lost(case),
+            level(case),
+            row("SYN queue full", case.per_second(case.loss.packets.saturating_sub(overflows))),
+            row("accept queue full", case.per_second(overflows)),
+            row("limits", format!("tcp_syncookies {}, tcp_max_syn_backlog {most}", cookies.unwrap_or(0))),
+        ],
+        change,
+        effect:
+            "with cookies a SYN needs no place in the queue: clients that answer are served during the flood"
+                .into(),
+    })
+}
+
 /// The consumer, if it is an accept queue.
 fn accept_queue<'a>(case: &'a Case<'_>) -> Option<&'a Consumer> {
     case.loss.consumer.filter(|c| c.kind == Kind::Accept)
 }
 
 fn accept_idle(case: &Case<'_>) -> Option<Cause> {
-    accept_queue(case)?;
+    // One that is empty in the end was full for a burst.
+    accept_queue(case).filter(|c| c.level.is_some_and(|l| l >= STANDS))?;
     let p = case.process().filter(|p| p.runs < IDLE)?;
     cause(
         p.pid,
@@ -387,7 +375,8 @@ fn accept_small(case: &Case<'_>) -> Option<Cause> {
     if c.limit >= most {
         change.push(format!("sudo sysctl -w net.core.somaxconn={}", most.saturating_mul(4).max(4096)));
     }
-    change.push(format!("# and listen() of {} with a longer backlog than {}", name(c), c.limit));
+    let and = if change.is_empty() { "" } else { "and " };
+    change.push(format!("# {and}listen() of {} with a longer backlog than {}", name(c), c.limit));
     Some(Cause {
         key: c.id.to_string(),
         title: format!("The accept queue of {} is too short for bursts of connections", name(c)),
@@ -399,7 +388,7 @@ fn accept_small(case: &Case<'_>) -> Option<Cause> {
 
 fn asleep(case: &Case<'_>) -> Option<Cause> {
     let c = case.loss.consumer?;
-    let p = case.process().filter(|p| p.runs < IDLE && p.waits < IDLE)?;
+    let p = case.process().filter(|p| p.runs < IDLE && p.waits < IDLE && !ready(p))?;
     let reads = c.out.is_some_and(|out| out > c.lost.unwrap_or(0));
     if reads || c.level.is_none_or(|l| l < STANDS) {
         return None;

@@ -2,6 +2,7 @@
 
 use super::{Case, Cause, Rule};
 use crate::model::Snapshot;
+use kern::shell::quoted;
 
 pub(super) static RULES: [Rule; 12] = [
     Rule {
@@ -130,7 +131,10 @@ fn checksum(case: &Case<'_>) -> Option<Cause> {
         counters(case, &names),
         vec![
             "# the sender or something on the way breaks them: capture there and here, and compare".into(),
-            format!("sudo ethtool -K {interface} rx off     # if the NIC of {interface} is the suspect"),
+            format!(
+                "sudo ethtool -K {} rx off     # if the NIC of {interface} is the suspect",
+                quoted(&interface)
+            ),
         ],
         "with the broken part replaced these packets are delivered; no setting of this host heals them",
     )
@@ -234,8 +238,8 @@ fn neighbour(case: &Case<'_>) -> Option<Cause> {
             row("no hardware address", list.join(", ")),
         ],
         vec![
-            format!("ip neigh show dev {}", first.interface),
-            format!("sudo ip neigh replace {} lladdr MAC dev {}", first.address, first.interface),
+            format!("ip neigh show dev {}", quoted(&first.interface)),
+            format!("sudo ip neigh replace {} lladdr MAC dev {}", first.address, quoted(&first.interface)),
         ],
         "with a neighbour that answers they are sent",
     )

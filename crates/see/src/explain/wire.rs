@@ -2,6 +2,7 @@
 
 use super::{Case, Cause, Rule, packet_share, percent, place};
 use crate::model::{Cpu, Queue};
+use kern::shell::quoted;
 
 pub(super) static RULES: [Rule; 10] = [
     Rule {
@@ -154,10 +155,10 @@ fn ring_small(case: &Case<'_>) -> Option<Cause> {
         "depth not known".into()
     };
     let change = if ring > 0 && ring <= max / 2 {
-        vec![format!("sudo ethtool -G {name} rx {}", ring.saturating_mul(4).min(max))]
+        vec![format!("sudo ethtool -G {} rx {}", quoted(name), ring.saturating_mul(4).min(max))]
     } else if ring == 0 || max == 0 {
         vec![
-            format!("# how deep the ring of {name} is, and how deep it may be: ethtool -g {name}"),
+            format!("# how deep the ring of {name} is, and how deep it may be: ethtool -g {}", quoted(name)),
             case.guard(name),
         ]
     } else {
@@ -194,7 +195,10 @@ fn broken(case: &Case<'_>) -> Option<Cause> {
         key: case.interface_name(),
         title: format!("Frames reach {} broken", case.interface_name()),
         evidence: vec![row("broken", case.per_second(case.loss.packets))],
-        change: vec![format!("# cable, transceiver or duplex: sudo ethtool {}", case.interface_name())],
+        change: vec![format!(
+            "# cable, transceiver or duplex: sudo ethtool {}",
+            quoted(&case.interface_name())
+        )],
         effect: "these packets are lost on the wire, not by this host".into(),
     })
 }
@@ -250,7 +254,8 @@ fn xdp(case: &Case<'_>) -> Option<Cause> {
         title: format!("An XDP program on {interface} drops packets"),
         evidence: vec![row("dropped by it", case.per_second(case.loss.packets))],
         change: vec![format!(
-            "# if they are wanted: whose program is it? ip -details link show {interface}; its owner can stop it"
+            "# if they are wanted: whose program is it? ip -details link show {}; its owner can stop it",
+            quoted(&interface)
         )],
         effect: "without the program these packets reach IP".into(),
     })
@@ -283,7 +288,8 @@ fn one_cpu(case: &Case<'_>) -> Option<Cause> {
     let mut cpus = idle.clone();
     cpus.push(only.cpu);
     let write = |(interface, q): &(&str, &Queue)| {
-        format!("echo {} | sudo tee /sys/class/net/{interface}/queues/rx-{}/rps_cpus", mask(&cpus), q.queue)
+        let name = quoted(interface);
+        format!("echo {} | sudo tee /sys/class/net/{name}/queues/rx-{}/rps_cpus", mask(&cpus), q.queue)
     };
     Some(Cause {
         key: only.cpu.to_string(),

@@ -14,7 +14,8 @@ pub struct Redactor {
 }
 
 impl Redactor {
-    /// One that also replaces `host` and its first label; names that everybody has are left.
+    /// One that also replaces `host` and its first label; names that everybody has are left, and those of one or two characters, which
+    /// are words and keys elsewhere.
     pub fn new(host: &str) -> Self {
         let mut hosts = vec![host.to_owned()];
         hosts.extend(host.split_once('.').map(|(first, _)| first.to_owned()));
@@ -192,6 +193,7 @@ mod tests {
             "{\"host\":\"the-host\"} the-host: up, dns1 and ns12 stay"
         );
         assert_eq!(Redactor::new("localhost").text("localhost"), "localhost");
+        assert_eq!(Redactor::new("n.example.org").text("{\"n\":5} n.example.org"), "{\"n\":5} the-host");
     }
 
     #[test]

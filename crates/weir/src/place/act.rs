@@ -70,8 +70,8 @@ impl Outcome {
         changes && (self.applied > 0 || self.trials.is_empty())
     }
 
-    /// The last lines of the report; `guard` is what polls on the net CPUs of the plan.
-    pub fn text(&self, args: &PlaceArgs, changes: bool, guard: Option<Vec<String>>) -> String {
+    /// The last lines of the report; `planned`: there is something to change; `guard` is what polls on the net CPUs of the plan.
+    pub fn text(&self, args: &PlaceArgs, changes: bool, planned: bool, guard: Option<Vec<String>>) -> String {
         let mut text = String::new();
         for trial in &self.trials {
             text += &format!(
@@ -89,7 +89,7 @@ impl Outcome {
             );
         }
         text + &match (changes, self.applied) {
-            (false, _) if args.dry_run => "nothing was changed\n".to_owned(),
+            (false, _) if args.dry_run || !planned => "nothing was changed\n".to_owned(),
             (false, _) => "nothing was changed; --apply makes the changes\n".to_owned(),
             (true, 0) => "nothing is changed\n".to_owned(),
             (true, n) => format!("{n} changed; put back with: weir undo\n"),
@@ -102,7 +102,7 @@ pub fn next(guard: Vec<String>) -> String {
     format!(
         "the net CPUs are not polled yet; start the guard and let it run:\n    sudo {}\n\
          to end: stop the guard, then sudo weir undo\n",
-        guard.join(" ")
+        kern::shell::line(&guard)
     )
 }
 

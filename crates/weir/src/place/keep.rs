@@ -47,7 +47,7 @@ pub fn run(
         plan.settings.len()
     ));
     if let Some(guard) = super::text::guard(&looked, &plan) {
-        talk(&format!("weir: next, beside this: sudo {}", guard.join(" ")));
+        talk(&format!("weir: next, beside this: sudo {}", kern::shell::line(&guard)));
     }
     let mut told = BTreeSet::new();
     while crate::watch::sleep_until(Instant::now() + EVERY, stop) {

@@ -8,7 +8,7 @@ mod look;
 mod text;
 
 use crate::cli::{Layout, PlaceArgs};
-use crate::error::{missing, usage};
+use crate::error::{failed, missing, usage};
 use crate::out::{self, Paint};
 use kern::settings::Access;
 use look::{Looked, Window};
@@ -42,6 +42,10 @@ pub fn run(args: &PlaceArgs, paint: Paint) -> anyhow::Result<ExitCode> {
     let sleep = |length| crate::watch::sleep_until(Instant::now() + length, &stop);
     let window = look::measure(&looked, args.r#for, sleep)?;
     let looked = look::look(&mut access, &args.interfaces, &pids, Some(&window))?;
+    let ended = ended(&pids, &looked.layout.programs)?;
+    if !ended.is_empty() {
+        out::talk(&format!("weir: place: ended meanwhile and left out: pid {}", out::listed(&ended)));
+    }
     let strategies = match strategy {
         Some(strategy) => vec![strategy],
         None => place::candidates(&window.rates.measured, &looked.layout.usable(), !pids.is_empty()),
@@ -67,7 +71,8 @@ pub fn run(args: &PlaceArgs, paint: Paint) -> anyhow::Result<ExitCode> {
         out::data(&format!("{}\n", serde_json::to_string(&document)?))?;
     } else {
         let guard = outcome.plan.as_ref().or(plan.as_ref()).and_then(|plan| text::guard(&looked, plan));
-        out::data(&outcome.text(args, changes, guard))?;
+        let planned = plan.as_ref().is_some_and(|plan| !plan.settings.is_empty());
+        out::data(&outcome.text(args, changes, planned, guard))?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -90,6 +95,22 @@ fn check(args: &PlaceArgs) -> anyhow::Result<Option<Strategy>> {
         return Err(missing("changing settings needs root; run it with sudo, or leave --apply out"));
     }
     Ok(strategy)
+}
+
+/// Programs that were asked for and are not there any more.
+///
+/// # Errors
+/// If none is left: a plan for the rest of the host is not what was asked for.
+fn ended(pids: &[u32], programs: &[place::Program]) -> anyhow::Result<Vec<String>> {
+    let gone = pids.iter().filter(|pid| !programs.iter().any(|program| program.pid == **pid));
+    let gone: Vec<String> = gone.map(u32::to_string).collect();
+    if !gone.is_empty() && gone.len() == pids.len() {
+        return Err(failed(format!(
+            "--program: pid {} ended during the measurement; nothing was changed",
+            out::listed(&gone)
+        )));
+    }
+    Ok(gone)
 }
 
 /// Target and kernel's name of a setting.
@@ -124,7 +145,7 @@ fn report(looked: &Looked, window: &Window, plan: Option<&Plan>, auto: bool, pai
         Some(plan) => {
             text += &text::plan(looked, plan, paint);
             if let Some(guard) = text::guard(looked, plan) {
-                text += &format!("  then poll on the net CPUs: sudo {}\n", guard.join(" "));
+                text += &format!("  then poll on the net CPUs: sudo {}\n", kern::shell::line(&guard));
             }
             if let Some((cpu, share)) = plan.hottest(&looked.layout).filter(|_| !plan.settings.is_empty()) {
                 text += &format!(
@@ -196,4 +217,18 @@ fn document(looked: &Looked, window: &Window, plan: Option<&Plan>, outcome: &act
         "applied": outcome.applied,
         "trials": outcome.trials,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn programs_that_have_ended_are_named_and_one_must_be_left() {
+        let program = |pid| place::Program { pid, name: "p".into(), threads: Vec::new() };
+        assert!(ended(&[], &[]).unwrap().is_empty());
+        assert!(ended(&[5], &[program(5)]).unwrap().is_empty());
+        assert_eq!(ended(&[5, 6], &[program(5)]).unwrap(), ["6"]);
+        assert!(ended(&[6], &[]).unwrap_err().to_string().contains("pid 6 ended"));
+    }
 }

@@ -64,6 +64,7 @@ fn reading(host: &Host, n: u64) -> Reading {
         run_ns,
         wait_ns,
         turns: packets / 2,
+        ..Task::default()
     };
     let device = Device {
         ifindex: 2,

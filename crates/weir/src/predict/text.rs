@@ -9,6 +9,8 @@ use model::path::{Class, Limit};
 /// Packets/s in at most three digits and a unit.
 pub(super) fn rate(pps: f64) -> String {
     match pps {
+        // Of either sign.
+        n if n.abs() < 0.5 => "0 /s".into(),
         n if n < 999.5 => format!("{n:.0} /s"),
         n if n < 99_950.0 => format!("{:.1} k/s", n / 1e3),
         n if n < 999_500.0 => format!("{:.0} k/s", n / 1e3),
@@ -70,7 +72,7 @@ pub(super) fn text(answer: &Answer, paint: Paint) -> String {
     if hidden {
         let what = format!(
             "the program that reads: only root sees programs of other users, and the true rate is lower: sudo weir predict {}",
-            shown(&answer.interface)
+            shown(&kern::shell::quoted(&answer.interface))
         );
         text += &format!("\n{}  {}\n", paint.red("not counted"), wrap(&what, 13));
     }
@@ -255,6 +257,7 @@ mod tests {
     fn rates_have_three_digits() {
         for (pps, said) in [
             (0.0, "0 /s"),
+            (-0.0, "0 /s"),
             (999.4, "999 /s"),
             (1234.0, "1.2 k/s"),
             (455_400.0, "455 k/s"),

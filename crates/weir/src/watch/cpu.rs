@@ -43,12 +43,7 @@ pub fn run(args: &WatchArgs, paint: Paint) -> anyhow::Result<ExitCode> {
     check_names(&args.interfaces)?;
     let devices = with_lower(&args.interfaces);
     let mut costs = Costs::open(Want { devices, ..Want::default() })?;
-    let mut record = match &args.record {
-        Some(path) => {
-            Some(File::create(path).map_err(|e| usage(format!("--record {}: {e}", path.display())))?)
-        }
-        None => None,
-    };
+    let mut record = args.record.as_deref().map(super::record_to).transpose()?;
     let stop = stop_flag()?;
     let mut next = Instant::now() + args.interval;
     loop {

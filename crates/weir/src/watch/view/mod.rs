@@ -19,7 +19,7 @@ mod tests;
 pub use draw::micros;
 
 use crate::cli::WatchArgs;
-use crate::error::{failed, usage};
+use crate::error::failed;
 use crate::out::{ColorWhen, Paint};
 use feed::{Live, Recording, Slot};
 use ratatui::backend::{Backend, CrosstermBackend};
@@ -29,7 +29,6 @@ use ratatui::layout::{Rect, Size};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use state::{Action, Feed, HISTORY, View};
-use std::fs::File;
 use std::io::IsTerminal;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -152,10 +151,7 @@ impl Drop for OnEnd {
 
 fn host(args: &WatchArgs, stop: &Arc<AtomicBool>, sender: &SyncSender<Message>) -> anyhow::Result<Host> {
     crate::watch::check_names(&args.interfaces)?;
-    let create = |path: &std::path::PathBuf| {
-        File::create(path).map_err(|e| usage(format!("--record {}: {e}", path.display())))
-    };
-    let mut record = args.record.as_ref().map(create).transpose()?;
+    let mut record = args.record.as_deref().map(crate::watch::record_to).transpose()?;
     let mut sampled = crate::watch::Host::open(args)?;
     let live = Arc::new(Live { newest: Slot::new(), stop: Arc::clone(stop), recorded: AtomicU64::new(0) });
     let (shared, wake, end, interval) =
