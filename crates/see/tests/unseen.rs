@@ -4,14 +4,8 @@
 
 mod common;
 
-use common::{BASE, PACKETS, Pair};
+use common::{BASE, PACKETS, Pair, change};
 use see::explain::explain;
-
-fn change(plant: impl FnOnce(&mut Pair)) -> Vec<String> {
-    let mut host = Pair::new();
-    plant(&mut host);
-    host.report().findings.remove(0).change
-}
 
 #[test]
 fn a_firewall_that_forwards_nothing_is_found_for_both_versions_of_ip() {

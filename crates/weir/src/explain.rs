@@ -4,6 +4,7 @@ use crate::cli::ExplainArgs;
 use crate::out::{self, Paint, count, grouped, sentence, shown, wrap};
 use crate::watch::{Accepts, Costs, Guards, check_names, sleep_until, stop_flag, with_lower};
 use kern::raw::Want;
+use kern::shell::quoted;
 use see::explain::{Finding, Report, Unplaced, explain, profiled};
 use see::{Sampler, Snapshot};
 use std::process::ExitCode;
@@ -139,7 +140,7 @@ fn unplaced(rest: &Unplaced, offered: u64) -> String {
                flowtables, captures, PPPoE, CAN";
     let mut text = line(3, "unknown", &format!("{of}: {why}"));
     text += "\n   look      sudo nft list ruleset     # tables of the family netdev\n";
-    for name in rest.interfaces.iter().map(|name| shown(name)) {
+    for name in rest.interfaces.iter().map(|name| quoted(&shown(name)).into_owned()) {
         text += &format!("             tc -s filter show dev {name} ingress\n");
         text += &format!("             ip -details link show {name}     # XDP, and promiscuity\n");
     }

@@ -85,7 +85,7 @@ fn alone(object: &str, bytes: &[u8], program: &str) -> Result<u32, Error> {
 fn prepare(object: &str, open: &mut OpenObject) -> Result<Option<MapHandle>, Error> {
     let btf = Btf::from_vmlinux().map_err(failed("BTF"))?;
     let constants = match object {
-        "guard" => vec![1, 0, 0, u32::from(Told::here(&btf) == Told::ByDrop), 1],
+        "guard" => vec![1, 0, 1, 0, 0, u32::from(Told::here(&btf) == Told::ByDrop), 1],
         "rx" => vec![0, 1, 1, u32::from(tells_cookies())],
         "probes" => vec![1, arguments(&btf, "kfree_skb")],
         _ => Vec::new(),

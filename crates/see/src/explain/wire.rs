@@ -172,7 +172,8 @@ fn ring_small(case: &Case<'_>) -> Option<Cause> {
     let mut change = change;
     if interface.kind == "veth" {
         change.push(format!(
-            "# or frames are longer than the MTU of {name}, which a veth counts alike: ip link show {name}"
+            "# or frames are longer than its MTU, which a veth counts alike: ip link show {}",
+            quoted(name)
         ));
     }
     let busy = hottest(case).map_or(0.0, packet_share);
@@ -216,8 +217,8 @@ fn oversize(case: &Case<'_>) -> Option<Cause> {
             ),
         ],
         change: vec![
-            format!("ip link show {name}     # its MTU: has the other end the same?"),
-            format!("# sudo ip link set {name} mtu N     # N as at the other end"),
+            format!("ip link show {}     # its MTU: has the other end the same?", quoted(&name)),
+            format!("# sudo ip link set {} mtu N     # N as at the other end", quoted(&name)),
         ],
         effect: "frames that fit are received".into(),
     })

@@ -272,3 +272,10 @@ impl Pair {
         self.report().findings.into_iter().map(|f| f.rule).collect()
     }
 }
+
+/// What the first finding says to do.
+pub fn change(plant: impl FnOnce(&mut Pair)) -> Vec<String> {
+    let mut host = Pair::new();
+    plant(&mut host);
+    host.report().findings.remove(0).change
+}
