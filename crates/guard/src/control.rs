@@ -168,6 +168,7 @@ pub fn run(opts: GuardOptions) -> anyhow::Result<ExitCode> {
     gauges.set_rules(&opts.classes)?;
     let acts = opts.mode.takes_over() && no_poll.is_none();
     sched::known(&gauges.views);
+    gauges.views.guard[0].by_end.store(1, Relaxed);
     gauges.views.guard[0].overflow_step.store(if acts { policy::overflow::STEP } else { 0 }, Relaxed);
     // Refused: `check` says so, and handles are marked by frames that are rewritten.
     let steering = if acts { Steering::load().ok().map(Arc::new) } else { None };

@@ -9,7 +9,7 @@
 //! - A packet that leaves from a port ends at once what was learnt of it.
 //! - What no drop confirms for [`UNTIL_BOUND`] (or [`BRIEFLY`]) ends by itself.
 //! - A flow of which a filter takes one packet of seven or more is never nobody's, however fast the rest is refused. What a limit of
-//!   its rate takes, it gets with the gate too: what the trickle brings is no less, or the flow is nobody's no more.
+//!   its rate takes of a flow it gets with the gate too, after some seconds: the trickle brings as much, or it is nobody's no more.
 //! - Of the room of a consumer no poll is given more than fits, and each gets at least one packet if one fits.
 
 use crate::host::STAYS;

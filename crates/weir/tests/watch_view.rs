@@ -219,6 +219,8 @@ fn a_terminal_that_takes_nothing_stops_neither_reading_nor_the_end() {
     let file = directory.path().join("record.jsonl");
     let name = file.to_str().expect("UTF-8").to_owned();
     let start = || {
+        // A recording is never written over.
+        let _ = std::fs::remove_file(&file);
         let mut pty = Pty::start(&mut weir(&["--interval", "100ms", "--record", &name]), 200, 60);
         pty.wait_for("[1 all]");
         pty

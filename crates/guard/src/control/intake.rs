@@ -244,7 +244,8 @@ impl Control {
     pub(super) fn look_at_others(&mut self) {
         self.others = Others::look(self.evident.iter().copied());
         self.gauges.views.guard[0].by_flow.store(self.others.translates.into(), Relaxed);
-        let mut all = true;
+        // Where none is guarded nothing is known.
+        let mut all = !self.evident.is_empty();
         for interface in self.interfaces.iter().filter(|i| i.state == State::Guarded) {
             // A socket may be bound to an interface that stands on this one: the search where XDP runs does not find it.
             let exact = !self.others.takes && interface.alone;

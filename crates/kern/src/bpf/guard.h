@@ -210,10 +210,10 @@ struct weir_ports_used {
 /* Flows that were refused, by hash; a power of two. */
 #define WEIR_REFUSALS 131072
 
-/* Destinations whose packets a tracked socket of this namespace has refused, by hash; a power of two. */
+/* Destinations, as the socket saw them, whose packets a consumer of this namespace has refused, by hash; a power of two. */
 #define WEIR_ENDS 1024
 
-/* Where packets have ended that were not translated, sent on or taken by another socket before. */
+/* Where packets have ended. One that was translated is remembered by where it went then, which no frame has. */
 struct weir_end {
 	__u32 mark;		/* hash of the destination and the consumer */
 	__u32 tick;		/* of the last one */

@@ -65,6 +65,15 @@ static __always_inline _Bool gate_read(struct sk_buff *skb, struct gate_flow *fl
 	return 1;
 }
 
+/* True unless the packet came by a source whose frames pass uncounted, in interrupt mode: of its flow nobody knows how many were taken. */
+static __always_inline _Bool is_judged(struct sk_buff *skb)
+{
+	__u32 id = skb->napi_id, *slot = id ? bpf_map_lookup_elem(&napi_slots, &id) : NULL;
+	struct weir_source_ctl *ctl = slot ? bpf_map_lookup_elem(&source_ctls, slot) : NULL;
+
+	return !ctl || ctl->mode == WEIR_MODE_POLL || ctl->mode == WEIR_MODE_SHED;
+}
+
 /* One more refusal. */
 static __always_inline void gate_refuse(__u64 hash, __u32 now, struct weir_gate_stat *stat)
 {
@@ -103,6 +112,8 @@ int BPF_PROG(weir_nobody, struct sk_buff *skb, void *location, enum skb_drop_rea
 		return 0;
 	now = bpf_ktime_get_ns() >> WEIR_TICK_SHIFT;
 	if (GATE_IS(reason, IP_INADDRERRORS)) {
+		if (!is_judged(skb))
+			return 0;
 		/* Of IPv6 other drops have this reason too, of packets for addresses of this host. */
 		if (flow.words == 1)
 			gate_refuse(gate_target_hash(flow.target[0]), now, stat);
@@ -132,6 +143,8 @@ int BPF_PROG(weir_nobody, struct sk_buff *skb, void *location, enum skb_drop_rea
 	 * rules that may drop what is invalid. */
 	if (GATE_IS(reason, NETFILTER_DROP) && guard->table && bpf_core_field_exists(skb->_nfct) &&
 	    !(skb->_nfct & ~GATE_CT_INFO) && (guard->table == WEIR_TABLE_SILENT || skb->_skb_refdst))
+		return 0;
+	if (!is_judged(skb))
 		return 0;
 	/* The very same flow: what a translation or a filter does with another one says nothing. */
 	gate_refuse(gate_flow_hash(&flow), now, stat);
@@ -193,12 +206,12 @@ int BPF_PROG(weir_left, struct sk_buff *skb)
 static __always_inline int bound_to(struct bpf_sock *sk)
 {
 	__u32 key = (sk->protocol == WEIR_PROTO_TCP) << 16 | (sk->src_port & 0xffff);
-	struct weir_port *port = bpf_map_lookup_elem(&ports, &key);
 	struct weir_guard_ctl *guard = the_guard();
+	struct weir_port *port;
 
 	if (netns_cookie && guard && !guard->by_end && bpf_get_netns_cookie(sk) != netns_cookie)
 		return 1;
-
+	port = bpf_map_lookup_elem(&ports, &key);
 	if (port)
 		port->left = port->bound = bpf_ktime_get_ns() >> WEIR_TICK_SHIFT;
 	return 1;

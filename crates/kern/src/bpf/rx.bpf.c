@@ -450,7 +450,7 @@ static __always_inline int refused(__u64 hash, __u32 left, __u32 now, __u32 most
 		return 0;
 	is = weir_refused(refusal, hash >> 32, left, now, most);
 	if (!is || trickle)
-		refusal->passed++;
+		__sync_fetch_and_add(&refusal->passed, 1);
 	return is;
 }
 
@@ -499,11 +499,33 @@ __noinline int weir_rx_nobodys(struct xdp_md *ctx, const struct weir_view *view,
 		flow.ports = 0;
 	}
 	learnt = bpf_map_lookup_elem(&gate_stats, &zero);
-	if (!learnt || !weir_recent(learnt->refused, now, most))
+	if (!learnt || !weir_recent(learnt->refused, now, WEIR_REFUSAL_KEPT))
 		return 0;
 	if (flow.words == 1 && refused(gate_target_hash(flow.target[0]), 0, now, most, trickle))
 		return 1;
 	return flow.ports && refused(gate_flow_hash(&flow), left, now, most, trickle);
+}
+
+/* A frame for a tracked consumer passes. A filter may refuse it all the same, and counts how many of its flow it does. */
+__noinline int weir_rx_passes(struct xdp_md *ctx, const struct weir_view *view)
+{
+	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
+	__u32 now = bpf_ktime_get_coarse_ns() >> WEIR_TICK_SHIFT, place, zero = 0;
+	struct weir_gate_stat *learnt = bpf_map_lookup_elem(&gate_stats, &zero);
+	struct weir_refusal *refusal;
+	struct gate_flow flow = {};
+	__u64 hash;
+
+	if (!learnt || !weir_recent(learnt->refused, now, WEIR_REFUSAL_KEPT))
+		return 0;
+	if (!view || !rx_flow(data, end, view, &flow))
+		return 0;
+	hash = gate_flow_hash(&flow);
+	place = hash & (WEIR_REFUSALS - 1);
+	refusal = bpf_map_lookup_elem(&refusals, &place);
+	if (refusal && refusal->flow == hash >> 32)
+		__sync_fetch_and_add(&refusal->passed, 1);
+	return 0;
 }
 
 /* True if the frame is nobody's. */
@@ -662,7 +684,9 @@ int weir_rx(struct xdp_md *ctx)
 			stat->innocents += !!(fit & WEIR_FAIR_INNOCENT);
 			fit &= ~WEIR_FAIR_INNOCENT;
 			stat->to_full += consumer_ctl->inhibited || fit != WEIR_FAIR_PASS;
-			if (fit == WEIR_FAIR_PASS || !consumer_ctl->shed || !in_force(ctl)) {
+			/* A raw socket may want a copy: then the list has every port, 0 too, which no other has. */
+			if (fit == WEIR_FAIR_PASS || !consumer_ctl->shed || !in_force(ctl) || gate_used(0)) {
+				weir_rx_passes(ctx, &view);
 				stat->known++;
 				return XDP_PASS;
 			}

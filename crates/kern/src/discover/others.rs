@@ -30,10 +30,12 @@ const NFTA_CHAIN_HOOK: u16 = 4;
 const NFTA_CHAIN_TYPE: u16 = 7;
 const NFTA_HOOK_HOOKNUM: u16 = 1;
 const NFTA_HOOK_PRIORITY: u16 = 2;
-/// `NF_IP_PRI_CONNTRACK`: what comes before has not been looked up in the table of connections.
+/// `NF_IP_PRI_CONNTRACK`: what comes before it has not been looked up in the table of connections; at the same one it depends.
 const CONNTRACK_PRIORITY: i32 = -200;
 /// Families of tables whose first hook is prerouting: inet, ip, ip6.
 const IP_FAMILIES: [u8; 3] = [1, 2, 10];
+/// The bridge's, which has a table of connections of its own.
+const BRIDGE_FAMILY: u8 = 7;
 
 /// Modules that translate by rules of their own kind, in traffic control and in Open vSwitch.
 const TRANSLATORS: [&str; 2] = ["act_ct", "openvswitch"];
@@ -177,15 +179,16 @@ impl Rules {
     /// `None` for a chain that is only jumped to.
     fn of_chain(reply: &[u8]) -> Option<Rules> {
         let attributes = reply.get(NFGENMSG..)?;
-        let hook = find_attr(find_attr(attributes, NFTA_CHAIN_HOOK)?, NFTA_HOOK_HOOKNUM)?;
-        let hooks = find_attr(attributes, NFTA_CHAIN_HOOK)?;
-        let priority = find_attr(hooks, NFTA_HOOK_PRIORITY).and_then(|p| bytes(p, 0)).map(i32::from_be_bytes);
+        let hook = find_attr(attributes, NFTA_CHAIN_HOOK)?;
+        let first = bytes(find_attr(hook, NFTA_HOOK_HOOKNUM)?, 0).map(u32::from_be_bytes) == Some(0);
+        let priority = find_attr(hook, NFTA_HOOK_PRIORITY).and_then(|p| bytes(p, 0)).map(i32::from_be_bytes);
         let kind = find_attr(attributes, NFTA_CHAIN_TYPE)?;
-        let early = IP_FAMILIES.contains(&reply[0]) && bytes(hook, 0).map(u32::from_be_bytes) == Some(0);
+        let early = first && IP_FAMILIES.contains(&reply[0]);
+        let bridge = first && reply[0] == BRIDGE_FAMILY;
         Some(Rules {
             nat: kind.strip_suffix(&[0]).unwrap_or(kind) == b"nat",
             early,
-            between: early && priority.is_none_or(|p| p > CONNTRACK_PRIORITY),
+            between: bridge || early && priority.is_none_or(|p| p >= CONNTRACK_PRIORITY),
         })
     }
 }
@@ -295,6 +298,9 @@ mod tests {
         let rules = |nat, early| Some(Rules { nat, early, between: early });
         let raw = Some(Rules { nat: false, early: true, between: false });
         assert_eq!(Rules::of_chain(&at(2, 0, -300, b"filter\0")), raw, "before connections are looked up");
+        assert_eq!(Rules::of_chain(&at(2, 0, -200, b"filter\0")), rules(false, true), "nobody knows");
+        let bridge = Some(Rules { nat: false, early: false, between: true });
+        assert_eq!(Rules::of_chain(&at(7, 0, -300, b"filter\0")), bridge);
         assert_eq!(Rules::of_chain(&chain(2, 0, b"nat\0")), rules(true, true));
         assert_eq!(Rules::of_chain(&chain(10, 4, b"nat\0")), rules(true, false));
         assert_eq!(Rules::of_chain(&chain(1, 0, b"filter\0")), rules(false, true));

@@ -347,12 +347,13 @@ mod load {
                 if map.name().to_string_lossy().ends_with(".rodata") {
                     let (pidns_inode, pidns_dev) = pid_namespace();
                     let by_drop = u32::from(told == Told::ByDrop);
-                    let cookie = netns_cookie(netns_inode);
-                    let (low, high) = match cfg!(target_endian = "little") {
-                        true => (cookie as u32, (cookie >> 32) as u32),
-                        false => ((cookie >> 32) as u32, cookie as u32),
-                    };
-                    write_rodata(&mut map, &[low, high, netns_inode, pidns_inode, pidns_dev, by_drop, seed])?;
+                    let [a, b, c, d, e, f, g, h] = netns_cookie(netns_inode).to_ne_bytes();
+                    let (first, second) =
+                        (u32::from_ne_bytes([a, b, c, d]), u32::from_ne_bytes([e, f, g, h]));
+                    write_rodata(
+                        &mut map,
+                        &[first, second, netns_inode, pidns_inode, pidns_dev, by_drop, seed],
+                    )?;
                     continue;
                 }
                 let result = match map.name().to_str() {

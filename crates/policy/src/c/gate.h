@@ -48,6 +48,7 @@ struct weir_refusal {
 /* Refusals that make a flow nobody's, frames that the kernel may still hold, and of how many one may have been taken. A filter that lets
  * more of a flow through, as a rate limit does, makes it nobody's never; of one that lets less through, the trickle holds as much. */
 #define WEIR_REFUSED_LEAST 1024
+#define WEIR_REFUSED_MOST 65536
 #define WEIR_HELD_MOST 64
 #define WEIR_TAKEN_PART WEIR_TRICKLE
 /* What was counted of a flow is kept for so many ticks, a minute: all that the trickle brings may be taken for a while. */
@@ -164,7 +165,13 @@ WEIR_INLINE weir_u32 weir_refuse(struct weir_refusal *refusal, weir_u32 flow, we
 	}
 	if (refusal->dropped != now)
 		refusal->dropped = now;
-	refusal->refused++;
+	/* Of what a flow had long ago less and less counts. */
+	if (refusal->refused >= WEIR_REFUSED_MOST) {
+		refusal->refused /= 2;
+		refusal->passed /= 2;
+	}
+	/* Packets for a foreign address come by several queues. */
+	__sync_fetch_and_add(&refusal->refused, 1);
 	return fresh;
 }
 
