@@ -684,8 +684,7 @@ int weir_rx(struct xdp_md *ctx)
 			stat->innocents += !!(fit & WEIR_FAIR_INNOCENT);
 			fit &= ~WEIR_FAIR_INNOCENT;
 			stat->to_full += consumer_ctl->inhibited || fit != WEIR_FAIR_PASS;
-			/* A raw socket may want a copy: then the list has every port, 0 too, which no other has. */
-			if (fit == WEIR_FAIR_PASS || !consumer_ctl->shed || !in_force(ctl) || gate_used(0)) {
+			if (fit == WEIR_FAIR_PASS || !consumer_ctl->shed || !in_force(ctl)) {
 				weir_rx_passes(ctx, &view);
 				stat->known++;
 				return XDP_PASS;
