@@ -93,6 +93,8 @@ const KNOWN_WEIR: &[Value<'_>] = &[
     ("p99 of answers beside syn-closed", "weir", 1000),
     ("p99 of answers beside other-host", "weir", 1000),
     ("p99 of answers beside firewall", "weir", 1000),
+    // The lab's result is older than counts of refusals that last a minute, by which a refused flow is shed for longer.
+    ("CPU idle beside firewall", "weir", 1000),
     // Beyond the look the speed of the CPU decides, of which the lab's machine has two.
     ("p50 of answers beside closed-port", "weir", 3000),
     ("p50 of answers beside syn-closed", "weir", 3000),
