@@ -386,7 +386,7 @@ impl Interface {
             let ctl = &setup.gauges.views.source_ctls[slot];
             ctl.full_polls.store(if threaded { 0 } else { setup.full_polls }, Relaxed);
             // Whether a frame may be for others is looked at soon.
-            ctl.tcp_exact.store(0, Relaxed);
+            ctl.exact.store(0, Relaxed);
             ctl.mode.store(if setup.sheds { mode::SHED } else { mode::INTERRUPT }, Relaxed);
             if threaded && !changes.is_empty() {
                 // The scheduler sees the packet work of each NAPI as that of a thread.

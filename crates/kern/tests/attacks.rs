@@ -132,7 +132,7 @@ fn clients(wire: OwnedFd) {
     let (mut listed, mut scanned, mut lost, mut were_nobodys, mut of) = (0, 0u32, 0, 0, 0);
     for n in 0..CLIENTS {
         // In half of them the kernel is asked whose a datagram is.
-        live.gauges.views.source_ctls[0].tcp_exact.store(u32::from(n >= CLIENTS / 2), Relaxed);
+        live.gauges.views.source_ctls[0].exact.store(u32::from(n >= CLIENTS / 2), Relaxed);
         let tick = now();
         if tick != listed {
             assert!(list_ports(&live.gauges.views, false, tick, || true).unwrap());

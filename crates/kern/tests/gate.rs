@@ -237,7 +237,7 @@ fn a_connected_sockets_port_is_never_learnt_root() {
 #[test]
 fn of_a_connected_sockets_port_passes_what_it_takes_root() {
     let bed = bed!("of_a_connected_sockets_port_passes_what_it_takes_root");
-    bed.gauges.views.source_ctls[0].tcp_exact.store(1, Relaxed);
+    bed.gauges.views.source_ctls[0].exact.store(1, Relaxed);
     let client = bed.host.run(|| UdpSocket::bind((HOST, 9250)).unwrap());
     client.connect((OTHER, 53)).unwrap();
     client.send(&[1]).unwrap();
@@ -273,7 +273,7 @@ fn of_a_connected_sockets_port_passes_what_it_takes_root() {
     bed.attack((OTHER, 53), 9250);
     bed.until("the old peer is a stranger", || bed.shed((OTHER, 53), 9250));
     // Where a socket above the interface, or another host, may take it, nobody is asked.
-    bed.gauges.views.source_ctls[0].tcp_exact.store(0, Relaxed);
+    bed.gauges.views.source_ctls[0].exact.store(0, Relaxed);
     assert!(passes((OTHER, 53)));
 }
 

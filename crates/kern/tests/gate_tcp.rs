@@ -99,7 +99,7 @@ impl Bed {
         let ctl = &gauges.views.source_ctls[0];
         ctl.mode.store(mode::POLL, Relaxed);
         ctl.lease.store(u64::MAX, Relaxed);
-        ctl.tcp_exact.store(1, Relaxed);
+        ctl.exact.store(1, Relaxed);
         let rx = gauges.load_rx(0, 1).unwrap();
         let bed = Bed { host, wire, gauges, rx };
         bed.list();
@@ -236,9 +236,9 @@ fn syns_for_a_full_accept_queue_are_shed_root() {
         bed.until("the kernel has refused one, and counted it", || bed.overflows() > before);
         // Nothing is shed where the search may find another one, nor without a lease or a list.
         let views = &bed.gauges.views;
-        views.source_ctls[0].tcp_exact.store(0, Relaxed);
+        views.source_ctls[0].exact.store(0, Relaxed);
         assert_eq!(bed.shed(&syn, 50), (0, 0));
-        views.source_ctls[0].tcp_exact.store(1, Relaxed);
+        views.source_ctls[0].exact.store(1, Relaxed);
         views.source_ctls[0].lease.store(1, Relaxed);
         assert_eq!(bed.shed(&syn, 50), (0, 0));
         views.source_ctls[0].lease.store(u64::MAX, Relaxed);
@@ -312,7 +312,7 @@ fn a_flooded_listener_gets_its_share_and_a_quiet_one_all_root() {
         bed.admit(100);
         let share = u64::from(1 + SYNS / 10);
         for exact in [0, 1] {
-            bed.gauges.views.source_ctls[0].tcp_exact.store(exact, Relaxed);
+            bed.gauges.views.source_ctls[0].exact.store(exact, Relaxed);
             let (mut sent, mut shed, mut polls) = (0u64, 0, 0);
             let started = Instant::now();
             while polls < 50 {

@@ -23,7 +23,7 @@ fn polled(table: &Table, full: bool) -> (Gauges, Rx) {
     views.source_ctls[0].mode.store(mode::POLL, Relaxed);
     views.source_ctls[0].lease.store(u64::MAX, Relaxed);
     // Nobody but this host's sockets has what is for a group.
-    views.source_ctls[0].tcp_exact.store(1, Relaxed);
+    views.source_ctls[0].exact.store(1, Relaxed);
     if full {
         // Never followed: its share of the poll under way is spent.
         views.consumer_ctls[0].sk.store(8, Relaxed);

@@ -53,7 +53,7 @@ fn judge(guarded: u32) -> (Gauges, Rx) {
     let ctl = &gauges.views.source_ctls[0];
     ctl.mode.store(mode::POLL, Relaxed);
     ctl.lease.store(u64::MAX, Relaxed);
-    ctl.tcp_exact.store(1, Relaxed);
+    ctl.exact.store(1, Relaxed);
     watch(&mut gauges, true);
     gauges.views.guard[0].nobody_ticks.store(UNTIL_BOUND, Relaxed);
     let rx = gauges.load_rx(0, 1).unwrap();

@@ -253,10 +253,10 @@ fn what_does_not_end_in_a_full_socket_is_not_shed_for_it_root() {
         gauges.set_port(9000, Taker::Only(0)).unwrap();
         let group = |frame: &mut Vec<u8>| frame[0] |= 1;
         let (guard, source) = (&gauges.views.guard[0], &gauges.views.source_ctls[0]);
-        source.tcp_exact.store(1, Relaxed);
+        source.exact.store(1, Relaxed);
         assert_eq!([shed(&rx, to, |_| ()), shed(&rx, other, |_| ()), shed(&rx, to, group)], [64; 3]);
         guard.by_end.store(1, Relaxed);
-        source.tcp_exact.store(0, Relaxed);
+        source.exact.store(0, Relaxed);
         assert_eq!([shed(&rx, to, |_| ()), shed(&rx, other, |_| ()), shed(&rx, to, group)], [0; 3]);
         let flood = client(40_000);
         (0..64).for_each(|_| drop(flood.send_to(&[0; 1000], to)));

@@ -10,6 +10,7 @@
 //! - What no drop confirms for [`UNTIL_BOUND`] (or [`BRIEFLY`]) ends by itself.
 //! - A flow of which a filter takes one packet of seven or more is never nobody's, however fast the rest is refused. What a limit of
 //!   its rate takes of a flow it gets with the gate too, after some seconds: the trickle brings as much, or it is nobody's no more.
+//! - A full consumer judges only frames for destinations of which it has refused a packet within a second.
 //! - Of the room of a consumer no poll is given more than fits, and each gets at least one packet if one fits.
 
 use crate::host::STAYS;
@@ -151,6 +152,8 @@ unsafe extern "C" {
         listed_most: u32,
     ) -> u32;
     fn weir_host_refuse(refusal: *mut Refusal, flow: u32, now: u32) -> u32;
+    fn weir_host_ended(end: *mut End, mark: u32, now: u32);
+    fn weir_host_ends(end: *const End, mark: u32, now: u32) -> u32;
     fn weir_host_refused(refusal: *const Refusal, flow: u32, left: u32, now: u32, most: u32) -> u32;
     fn weir_host_room(size: u32, held: u32, truesize: u32, slices: u32) -> u32;
     fn weir_host_room_given(room: u32, admit: u32, poll: u32, flooded: u32) -> u32;
@@ -205,6 +208,28 @@ impl Port {
             unsafe { weir_host_learn(self, address, now) };
         }
         learns
+    }
+}
+
+/// Where packets have ended last, of the destinations and consumers that share a place: `struct weir_end`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct End {
+    mark: u32,
+    tick: u32,
+}
+
+impl End {
+    /// A packet has ended as `mark` says.
+    pub fn ended(&mut self, mark: u32, now: u32) {
+        // SAFETY: only this struct is written, whose layout is that of the header.
+        unsafe { weir_host_ended(self, mark, now) };
+    }
+
+    /// True if frames end there, as far as is known.
+    pub fn ends(&self, mark: u32, now: u32) -> bool {
+        // SAFETY: this struct is only read, and its layout is that of the header.
+        unsafe { weir_host_ends(self, mark, now) != 0 }
     }
 }
 
@@ -437,6 +462,22 @@ mod tests {
                 }
             }
             prop_assert!(taken * 10 >= judged * limit.min(rate) * 9, "{taken} {refusal:?}");
+        }
+
+        /// A frame is judged only by a consumer that refused a packet for its destination within a second.
+        #[test]
+        fn frames_end_where_packets_have_lately(ended in proptest::collection::vec((1u32..4, 0u32..40), 1..40)) {
+            let (mut end, mut now, mut last) = (End::default(), 1000, None);
+            for (mark, later) in ended {
+                now += later;
+                for asked in 1..4 {
+                    let known = last.is_some_and(|(at, tick)| at == asked && now - tick <= UNTIL_BOUND);
+                    prop_assert_eq!(end.ends(asked, now), known);
+                }
+                end.ended(mark, now);
+                last = Some((mark, now));
+            }
+            prop_assert!(!end.ends(last.map_or(0, |(mark, _)| mark), now + UNTIL_BOUND + 1));
         }
 
         /// The last addresses of a port are known, as many as there is room for.

@@ -251,7 +251,7 @@ impl Control {
             let exact = !self.others.takes && interface.alone;
             all &= exact;
             for source in &interface.sources {
-                self.gauges.views.source_ctls[source.slot].tcp_exact.store(u32::from(exact), Relaxed);
+                self.gauges.views.source_ctls[source.slot].exact.store(u32::from(exact), Relaxed);
             }
         }
         self.gauges.views.guard[0].by_end.store(u32::from(!all), Relaxed);

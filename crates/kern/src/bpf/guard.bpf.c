@@ -543,10 +543,8 @@ static __always_inline void ended(__u64 hash)
 	__u32 place = hash & (WEIR_ENDS - 1), now = bpf_ktime_get_ns() >> WEIR_TICK_SHIFT;
 	struct weir_end *end = bpf_map_lookup_elem(&ends, &place);
 
-	if (!end || (end->mark == hash >> 32 && end->tick == now))
-		return;
-	end->mark = hash >> 32;
-	end->tick = now;
+	if (end)
+		weir_ended(end, hash >> 32, now);
 }
 
 /* A socket has refused a datagram. It is evidence only if a guarded interface has carried it: what a local program sends to

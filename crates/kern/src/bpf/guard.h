@@ -56,7 +56,7 @@ struct weir_source_ctl {
 	__u32 poller;		/* its index: whose bound for protected frames counts */
 	__u32 spare;		/* `spared` up to which a frame that somebody would miss is not rewritten */
 	__u64 lease;		/* until then frames may be shed or rewritten; coarse CLOCK_MONOTONIC, ns */
-	__u32 tcp_exact;	/* 1: who gets a TCP frame, or a datagram, is who the kernel's search finds where XDP runs */
+	__u32 exact;	/* 1: who gets a TCP frame, or a datagram, is who the kernel's search finds where XDP runs */
 	__u32 pad;
 	__u64 mac[WEIR_MACS];	/* of the interface and of those on it, in memory order, 0 after the last; [0] == 0: not told */
 };
@@ -212,15 +212,6 @@ struct weir_ports_used {
 
 /* Destinations, as the socket saw them, whose packets a consumer of this namespace has refused, by hash; a power of two. */
 #define WEIR_ENDS 1024
-
-/* Where packets have ended. One that was translated is remembered by where it went then, which no frame has. */
-struct weir_end {
-	__u32 mark;		/* hash of the destination and the consumer */
-	__u32 tick;		/* of the last one */
-};
-
-/* Packets end there for so many ticks: a second. */
-#define WEIR_END_TICKS 60
 
 /* Places for what is behind the host, by hash; powers of two: inner destinations, outer ones, flows. */
 #define WEIR_INNERS 4096

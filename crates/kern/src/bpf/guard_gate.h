@@ -75,12 +75,12 @@ static __always_inline _Bool is_judged(struct sk_buff *skb)
 }
 
 /* One more refusal. */
-static __always_inline void gate_refuse(__u64 hash, __u32 now, struct weir_gate_stat *stat)
+static __always_inline void gate_refuse(struct sk_buff *skb, __u64 hash, __u32 now, struct weir_gate_stat *stat)
 {
 	__u32 place = hash & (WEIR_REFUSALS - 1), mark = hash >> 32;
 	struct weir_refusal *refusal = bpf_map_lookup_elem(&refusals, &place);
 
-	if (!refusal)
+	if (!refusal || !is_judged(skb))
 		return;
 	if (weir_refuse(refusal, mark, now))
 		__sync_fetch_and_add(&stat->flows, 1);
@@ -112,11 +112,9 @@ int BPF_PROG(weir_nobody, struct sk_buff *skb, void *location, enum skb_drop_rea
 		return 0;
 	now = bpf_ktime_get_ns() >> WEIR_TICK_SHIFT;
 	if (GATE_IS(reason, IP_INADDRERRORS)) {
-		if (!is_judged(skb))
-			return 0;
 		/* Of IPv6 other drops have this reason too, of packets for addresses of this host. */
 		if (flow.words == 1)
-			gate_refuse(gate_target_hash(flow.target[0]), now, stat);
+			gate_refuse(skb, gate_target_hash(flow.target[0]), now, stat);
 		return 0;
 	}
 	if (!whole)
@@ -144,10 +142,8 @@ int BPF_PROG(weir_nobody, struct sk_buff *skb, void *location, enum skb_drop_rea
 	if (GATE_IS(reason, NETFILTER_DROP) && guard->table && bpf_core_field_exists(skb->_nfct) &&
 	    !(skb->_nfct & ~GATE_CT_INFO) && (guard->table == WEIR_TABLE_SILENT || skb->_skb_refdst))
 		return 0;
-	if (!is_judged(skb))
-		return 0;
 	/* The very same flow: what a translation or a filter does with another one says nothing. */
-	gate_refuse(gate_flow_hash(&flow), now, stat);
+	gate_refuse(skb, gate_flow_hash(&flow), now, stat);
 	return 0;
 }
 

@@ -14,7 +14,7 @@
  * the kernel polls as always, and there is no bound of protected frames, since no poller has a budget then.
  *
  * Work per frame: one array look-up in interrupt mode, nothing is read; as in poll mode while a frame is to be marked.
- * In poll mode four look-ups and what classify.h states; two more and the clock for a protected frame; six for one of a
+ * In poll mode four look-ups and what classify.h states; two more and the clock for a protected frame; seven and the clock for one of a
  * tracked consumer, and what rx_fair.h states; for others the clock and two, and one or two more while
  * flows were refused lately. The kernel's search for the socket is made where several share its port, where a socket has the port and
  * does not take all that is for it, and over TCP as rx_tcp.h says.
@@ -208,7 +208,7 @@ static __always_inline int for_others(void *data, void *end, const struct weir_s
 		return 0;
 	/* What is for a group is for others too, unless nobody but this host's sockets can have it. */
 	if (*(__u8 *)data & 1)
-		return !ctl->tcp_exact;
+		return !ctl->exact;
 	if (!ctl->mac[0])
 		return 0;
 	__builtin_memcpy(&mac, data, 6);
@@ -351,7 +351,7 @@ __noinline int weir_rx_ends(struct xdp_md *ctx, const struct weir_view *view, __
 	hash = gate_end_hash(gate_destination_hash(&flow), consumer);
 	place = hash & (WEIR_ENDS - 1);
 	end = bpf_map_lookup_elem(&ends, &place);
-	return end && end->mark == hash >> 32 && weir_recent(end->tick, now, WEIR_END_TICKS);
+	return end && weir_ends(end, hash >> 32, now);
 }
 
 /* The same for the kernel's search for a socket: bytes of the tuple, 0 for what is not whole. */
@@ -439,14 +439,22 @@ __noinline int weir_rx_untaken(struct xdp_md *ctx, const struct weir_view *view)
 	return 0;
 }
 
-/* True if all that has this hash is refused, and nothing has `left` since from where it goes. A frame of the `trickle` passes. */
-static __always_inline int refused(__u64 hash, __u32 left, __u32 now, __u32 most, int trickle)
+/* What was refused of what has this hash; NULL if nothing was lately. */
+static __always_inline struct weir_refusal *refusal_of(__u64 hash)
 {
 	__u32 place = hash & (WEIR_REFUSALS - 1);
 	struct weir_refusal *refusal = bpf_map_lookup_elem(&refusals, &place);
+
+	return refusal && refusal->flow == hash >> 32 ? refusal : NULL;
+}
+
+/* True if all that has this hash is refused, and nothing has `left` since from where it goes. A frame of the `trickle` passes. */
+static __always_inline int refused(__u64 hash, __u32 left, __u32 now, __u32 most, int trickle)
+{
+	struct weir_refusal *refusal = refusal_of(hash);
 	int is;
 
-	if (!refusal || refusal->flow != hash >> 32)
+	if (!refusal)
 		return 0;
 	is = weir_refused(refusal, hash >> 32, left, now, most);
 	if (!is || trickle)
@@ -510,20 +518,17 @@ __noinline int weir_rx_nobodys(struct xdp_md *ctx, const struct weir_view *view,
 __noinline int weir_rx_passes(struct xdp_md *ctx, const struct weir_view *view)
 {
 	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
-	__u32 now = bpf_ktime_get_coarse_ns() >> WEIR_TICK_SHIFT, place, zero = 0;
+	__u32 now = bpf_ktime_get_coarse_ns() >> WEIR_TICK_SHIFT, zero = 0;
 	struct weir_gate_stat *learnt = bpf_map_lookup_elem(&gate_stats, &zero);
 	struct weir_refusal *refusal;
 	struct gate_flow flow = {};
-	__u64 hash;
 
 	if (!learnt || !weir_recent(learnt->refused, now, WEIR_REFUSAL_KEPT))
 		return 0;
 	if (!view || !rx_flow(data, end, view, &flow))
 		return 0;
-	hash = gate_flow_hash(&flow);
-	place = hash & (WEIR_REFUSALS - 1);
-	refusal = bpf_map_lookup_elem(&refusals, &place);
-	if (refusal && refusal->flow == hash >> 32)
+	refusal = refusal_of(gate_flow_hash(&flow));
+	if (refusal)
 		__sync_fetch_and_add(&refusal->passed, 1);
 	return 0;
 }
@@ -532,7 +537,7 @@ __noinline int weir_rx_passes(struct xdp_md *ctx, const struct weir_view *view)
 static __always_inline int is_nobodys(struct xdp_md *ctx, const struct weir_view *view, const struct weir_guard_ctl *guard,
 				      const struct weir_source_ctl *ctl, __u32 trickle)
 {
-	__u32 whose = weir_rx_nobodys(ctx, view, guard->nobody_ticks, trickle, ctl->tcp_exact);
+	__u32 whose = weir_rx_nobodys(ctx, view, guard->nobody_ticks, trickle, ctl->exact);
 
 	return whose == WEIR_ASK ? weir_rx_untaken(ctx, view) : whose == WEIR_NOBODYS;
 }

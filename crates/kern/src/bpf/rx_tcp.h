@@ -154,7 +154,7 @@ static __always_inline __u32 rx_tcp(struct xdp_md *ctx, const struct weir_view *
 	now = bpf_ktime_get_coarse_ns() >> WEIR_TICK_SHIFT;
 	/* A raw socket may want segments that no connection has: then the list has every port, 0 too, which no other socket has. Raw ones
 	 * are in the list of UDP sockets as well, which is there first. */
-	exact = ctl->tcp_exact && !gate_used(WEIR_TCP_PORTS) &&
+	exact = ctl->exact && !gate_used(WEIR_TCP_PORTS) &&
 		(weir_recent(guard->listed[0], now, WEIR_LISTED_TICKS) ||
 		 weir_recent(guard->listed[1], now, WEIR_LISTED_TICKS));
 	if (!(view->key[2] & WEIR_F_ESTABLISHED))

@@ -101,7 +101,7 @@ shared!(
         lease: AtomicU64,
         /// 1 if who gets a TCP frame is who the kernel's search finds where the XDP program runs; else only the share of a flooded
         /// listener is judged.
-        tcp_exact: AtomicU32,
+        exact: AtomicU32,
         /// Ethernet addresses of the interface and of those that stand on it, in memory order, 0 after the last; all 0: not told.
         mac: [AtomicU64; MACS],
     }

@@ -43,6 +43,16 @@ weir_u32 weir_host_refused(const struct weir_refusal *refusal, weir_u32 flow, we
 	return weir_refused(refusal, flow, left, now, most);
 }
 
+void weir_host_ended(struct weir_end *end, weir_u32 mark, weir_u32 now)
+{
+	weir_ended(end, mark, now);
+}
+
+weir_u32 weir_host_ends(const struct weir_end *end, weir_u32 mark, weir_u32 now)
+{
+	return weir_ends(end, mark, now);
+}
+
 weir_u32 weir_host_room(weir_u32 size, weir_u32 held, weir_u32 truesize, weir_u32 slices)
 {
 	return weir_room(size, held, truesize, slices);

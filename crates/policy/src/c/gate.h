@@ -184,6 +184,30 @@ WEIR_INLINE weir_u32 weir_refused(const struct weir_refusal *refusal, weir_u32 f
 	       refusal->passed <= refusal->refused + refusal->refused / WEIR_TAKEN_PART + WEIR_HELD_MOST;
 }
 
+/* Where packets have ended. One that was translated is remembered by where it went then, which no frame has. */
+struct weir_end {
+	weir_u32 mark;		/* hash of the destination and the consumer */
+	weir_u32 tick;		/* of the last one */
+};
+
+/* Packets end there for so many ticks: a second. */
+#define WEIR_END_TICKS 60
+
+/* The consumer has refused a packet for the destination. */
+WEIR_INLINE void weir_ended(struct weir_end *end, weir_u32 mark, weir_u32 now)
+{
+	if (end->mark != mark)
+		end->mark = mark;
+	if (end->tick != now)
+		end->tick = now;
+}
+
+/* True if frames for the destination end in the consumer, as far as is known. */
+WEIR_INLINE weir_u32 weir_ends(const struct weir_end *end, weir_u32 mark, weir_u32 now)
+{
+	return end->mark == mark && weir_recent(end->tick, now, WEIR_END_TICKS);
+}
+
 /* The size of a consumer's packets, which was `size`, or 0 at first, once it has refused one of `seen` bytes. Too small a size costs
  * what would be lost without weir; by one that is too large packets are shed that there is room for, and none is refused that says
  * so. Hence it falls at once and rises slowly. */
