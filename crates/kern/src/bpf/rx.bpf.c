@@ -701,7 +701,7 @@ int weir_rx(struct xdp_md *ctx)
 			return XDP_DROP;
 		}
 	}
-	trickle = !(stat->frames % WEIR_TRICKLE);
+	trickle = weir_trickle(stat->frames);
 	if (guard->nobody_ticks && (!guard->by_flow || refused_any()) && in_force(ctl) &&
 	    is_nobodys(ctx, &view, guard, ctl, trickle)) {
 		/* A trickle passes that says whether what is known still holds: it is nobody else's. */

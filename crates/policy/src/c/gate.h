@@ -27,6 +27,12 @@
 /* One of so many frames passes whatever is known of it, a power of two: the kernel's answer confirms what was learnt, or not. */
 #define WEIR_TRICKLE 256
 
+/* True for one frame in WEIR_TRICKLE, by its number: spread so that flows which come in turns have their part each, never two in a row. */
+WEIR_INLINE weir_u32 weir_trickle(weir_u64 frame)
+{
+	return !((weir_u32)frame * 0x9e3779b1u / (0x100000000ull / WEIR_TRICKLE));
+}
+
 /* What is known of one port of one protocol. */
 struct weir_port {
 	weir_u32 left;		/* last packet that left from it, or last bind to it */
