@@ -7,6 +7,7 @@
 //! Sockets of other network namespaces, which the host sends packets on to, are consumers too. BPF knows one by where its packets go;
 //! frames are judged by it only while the list of sockets of its namespace has no other one on its port.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -14,7 +15,7 @@ use kern::guard::{Behind, CONSUMERS, Gauges, Taker};
 use kern::proc::UdpSocket;
 use kern::spaces::Spaces;
 use policy::Nanos;
-use policy::gate::{next_look, tick};
+use policy::gate::{self, Judge, OnPort, next_look, tick};
 use policy::seats::{self, Refused, Seat};
 
 use crate::clock;
@@ -46,8 +47,7 @@ pub struct Consumer {
     pub filter: Option<(u16, u32)>,
     /// Where it is, if it is in another network namespace.
     pub behind: Option<Behind>,
-    /// False where several sockets share the port: then the kernel is asked which of them gets a datagram.
-    alone: bool,
+    judge: Judge,
     last_overflow: Nanos,
     seen_overflows: u64,
 }
@@ -59,6 +59,7 @@ pub struct Consumers {
     sheds: bool,
     names: Names,
     spaces: Spaces,
+    around: Around,
     /// When closed sockets are looked for again.
     look_at: Nanos,
     /// Times a socket got no place, since the start.
@@ -73,14 +74,37 @@ fn lift(gauges: &Gauges, slot: usize) {
     gauges.views.guard[0].inhibited.fetch_sub(held.count_ones(), Relaxed);
 }
 
-/// True if the one socket that the list of a namespace has is this one, and takes datagrams of everybody.
-fn is_alone(sockets: &[UdpSocket], inode: u64) -> bool {
-    takes_all(sockets.iter()) && sockets[0].inode == inode
+/// What packets meet before they come to a socket of this namespace.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Around {
+    /// Interfaces that stand on guarded ones.
+    pub above: BTreeSet<u32>,
+    /// Programs choose sockets.
+    pub redirects: bool,
 }
 
-/// True if there is one socket, and it takes datagrams of everybody: those that a connected one does not take must not count as its.
-fn takes_all<'a>(mut sockets: impl Iterator<Item = &'a UdpSocket>) -> bool {
-    matches!((sockets.next(), sockets.next()), (Some(only), None) if only.remote.is_none())
+impl Around {
+    fn judge<'a>(&self, sockets: impl Iterator<Item = &'a UdpSocket>) -> Judge {
+        let sockets = sockets.map(|s| OnPort { connected: s.remote.is_some(), interface: s.interface });
+        gate::judge(sockets, |index| self.above.contains(&index), self.redirects)
+    }
+}
+
+/// What BPF is told of the port of the consumer in `slot`.
+fn taker(slot: usize, judge: Judge) -> Taker {
+    match judge {
+        Judge::Port => Taker::Only(slot),
+        Judge::Search => Taker::Shared,
+        Judge::Nobody => Taker::Untracked,
+    }
+}
+
+/// By the list of sockets of another namespace: it is judged by its port only if it is this one, else not at all.
+fn judge_behind(sockets: &[UdpSocket], inode: u64) -> Judge {
+    match Around::default().judge(sockets.iter()) {
+        Judge::Port if sockets[0].inode != inode => Judge::Search,
+        judge => judge,
+    }
 }
 
 /// A place in the table.
@@ -114,8 +138,8 @@ impl Consumers {
     /// An empty table; low water in permille. If it `sheds` XDP drops what a socket has no room for.
     pub fn new(low: u32, sheds: bool) -> Self {
         let slots = (0..CONSUMERS).map(|_| None).collect();
-        let (names, spaces) = (Names::default(), Spaces::default());
-        Self { slots, low, sheds, names, spaces, look_at: 0, refused: 0, evicted: 0 }
+        let (names, spaces, around) = (Names::default(), Spaces::default(), Around::default());
+        Self { slots, low, sheds, names, spaces, around, look_at: 0, refused: 0, evicted: 0 }
     }
 
     /// A new low water for all, permille.
@@ -123,6 +147,13 @@ impl Consumers {
         self.low = low;
         for ctl in gauges.views.consumer_ctls.iter() {
             ctl.low.store(low, Relaxed);
+        }
+    }
+
+    /// From now on, and for those that are tracked at the next look at the list of sockets, which is at once if it changes anything.
+    pub fn set_around(&mut self, around: Around) {
+        if self.around != around {
+            (self.around, self.look_at) = (around, 0);
         }
     }
 
@@ -214,28 +245,26 @@ impl Consumers {
             sought: inode != 0,
             filter: None,
             behind,
-            alone: false,
+            judge: Judge::Search,
             last_overflow: now,
             seen_overflows: 0,
         });
         ctl.alone.store(tick(clock::now()), Relaxed);
-        let alone = match behind {
-            None => kern::raw::udp_at(&[port].into()).is_ok_and(|sockets| takes_all(sockets.iter())),
+        let judge = match behind {
+            None => kern::raw::udp_at(&[port].into()).map_or(Judge::Search, |list| self.around.judge(list.iter())),
             Some(behind) => {
                 self.spaces.begin();
                 let sockets = self.spaces.udp_sockets(behind.netns, port, now);
-                sockets.is_some_and(|sockets| is_alone(&sockets, inode))
+                sockets.map_or(Judge::Search, |sockets| judge_behind(&sockets, inode))
             }
         };
         if let Some(consumer) = self.slots[slot].as_mut() {
-            consumer.alone = alone;
+            consumer.judge = judge;
         }
-        if alone && behind.is_none() {
-            // Refused it stays right, and each datagram costs a search.
-            let _ = gauges.set_port(port, Taker::Only(slot));
-        }
-        if let Some(behind) = behind {
-            self.tell_inner(gauges, behind.inner);
+        match behind {
+            // Refused it stays with the search, at its cost.
+            None => _ = gauges.set_port(port, taker(slot, judge)),
+            Some(behind) => self.tell_inner(gauges, behind.inner),
         }
         self.name_the_only(gauges);
         Ok(placed)
@@ -282,7 +311,7 @@ impl Consumers {
             sought: false,
             filter: Some((queue, port)),
             behind: None,
-            alone: true,
+            judge: Judge::Port,
             last_overflow: now,
             seen_overflows: 0,
         });
@@ -349,8 +378,8 @@ impl Consumers {
                 (Some((_, port)), _) => !filters.contains(&port),
                 (None, Some(behind)) => {
                     let sockets = self.spaces.udp_sockets(behind.netns, consumer.port, now);
-                    let alone = sockets.as_ref().is_some_and(|s| is_alone(s, consumer.inode));
-                    if std::mem::replace(&mut consumer.alone, alone) != alone {
+                    let judge = sockets.as_ref().map_or(Judge::Search, |s| judge_behind(s, consumer.inode));
+                    if std::mem::replace(&mut consumer.judge, judge) != judge {
                         inners.push(behind.inner);
                     }
                     // Without a list BPF tells, or quiet.
@@ -359,8 +388,8 @@ impl Consumers {
                 (None, None) => here.as_ref().is_some_and(|(all, begun)| {
                     ctl.alone.store(*begun, Relaxed);
                     let sockets = || all.iter().filter(|s| s.local.port() == consumer.port);
-                    let alone = takes_all(sockets());
-                    if std::mem::replace(&mut consumer.alone, alone) != alone {
+                    let judge = self.around.judge(sockets());
+                    if std::mem::replace(&mut consumer.judge, judge) != judge {
                         ports.push(consumer.port);
                     }
                     !sockets().any(|s| s.inode == consumer.inode)
@@ -409,7 +438,7 @@ impl Consumers {
         here().for_each(|(slot, _)| ctls[slot].inner.store(0, Relaxed));
         let mut all = here();
         let only = match (all.next(), all.next()) {
-            (Some((slot, consumer)), None) if consumer.alone => Some(slot),
+            (Some((slot, consumer)), None) if consumer.judge == Judge::Port => Some(slot),
             _ => None,
         };
         if gauges.set_inner(inner, only).is_ok()
@@ -425,12 +454,8 @@ impl Consumers {
     /// tracked already.
     fn tell_port(&self, gauges: &Gauges, port: u16) {
         let heir = self.iter().find(|(_, c)| c.filter.is_none() && c.behind.is_none() && c.port == port);
-        let taker = match heir {
-            Some((slot, consumer)) if consumer.alone => Taker::Only(slot),
-            Some(_) => Taker::Shared,
-            None => Taker::Untracked,
-        };
-        let _ = gauges.set_port(port, taker);
+        let heir = heir.map_or(Taker::Untracked, |(slot, consumer)| taker(slot, consumer.judge));
+        let _ = gauges.set_port(port, heir);
     }
 
     /// With one consumer the program that runs at each read compares an address instead of searching a table.
@@ -458,12 +483,13 @@ mod tests {
             drops: 0,
             inode,
             uid: 0,
+            interface: 0,
         };
-        assert!(is_alone(&[socket(7, None)], 7));
-        assert!(!is_alone(&[], 7), "closed");
-        assert!(!is_alone(&[socket(8, None)], 7), "another one");
-        assert!(!is_alone(&[socket(7, None), socket(8, None)], 7), "one of a group");
-        assert!(!is_alone(&[socket(7, Some("10.0.0.1:99"))], 7), "one client's");
-        assert!(takes_all([socket(0, None)].iter()) && !takes_all([socket(0, Some("10.0.0.1:99"))].iter()));
+        let is_its = |sockets: &[UdpSocket]| judge_behind(sockets, 7) == Judge::Port;
+        assert!(is_its(&[socket(7, None)]));
+        assert!(!is_its(&[]), "closed");
+        assert!(!is_its(&[socket(8, None)]), "another one");
+        assert!(!is_its(&[socket(7, None), socket(8, None)]), "one of a group");
+        assert!(!is_its(&[socket(7, Some("10.0.0.1:99"))]), "one client's");
     }
 }

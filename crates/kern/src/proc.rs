@@ -95,6 +95,8 @@ pub struct UdpSocket {
     pub inode: u64,
     /// User id of its owner.
     pub uid: u32,
+    /// Index of the interface that it is bound to; 0: none, or the list does not tell.
+    pub interface: u32,
 }
 
 /// A queue to a packet filter in user space (NFQUEUE).
@@ -269,6 +271,7 @@ pub(crate) fn parse_udp(line: &str) -> Option<UdpSocket> {
         uid: f.get(7)?.parse().ok()?,
         inode: f.get(9)?.parse().ok()?,
         drops: f.get(12)?.parse().ok()?,
+        interface: 0,
     })
 }
 

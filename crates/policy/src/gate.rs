@@ -11,6 +11,8 @@
 //! - A flow of which a filter takes one packet of seven or more is never nobody's, however fast the rest is refused. What a limit of
 //!   its rate takes of a flow it gets with the gate too, after some seconds: the trickle brings as much, or it is nobody's no more.
 //! - A full consumer judges only frames for destinations of which it has refused a packet within a second.
+//! - Where a socket of a port is bound to an interface that stands on a guarded one and another one is not, no consumer judges frames
+//!   for that port.
 //! - Of the room of a consumer no poll is given more than fits, and each gets at least one packet if one fits.
 
 use crate::host::STAYS;
@@ -53,6 +55,46 @@ pub fn is_full(count: u64, most: u64) -> bool {
 /// When the next list is begun, if the last one was begun at `begun` and `took` so much CPU time.
 pub fn next_list(begun: Nanos, took: Nanos) -> Nanos {
     begun.saturating_add(took.saturating_mul(LIST_SHARE).clamp(LIST_EVERY, LIST_LATEST))
+}
+
+/// A socket of UDP, as one that has a port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OnPort {
+    /// It takes datagrams of one peer only.
+    pub connected: bool,
+    /// Index of the interface that it is bound to; 0: none.
+    pub interface: u32,
+}
+
+/// Who tells which consumer gets a datagram for a port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Judge {
+    /// The port: one socket takes all.
+    Port,
+    /// The kernel's search for a socket.
+    Search,
+    /// Nobody can: the search is told the interface that a frame came by, not one that stands on it.
+    Nobody,
+}
+
+/// Who judges frames for a port that these sockets have. `stands`: whether an interface stands on a guarded one; `redirects`: programs
+/// choose sockets, which the search asks.
+pub fn judge(
+    sockets: impl IntoIterator<Item = OnPort>,
+    stands: impl Fn(u32) -> bool,
+    redirects: bool,
+) -> Judge {
+    let (mut count, mut connected, mut above) = (0u32, false, 0u32);
+    for socket in sockets {
+        count += 1;
+        connected |= socket.connected;
+        above += u32::from(stands(socket.interface));
+    }
+    match (count, above) {
+        (_, above) if above > 0 && above < count => Judge::Nobody,
+        (1, _) if !connected && !redirects => Judge::Port,
+        _ => Judge::Search,
+    }
 }
 
 /// Part of the time that looks for closed sockets may take.
@@ -294,6 +336,24 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
+        /// Whoever binds what: a port that the search would get wrong has no judge, and one that decides alone has one socket.
+        #[test]
+        fn a_port_is_judged_by_who_knows(
+            sockets in proptest::collection::vec((any::<bool>(), 0u32..4), 0..4),
+            redirects: bool,
+        ) {
+            let sockets = || sockets.iter().map(|(connected, interface)| OnPort { connected: *connected, interface: *interface });
+            let stands = |index: u32| index == 3;
+            let (above, count) = (sockets().filter(|s| stands(s.interface)).count(), sockets().count());
+            let judge = judge(sockets(), stands, redirects);
+            prop_assert_eq!(judge == Judge::Nobody, above > 0 && above < count);
+            if judge == Judge::Port {
+                prop_assert!(count == 1 && !redirects && sockets().all(|s| !s.connected));
+            } else if judge == Judge::Search {
+                prop_assert!(count != 1 || redirects || sockets().any(|s| s.connected));
+            }
+        }
+
         /// However long a guard runs: what is older than asked for, and no lead of a clock, is not recent.
         #[test]
         fn what_is_old_is_not_recent_again(now: u32, age: u32, most in 1u32..10_000) {

@@ -193,8 +193,9 @@ pub(crate) fn writable(path: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Time between two lines when standard error is no terminal.
+/// Time between two lines when standard error is no terminal, and between two that say the same.
 const LINE_EVERY: Duration = Duration::from_secs(5);
+const SAME_EVERY: Duration = Duration::from_secs(60);
 /// Characters of the bar.
 const BAR: u64 = 24;
 
@@ -220,7 +221,8 @@ impl Meter {
         // An arm's name comes before the rate.
         let rate = progress.text.split_once(" at ").map_or(progress.text.as_str(), |(_, rate)| rate);
         let now = Instant::now();
-        if self.last.as_ref().is_some_and(|(last, at)| last == rate || now - *at < LINE_EVERY) {
+        let every = |last: &str| if last == rate { SAME_EVERY } else { LINE_EVERY };
+        if self.last.as_ref().is_some_and(|(last, at)| now - *at < every(last)) {
             return;
         }
         self.last = Some((rate.to_owned(), now));

@@ -344,6 +344,44 @@ fn no_queue_overflows_while_another_is_below_half_root() {
 }
 
 /// As gunicorn does: the master keeps the listener that its only worker accepts from.
+/// A worker that stands is killed: its listener is closed, and the kernel moves who waits there. Why this cannot flake: with `--no-stall`
+/// what comes goes to its own core's queue, who is not answered waits in that of the worker that stands, and the other one has all the
+/// patience of a client.
+#[test]
+fn who_waits_at_a_killed_worker_is_answered_by_another_one_root() {
+    let Some(host) = host() else { return };
+    let workers = [worker(&host, "0"), worker(&host, "1")];
+    plan(workers[0].pid(), 2);
+    let pid = workers[0].pid().to_string();
+    let words = [pid.as_str(), "--no-stall", "--json", "--interval", "100ms"];
+    let mut weir = Process(weir(&words).spawn().unwrap());
+    until(&host, 0, Some(workers[0].pid()));
+    until(&host, 1, Some(workers[1].pid()));
+    workers[0].signal(Signal::SIGSTOP);
+    stopped(workers[0].pid());
+    let to = SocketAddr::from(([127, 0, 0, 1], PORT));
+    let waiting: Vec<TcpStream> = host.run(|| {
+        pin(0, 0);
+        (0..5).map(|_| TcpStream::connect_timeout(&to, PATIENCE).unwrap()).collect()
+    });
+    for mut client in &waiting {
+        client.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
+        assert!(client.read(&mut [0; 16]).is_err(), "it waits at the one that stands");
+    }
+    workers[0].signal(Signal::SIGKILL);
+    for mut client in waiting {
+        client.set_read_timeout(Some(PATIENCE)).unwrap();
+        let mut text = String::new();
+        client.read_to_string(&mut text).expect("it is not reset");
+        assert_eq!(text.trim(), workers[1].pid().to_string());
+    }
+    weir.signal(Signal::SIGTERM);
+    let mut text = String::new();
+    weir.0.stdout.take().unwrap().read_to_string(&mut text).unwrap();
+    let last: Value = serde_json::from_str(text.lines().last().unwrap()).unwrap();
+    assert_eq!(last["groups"][0]["chosen"]["migrated"], 5, "{last}");
+}
+
 #[test]
 fn a_master_is_not_taken_for_its_worker_root() {
     let Some(host) = host() else { return };

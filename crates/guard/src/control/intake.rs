@@ -16,6 +16,7 @@ use policy::{MILLISECOND, Nanos};
 
 use super::{Control, State, Worker};
 use crate::clock;
+use crate::consumers::Around;
 use crate::interface::Interface;
 use crate::messages::{Command, Report};
 use crate::parse::{Ablate, Mode};
@@ -246,6 +247,9 @@ impl Control {
         self.gauges.views.guard[0].by_flow.store(self.others.translates.into(), Relaxed);
         // Where none is guarded nothing is known.
         let mut all = !self.evident.is_empty();
+        let guarded: BTreeSet<u32> = self.interfaces.iter().map(|i| i.ifindex).collect();
+        let above = self.evident.difference(&guarded).copied().collect();
+        self.consumers.set_around(Around { above, redirects: self.others.redirects });
         for interface in self.interfaces.iter().filter(|i| i.state == State::Guarded) {
             // A socket may be bound to an interface that stands on this one: the search where XDP runs does not find it.
             let exact = !self.others.takes && interface.alone;

@@ -10,6 +10,8 @@ pub const LEASE_OVER: usize = PLACED;
 pub const MEMBERS_OTHER: usize = PLACED + 1;
 /// The kernel did not take the choice: the listener was just closed.
 pub const REFUSED: usize = PLACED + 2;
+/// Not a new one: it was moved from a listener that was closed.
+pub const MIGRATED: usize = PLACED + 3;
 /// Numbers in each of `State::chosen`.
 pub const CHOSEN: usize = 12;
 /// `WEIR_ACCEPT_SHARDS`.

@@ -16,7 +16,7 @@ mod choice;
 mod find;
 mod owner;
 
-pub use abi::{LEASE_OVER, MEMBERS_OTHER, PLACED, REFUSED};
+pub use abi::{LEASE_OVER, MEMBERS_OTHER, MIGRATED, PLACED, REFUSED};
 #[cfg(not(no_bpf))]
 pub use choice::{Choice, Seen};
 #[cfg(not(no_bpf))]

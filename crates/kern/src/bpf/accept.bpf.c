@@ -420,7 +420,11 @@ static __always_inline void add(struct weir_accept *of, __u32 core, __u32 why)
 	__sync_fetch_and_add(&of->chosen[core & (WEIR_ACCEPT_SHARDS - 1)].of[why], 1);
 }
 
-SEC("sk_reuseport")
+/*
+ * Of this kind a program has the kernel move what waits at a listener that is closed to the others of its group. It is asked where to: the
+ * kernel's hash is right, since what wakes next is not known of a group that is about to change.
+ */
+SEC("sk_reuseport/migrate")
 int weir_accept(struct sk_reuseport_md *ctx)
 {
 	const struct sock_reuseport *group;
@@ -431,8 +435,12 @@ int weir_accept(struct sk_reuseport_md *ctx)
 
 	if (!of)
 		return SK_PASS;
-	now = bpf_ktime_get_ns();
 	core = bpf_get_smp_processor_id();
+	if (ctx->migrating_sk) {
+		add(of, core, WEIR_ACCEPT_MIGRATED);
+		return SK_PASS;
+	}
+	now = bpf_ktime_get_ns();
 	count = of->count;
 	if (!count || count > WEIR_ACCEPT_QUEUES || of->lease < now) {
 		add(of, core, WEIR_ACCEPT_LEASE);

@@ -38,6 +38,7 @@ enum weir_accept_kernel {
 	WEIR_ACCEPT_LEASE = WEIR_ACCEPT_WHYS,
 	WEIR_ACCEPT_MEMBERS,
 	WEIR_ACCEPT_REFUSED,
+	WEIR_ACCEPT_MIGRATED,
 };
 
 /* A socket in the descriptors of one process: a listener of TCP, a connection that was accepted, or one of UDP in a group. */

@@ -60,24 +60,28 @@ pub struct Others {
     pub translates: bool,
     /// A segment may be for somebody else than the socket that has its addresses and ports here, or be answered before that one.
     pub takes: bool,
+    /// BPF programs give packets to other sockets than those that have their addresses and ports (`sk_lookup`).
+    pub redirects: bool,
     /// A rule may drop what the table of connections calls invalid before the route is known.
     pub drops_early: bool,
 }
 
 impl Others {
     /// Nothing is known, so everything may be.
-    pub const ANY: Others = Others { forwards: true, translates: true, takes: true, drops_early: true };
+    pub const ANY: Others = 
+        Others { forwards: true, translates: true, takes: true, redirects: true, drops_early: true };
 
     /// What is so now for packets that are seen to arrive by `interfaces`: the guarded ones and those that stand on them. A device
     /// on a guarded one that takes packets over in this namespace (macvlan, ipvlan) is not asked for here, but is one of them.
     ///
     /// Costs two or three small files per interface, and where nothing is sent on a list of the chains of nftables.
     pub fn look(interfaces: impl IntoIterator<Item = u32>) -> Others {
+        let redirects = crate::guard::redirects_sockets();
         if forwards(interfaces) {
-            return Others::ANY;
+            return Others { redirects, ..Others::ANY };
         }
         let rules = Rules::read();
-        let translates = rules.nat || TRANSLATORS.iter().any(|name| is_loaded(name));
+        let translates = rules.nat || redirects || TRANSLATORS.iter().any(|name| is_loaded(name));
         let net = Path::new(NET);
         let takes = translates
             || TAKERS.iter().any(|name| is_loaded(name))
@@ -85,7 +89,7 @@ impl Others {
             || has_services(net)
             || has_answered(net)
             || TPROXIES.iter().any(|name| is_loaded(name) || rules.early && is_in_kernel(name));
-        Others { forwards: false, translates, takes, drops_early: rules.nat || rules.between }
+        Others { forwards: false, translates, takes, redirects, drops_early: rules.nat || rules.between }
     }
 }
 

@@ -78,7 +78,7 @@ pub enum Nobody {
 }
 
 #[cfg(not(no_bpf))]
-pub use load::{Gauges, Probes, Views, program_name};
+pub use load::{Gauges, Probes, Views, program_name, redirects_sockets};
 #[cfg(not(no_bpf))]
 pub use rx::Rx;
 /// What loading an object takes, for other objects too.
@@ -91,6 +91,12 @@ pub(crate) mod object {
 #[cfg(no_bpf)]
 pub fn program_name(_id: u32) -> Option<String> {
     None
+}
+
+/// True if programs of the caller's network namespace choose sockets.
+#[cfg(no_bpf)]
+pub fn redirects_sockets() -> bool {
+    false
 }
 
 #[cfg(not(no_bpf))]
@@ -180,6 +186,26 @@ mod load {
     pub fn program_name(id: u32) -> Option<String> {
         let fd = libbpf_rs::query::ProgInfoIter::default().find(|program| program.id == id)?;
         Some(fd.name.to_string_lossy().into_owned())
+    }
+
+    /// True if BPF programs choose who gets packets for sockets of the caller's network namespace (`sk_lookup`), or if that is not
+    /// known.
+    pub fn redirects_sockets() -> bool {
+        let Ok(netns) = std::fs::File::open("/proc/thread-self/ns/net") else { return true };
+        let (mut flags, mut count) = (0, 0);
+        // SAFETY: the kernel writes the two numbers, and no ids, since it is told that there is no room.
+        let asked = unsafe {
+            libbpf_sys::bpf_prog_query(
+                netns.as_fd().as_raw_fd(),
+                libbpf_sys::BPF_SK_LOOKUP,
+                0,
+                &raw mut flags,
+                std::ptr::null_mut(),
+                &raw mut count,
+            )
+        };
+        // A kernel before 5.9 does not know them.
+        if asked == 0 { count > 0 } else { asked != -libc::EINVAL }
     }
 
     /// Which tracepoints could be attached; a missing one costs the feature named here, nothing else.

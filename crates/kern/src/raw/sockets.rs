@@ -79,6 +79,8 @@ pub struct Socket {
     pub inode: u64,
     /// User id of its owner.
     pub uid: u32,
+    /// Index of the interface that it is bound to; 0: none, or not known.
+    pub interface: u32,
     /// What waits in it, in the unit of its kind, with overhead.
     pub waiting: u64,
     /// How much may wait; 0: not known.
@@ -96,7 +98,7 @@ impl Socket {
         let local = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0);
         let nothing = (0, 0, 0);
         let (waiting, limit, backlog) = nothing;
-        Socket { kind, local, remote: None, inode, uid: 0, waiting, limit, backlog, drops: None, tcp: None }
+        Socket { kind, local, remote: None, inode, uid: 0, interface: 0, waiting, limit, backlog, drops: None, tcp: None }
     }
 }
 
@@ -187,6 +189,7 @@ pub fn udp_at(ports: &BTreeSet<u16>) -> Result<Vec<UdpSocket>> {
         uid: s.uid,
         inode: s.inode,
         drops: s.drops.unwrap_or(0),
+        interface: s.interface,
     };
     Ok(found.list.into_iter().map(plain).collect())
 }
@@ -270,7 +273,7 @@ pub(super) fn inet_socket(reply: &[u8], protocol: u8) -> Option<Socket> {
     socket.local = SocketAddr::new(ip(msg.sockid.src), msg.sockid.sport());
     let port = msg.sockid.dport();
     socket.remote = (port != 0).then(|| SocketAddr::new(ip(msg.sockid.dst), port));
-    socket.uid = msg.uid;
+    (socket.uid, socket.interface) = (msg.uid, msg.sockid.r#if);
     if let Some(memory) = find_attr(attrs, SKMEMINFO).and_then(memory) {
         (socket.waiting, socket.limit) = (memory.rmem.into(), memory.rcvbuf.into());
         socket.backlog = memory.backlog.into();

@@ -700,7 +700,8 @@ pub static FAMILIES: [Family; 60] = [
         labels: &["listener", "why"],
         limit: 12 * LISTENERS,
         help: "Connections for which weir accept was asked, by why they went where they did: own (the core's own worker), stalled, \
-               away, late, busy, share, no_own; by the kernel's hash: lease_over, members_other, refused",
+               away, late, busy, share, no_own; by the kernel's hash: lease_over, members_other, refused; \
+               migrated: moved from a listener that was closed",
         of: |seen, take| {
             for group in seen.snapshot.accepts.iter().flat_map(|accept| &accept.groups).take(LISTENERS) {
                 group.chosen.iter().for_each(|(why, n)| take(&[&group.address, why], self::n(*n)));

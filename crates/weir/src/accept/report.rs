@@ -3,7 +3,7 @@
 use super::follow::{Attached, Following};
 use super::targets::server;
 use crate::out;
-use kern::accept::{Group, LEASE_OVER, MEMBERS_OTHER, Member, PLACED, REFUSED, Where};
+use kern::accept::{Group, LEASE_OVER, MEMBERS_OTHER, MIGRATED, Member, PLACED, REFUSED, Where};
 use policy::accept::queues::{STALLED, Why};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -188,7 +188,8 @@ pub fn lines(following: &Following) -> String {
         let chosen = one.choice.chosen();
         let of = |why: Why| chosen.get(why as usize).copied().unwrap_or(0);
         let ours: u64 = chosen.iter().take(PLACED).sum();
-        let kernel: u64 = chosen.iter().skip(PLACED).sum();
+        let migrated = chosen.get(MIGRATED).copied().unwrap_or(0);
+        let kernel = chosen.iter().skip(PLACED).sum::<u64>() - migrated;
         let _ = write!(text, "{}: ", one.group.name());
         if !one.there() {
             let _ = write!(text, "not there; ");
@@ -196,7 +197,7 @@ pub fn lines(following: &Following) -> String {
         let _ = write!(
             text,
             "{} placed, own core {:.1} %, past stalled {}, away {}, late {}, busy {}, \
-             share {}, no worker here {}, by the kernel {kernel}",
+             share {}, no worker here {}, by the kernel {kernel}, migrated {migrated}",
             out::grouped(ours),
             100.0 * of(Why::Own) as f64 / ours.max(1) as f64,
             of(Why::Stalled),
@@ -229,9 +230,12 @@ pub fn told(following: &Following, end: bool) -> Value {
             let chosen = one.choice.chosen();
             let mut by: serde_json::Map<String, Value> =
                 Why::ALL.iter().zip(chosen).map(|(why, n)| (why.name().into(), n.into())).collect();
-            for (name, at) in
-                [("lease_over", LEASE_OVER), ("members_other", MEMBERS_OTHER), ("refused", REFUSED)]
-            {
+            for (name, at) in [
+                ("lease_over", LEASE_OVER),
+                ("members_other", MEMBERS_OTHER),
+                ("refused", REFUSED),
+                ("migrated", MIGRATED),
+            ] {
                 by.insert(name.into(), chosen.get(at).copied().unwrap_or(0).into());
             }
             let ours: u64 = chosen.iter().take(PLACED).sum();
