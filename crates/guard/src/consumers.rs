@@ -251,7 +251,9 @@ impl Consumers {
         });
         ctl.alone.store(tick(clock::now()), Relaxed);
         let judge = match behind {
-            None => kern::raw::udp_at(&[port].into()).map_or(Judge::Search, |list| self.around.judge(list.iter())),
+            None => {
+                kern::raw::udp_at(&[port].into()).map_or(Judge::Search, |list| self.around.judge(list.iter()))
+            }
             Some(behind) => {
                 self.spaces.begin();
                 let sockets = self.spaces.udp_sockets(behind.netns, port, now);

@@ -4,8 +4,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6, UdpSocket};
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
+use std::ptr::null;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
@@ -158,6 +159,101 @@ fn of_sockets_that_share_an_address_the_full_one_is_shed_for_root() {
         let target = SocketAddr::from(SocketAddrV6::new(Ipv6Addr::LOCALHOST, 9000, 0, 0));
         let client = |port| UdpSocket::bind(("::1", port)).unwrap();
         compare(&[server(target), server(target)], &[target], &client);
+    });
+}
+
+/// A program that gives what comes from an odd port to `to` (`sk_lookup`), whatever its address; ends when it is dropped.
+fn redirect(to: &UdpSocket) -> [OwnedFd; 2] {
+    // code, destination | source << 4, offset, value
+    let instruction = |code: u8, registers: u8, offset: i16, value: i32| {
+        let [low, high] = offset.to_le_bytes();
+        let [a, b, c, d] = value.to_le_bytes();
+        u64::from_le_bytes([code, registers, low, high, a, b, c, d])
+    };
+    // SAFETY: plain calls with values that outlive them; results are checked, and descriptors are new ones.
+    unsafe {
+        let own = |fd: i32| {
+            assert!(fd >= 0, "{}", std::io::Error::from_raw_os_error(-fd));
+            OwnedFd::from_raw_fd(fd)
+        };
+        let map = own(libbpf_sys::bpf_map_create(
+            libbpf_sys::BPF_MAP_TYPE_SOCKMAP,
+            c"to".as_ptr(),
+            4,
+            8,
+            1,
+            null(),
+        ));
+        let (key, socket) = (0u32, to.as_raw_fd() as u64);
+        let put = libbpf_sys::bpf_map_update_elem(
+            map.as_raw_fd(),
+            (&raw const key).cast(),
+            (&raw const socket).cast(),
+            0,
+        );
+        assert_eq!(put, 0);
+        let program = [
+            instruction(0xbf, 0x16, 0, 0),  // r6 = context
+            instruction(0x69, 0x60, 36, 0), // r0 = its port, in the order of the wire
+            instruction(0x57, 0, 0, 0x100), // r0 &= the lowest bit
+            instruction(0x15, 0, 14, 0),    // even: out
+            instruction(0x62, 10, -4, 0),   // key 0
+            instruction(0x18, 0x11, 0, map.as_raw_fd()),
+            0,
+            instruction(0xbf, 0xa2, 0, 0),
+            instruction(0x07, 2, 0, -4), // r2 = address of the key
+            instruction(0x85, 0, 0, 1),  // bpf_map_lookup_elem
+            instruction(0x15, 0, 7, 0),  // none: out
+            instruction(0xbf, 0x07, 0, 0),
+            instruction(0xbf, 0x61, 0, 0),
+            instruction(0xbf, 0x72, 0, 0),
+            instruction(0xb7, 3, 0, 0),
+            instruction(0x85, 0, 0, 124), // bpf_sk_assign(context, socket, 0)
+            instruction(0xbf, 0x71, 0, 0),
+            instruction(0x85, 0, 0, 86), // bpf_sk_release(socket)
+            instruction(0xb7, 0, 0, 1),  // out: r0 = SK_PASS
+            instruction(0x95, 0, 0, 0),
+        ];
+        let mut options = libbpf_sys::bpf_prog_load_opts {
+            sz: size_of::<libbpf_sys::bpf_prog_load_opts>() as libbpf_sys::size_t,
+            expected_attach_type: libbpf_sys::BPF_SK_LOOKUP,
+            ..Default::default()
+        };
+        let program = own(libbpf_sys::bpf_prog_load(
+            libbpf_sys::BPF_PROG_TYPE_SK_LOOKUP,
+            c"redirect".as_ptr(),
+            c"GPL".as_ptr(),
+            program.as_ptr().cast(),
+            program.len() as libbpf_sys::size_t,
+            &raw mut options,
+        ));
+        let netns = std::fs::File::open("/proc/thread-self/ns/net").unwrap();
+        let link = libbpf_sys::bpf_link_create(
+            program.as_raw_fd(),
+            netns.as_raw_fd(),
+            libbpf_sys::BPF_SK_LOOKUP,
+            null(),
+        );
+        [own(link), map]
+    }
+}
+
+/// Where a program chooses sockets, the port does not tell whose a datagram is: the search does, for it asks the program.
+#[test]
+fn what_a_program_gives_to_another_socket_is_not_shed_for_the_full_one_root() {
+    let Some(ns) = skip("what_a_program_gives_to_another_socket_is_not_shed_for_the_full_one_root") else {
+        return;
+    };
+    ns.run(|| {
+        let targets = [1, 2].map(|n| SocketAddr::from(SocketAddrV4::new([127, 0, 0, n].into(), 9000)));
+        let client = |port| UdpSocket::bind(("127.0.0.1", port)).unwrap();
+        let servers = targets.map(server);
+        assert!(!kern::guard::redirects_sockets());
+        let program = redirect(&servers[1]);
+        assert!(kern::guard::redirects_sockets());
+        // Odd ports get the second one, which has another address.
+        compare(&servers, &targets[..1], &client);
+        drop(program);
     });
 }
 

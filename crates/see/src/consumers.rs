@@ -172,6 +172,7 @@ mod tests {
             remote: None,
             inode,
             uid: 0,
+            interface: 0,
             waiting,
             limit: 1000,
             backlog: 0,

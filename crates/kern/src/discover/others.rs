@@ -68,7 +68,7 @@ pub struct Others {
 
 impl Others {
     /// Nothing is known, so everything may be.
-    pub const ANY: Others = 
+    pub const ANY: Others =
         Others { forwards: true, translates: true, takes: true, redirects: true, drops_early: true };
 
     /// What is so now for packets that are seen to arrive by `interfaces`: the guarded ones and those that stand on them. A device

@@ -98,7 +98,19 @@ impl Socket {
         let local = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0);
         let nothing = (0, 0, 0);
         let (waiting, limit, backlog) = nothing;
-        Socket { kind, local, remote: None, inode, uid: 0, interface: 0, waiting, limit, backlog, drops: None, tcp: None }
+        Socket {
+            kind,
+            local,
+            remote: None,
+            inode,
+            uid: 0,
+            interface: 0,
+            waiting,
+            limit,
+            backlog,
+            drops: None,
+            tcp: None,
+        }
     }
 }
 
@@ -367,6 +379,8 @@ mod tests {
     #[test]
     fn own_sockets_are_found() {
         let udp = UdpSocket::bind("127.0.0.1:0").unwrap();
+        // The loopback, which everybody may bind to.
+        nix::sys::socket::setsockopt(&udp, nix::sys::socket::sockopt::BindToDevice, &"lo".into()).unwrap();
         udp.send_to(&[0; 100], udp.local_addr().unwrap()).unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let _client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
@@ -379,6 +393,7 @@ mod tests {
         };
         let one = find(Kind::Udp, udp.local_addr().unwrap());
         assert!(one.waiting >= 100 && one.limit > one.waiting && one.drops == Some(0), "{one:?}");
+        assert_eq!(one.interface, nix::net::if_::if_nametoindex("lo").unwrap());
         let queue = find(Kind::Accept, listener.local_addr().unwrap());
         assert_eq!((queue.waiting, queue.drops), (1, Some(0)), "{queue:?}");
         assert!(queue.limit >= 1);

@@ -66,6 +66,7 @@ pub fn socket(kind: Kind, port: u16, inode: u64) -> Socket {
         remote: None,
         inode,
         uid: 0,
+        interface: 0,
         waiting: 0,
         limit: 212_992,
         backlog: 0,

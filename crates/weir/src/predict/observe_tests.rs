@@ -47,6 +47,7 @@ fn reading(host: &Host, n: u64) -> Reading {
         remote: None,
         inode: 77,
         uid: 0,
+        interface: 0,
         waiting: 0,
         limit: 1 << 20,
         backlog: 0,
