@@ -193,7 +193,7 @@ impl Consumers {
             self.leave(gauges, slot);
         }
         let stat = &gauges.views.consumer_stats[slot];
-        for counter in [&stat.overflows, &stat.recvs, &stat.shed, &stat.foreign] {
+        for counter in [&stat.overflows, &stat.shed, &stat.foreign] {
             counter.store(0, Relaxed);
         }
         stat.level.store(0, Relaxed);
@@ -463,6 +463,9 @@ impl Consumers {
     /// With one consumer the program that runs at each read compares an address instead of searching a table.
     fn name_the_only(&self, gauges: &Gauges) {
         let guard = &gauges.views.guard[0];
+        // Frames are judged, and levels watched, as far as the last one only.
+        let places = self.iter().last().map_or(0, |(slot, _)| slot as u32 + 1);
+        guard.consumers.store(places, Relaxed);
         guard.only_sk.store(0, Relaxed);
         let mut tracked = self.iter();
         if let (Some((slot, consumer)), None) = (tracked.next(), tracked.next()) {

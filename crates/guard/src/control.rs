@@ -176,6 +176,10 @@ pub fn run(opts: GuardOptions) -> anyhow::Result<ExitCode> {
     let (orders, inbox) = mpsc::channel();
     let pulse = Pulse::start(Arc::clone(&gauges.views), steering.clone(), beats.clone(), orders.clone())?;
     let gate = Gate::start(&gauges.views)?;
+    // What may be refused comes before the first change.
+    let server = Server::bind(&opts.control_dir, crate::status::GUARD)?;
+    let mut status = StatusWriter::open(opts.status.as_ref())?;
+    let links = LinkWatch::open()?;
     let mut control = Control {
         consumers: Consumers::new(u32::from(opts.low) * 10, !opts.ablate.contains(&Ablate::Feedback)),
         filters: Filters::default(),
@@ -232,21 +236,19 @@ pub fn run(opts: GuardOptions) -> anyhow::Result<ExitCode> {
     }
     for index in 0..control.interfaces.len() {
         if let Err(e) = control.set_up(index) {
-            control.end_workers();
-            // What cannot be put back now is told by the keeper, which then is not dismissed.
-            let _ = control.put_back(false);
-            return Err(e);
+            return Err(control.give_up(e));
         }
     }
     control.look_for_filters();
     (0..control.interfaces.len()).for_each(|index| control.call_net(index));
-    let server = Server::bind(&control.opts.control_dir, crate::status::GUARD)?;
-    let mut status = StatusWriter::open(control.opts.status.as_ref())?;
     sched::lock_memory();
     let stop_watch = Arc::new(AtomicBool::new(false));
     let watch = match control.gauges.is_blind() {
         true => None,
-        false => Some(control.start_watch(&stop_watch)?),
+        false => match control.start_watch(&stop_watch) {
+            Ok(watch) => Some(watch),
+            Err(e) => return Err(control.give_up(e)),
+        },
     };
     control.watch_cpus();
     control.tick_dispatch();
@@ -255,7 +257,7 @@ pub fn run(opts: GuardOptions) -> anyhow::Result<ExitCode> {
     supervisor.ready(&control.headline());
     drop(urgent);
     kern::wire::tasks::short_slice(-20);
-    control.serve(&signals, &server, &mut status, (&mut supervisor, watch.as_ref()))?;
+    let served = control.serve(&signals, &server, (&mut status, links), (&mut supervisor, watch.as_ref()));
     let _urgent = sched::Urgent::begin();
     supervisor.stopping();
     crate::out::talk("weir: stopping");
@@ -265,7 +267,7 @@ pub fn run(opts: GuardOptions) -> anyhow::Result<ExitCode> {
     control.consumers.end();
     stop_watch.store(true, Relaxed);
     let _ = watch.map(JoinHandle::join);
-    control.restore()
+    control.restore().and_then(|code| served.map(|()| code))
 }
 
 impl Control {
@@ -283,12 +285,11 @@ impl Control {
         &mut self,
         signals: &Signals,
         server: &Server,
-        status: &mut StatusWriter,
+        (status, mut links): (&mut StatusWriter, LinkWatch),
         (supervisor, watch): (&mut Supervisor, Option<&JoinHandle<anyhow::Result<()>>>),
     ) -> anyhow::Result<()> {
         let begun = clock::now();
         let (mut lines, mut answers) = (status::Maker::begin(begun), status::Maker::begin(begun));
-        let mut links = LinkWatch::open()?;
         let mut tick = clock::now() + TICK;
         let mut line = clock::now() + 1000 * MILLISECOND;
         // Where programs starve they would starve the loop that finds their sockets.
@@ -428,6 +429,14 @@ impl Control {
         self.resize_net(now);
         self.look_at_keeper();
     }
+    /// The start has failed: everything is as before.
+    fn give_up(&mut self, why: anyhow::Error) -> anyhow::Error {
+        self.end_workers();
+        // What cannot be put back now is told by the keeper, which then is not dismissed.
+        let _ = self.put_back(false);
+        why
+    }
+
     /// Puts all settings back; `tell` says what became of each.
     fn put_back(&mut self, tell: bool) -> anyhow::Result<bool> {
         let mut complete = true;
@@ -451,7 +460,7 @@ impl Control {
     /// The end: puts all settings back.
     fn restore(mut self) -> anyhow::Result<ExitCode> {
         let complete = self.put_back(true)?;
-        self.log.sum(&self.interfaces);
+        self.log.sum(&self.interfaces, complete);
         if complete {
             Ok(ExitCode::SUCCESS)
         } else {

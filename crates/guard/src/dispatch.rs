@@ -306,6 +306,7 @@ impl Watch {
                     dispatch.bypasses(slot, cpu, time);
                 }
             }
+            self.lost.fetch_add(ring.dropped(), Relaxed);
             if tell {
                 (self.notify)();
             }

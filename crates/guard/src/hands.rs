@@ -68,10 +68,19 @@ struct Life {
     kept: Option<OwnedFd>,
     /// What is changed for it now.
     changes: Vec<Change>,
-    /// Since when it is a user of the XDP program, to be marked in peace.
-    in_peace: Option<Nanos>,
+    /// Its handle is to be marked before it is taken over.
+    in_peace: Option<Peace>,
     /// A socket is looked for to take the place of its io_uring.
     improving: Option<Search>,
+}
+
+/// How far marking in peace has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Peace {
+    /// Another handle of its interface asks, whose request would be lost.
+    Waits,
+    /// It asks since then, and its source is a user of the XDP program.
+    Asks(Nanos),
 }
 
 /// A poller, as the hands know it.
@@ -234,23 +243,21 @@ impl Work {
                 return;
             }
         };
-        let mut life = Life {
-            source,
+        let life = Life {
             phase: Phase::Interrupt,
             marking,
             kept: None,
-            in_peace: None,
+            in_peace: source.marks_in_peace.then_some(Peace::Waits),
             improving: None,
             changes: Vec::new(),
+            source,
         };
-        if life.source.marks_in_peace && life.source.hold_rx().is_ok() {
-            life.in_peace = Some(clock::now());
-            life.source.now.is_marking.store(true, Relaxed);
-            life.marking.ask(&self.h.views);
-            self.h.pulse.wake();
-            self.look = (clock::now() + LOOKS.0, LOOKS.0);
+        let now = clock::now();
+        if life.in_peace.is_some() {
+            self.look = (now + LOOKS.0, LOOKS.0);
         }
         self.lives.insert(life.source.slot, life);
+        self.ask_in_peace(now);
     }
 
     fn meet(&self) {
@@ -454,14 +461,18 @@ impl Work {
             let handle = life.marking.handle().as_fd().try_clone_to_owned().map_err(|e| other(&e))?;
             match keep(&self.h.keeper, life.source.now.napi_id.load(Relaxed), &handle) {
                 Kept::Yes => life.kept = Some(handle),
-                Kept::Lost => self.h.reports.send(Report::KeeperLost),
+                Kept::Lost => {
+                    self.h.reports.send(Report::KeeperLost);
+                    return Err(other(&"its keeper does not answer: another one is being started"));
+                }
                 Kept::Nobody => return Err(other(&"no keeper lives: another one is being started")),
             }
         }
         let gauge = Arc::clone(&self.h.pollers[poller].gauge);
         let revoked = self.h.pulse.revoked_of(&gauge);
         // From here on it is missed if it does not run.
-        let _ = gauge.next.compare_exchange(0, clock::now(), Relaxed, Relaxed);
+        let begun = clock::now();
+        let idle = gauge.next.compare_exchange(0, begun, Relaxed, Relaxed).is_ok();
         self.h.pulse.begin();
         let changed = self.make(slot);
         let still = self.h.pulse.revoked_of(&gauge) == revoked;
@@ -488,6 +499,10 @@ impl Work {
                     life.marking.handle().turn();
                 }
                 self.h.pulse.end();
+                // It gets nothing to poll, so nobody misses it.
+                if idle {
+                    let _ = gauge.next.compare_exchange(begun, 0, Relaxed, Relaxed);
+                }
                 Err(why)
             }
         }

@@ -328,7 +328,7 @@ impl Interface {
             && !rings
             && (!setup.steers || kern::discover::forwards(seen_as.iter().copied()));
         let journal = Arc::clone(self.journal()?);
-        let mut sources = Vec::new();
+        self.sources.clear();
         for queue in 0..found.queues {
             let (slot, napi_id) = (self.first_slot + queue as usize, found.id(queue));
             let left_alone = found.left_alone(setup.access, queue);
@@ -361,7 +361,7 @@ impl Interface {
                 }
                 (None, None) => "below saturation the kernel works as always".to_owned(),
             };
-            let source = Source {
+            let source = Arc::new(Source {
                 slot,
                 ifindex: self.ifindex,
                 queue,
@@ -378,7 +378,9 @@ impl Interface {
                 flush: setup.flush_timeout,
                 now: Now::new(napi_id, left_alone, why),
                 counts: Counts::default(),
-            };
+            });
+            // From here on it is known to whoever clears up.
+            self.sources.push(Arc::clone(&source));
             if napi_id != 0 {
                 setup.gauges.watch_napi(napi_id, slot)?;
             }
@@ -394,10 +396,8 @@ impl Interface {
                 source.has_changed(&changes);
                 ctl.mode.store(mode::THREAD, Relaxed);
             }
-            sources.push(Arc::new(source));
         }
         self.learning_from = self.received(setup.access);
-        self.sources = sources;
         self.tell_addresses(setup.gauges);
         self.state = State::Guarded;
         // Threads that were there before are somebody else's, and so are their CPUs.

@@ -104,10 +104,11 @@ impl Log {
     }
 
     /// The last line of a guard.
-    pub fn sum(&mut self, interfaces: &[Interface]) {
+    pub fn sum(&mut self, interfaces: &[Interface], complete: bool) {
         if !self.quiet {
             let names: Vec<&str> = interfaces.iter().map(|i| i.wanted.as_str()).collect();
-            crate::out::talk(&format!("weir: guarded {} no more; nothing left changed", names.join(" ")));
+            let left = if complete { "nothing left changed" } else { "some settings are not back" };
+            crate::out::talk(&format!("weir: guarded {} no more; {left}", names.join(" ")));
         }
     }
 }

@@ -268,5 +268,5 @@ fn rewrite(source: &Source, views: &Views, handle: &Handle, spare: u32) {
     ctl.mark_port.store(handle.port(), Relaxed);
     ctl.spare.store(stat.spared.load(Relaxed).wrapping_add(spare), Relaxed);
     ctl.lease.store(clock::now() + lease::LEASE, Relaxed);
-    ctl.marks.store((stat.marked.load(Relaxed) as u16).wrapping_add(1), Relaxed);
+    ctl.marks.store((stat.marked.load(Relaxed) as u32).wrapping_add(1), Relaxed);
 }

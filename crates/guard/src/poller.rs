@@ -311,7 +311,6 @@ impl Loop {
     fn proves(&self, adopted: &mut Adopted) -> bool {
         let slot = adopted.source.slot;
         let (ctl, stat) = (&self.p.views.source_ctls[slot], &self.p.views.source_stats[slot]);
-        ctl.cpu.store(self.p.cpu as u32, Relaxed);
         ctl.poller.store(self.p.index as u32, Relaxed);
         ctl.poller_tid.store(sched::tid(), Relaxed);
         ctl.lease.store(clock::now() + lease::LEASE, Relaxed);

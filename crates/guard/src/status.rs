@@ -75,6 +75,8 @@ pub struct Status {
     pub losses_behind: u64,
     /// Datagrams for containers that nothing was learnt from: too many destinations, or a translation that the kernel does not tell.
     pub behind_unknown: u64,
+    /// Listeners that made room for another one while their SYNs were counted: more SYNs pass for them.
+    pub listeners_crowded: u64,
 }
 
 /// One change of mode.
@@ -230,6 +232,8 @@ pub struct SourceTotal {
     pub syns: u64,
     /// Of these too, those of senders over their share.
     pub over_share: u64,
+    /// Frames that a rule protects, beyond their bound: they count as normal.
+    pub over_bound: u64,
 }
 
 /// One consumer.

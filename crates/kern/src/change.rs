@@ -111,5 +111,5 @@ pub fn settle<K: Kernel>(kernel: &mut K, changes: &[Change]) -> Result<()> {
 /// Puts the values back that the journal has for these changes, where one of weir's is found: what somebody else has written
 /// meanwhile is left, and said so. Does not wait for NAPIs that are away.
 pub fn put_back<K: Kernel>(kernel: &mut K, journal: &Journal, changes: &[Change]) -> Vec<Outcome> {
-    journal.restore_those(kernel, |setting| changes.iter().any(|c| c.setting == *setting))
+    journal.restore_those(kernel, true, |setting| changes.iter().any(|c| c.setting == *setting))
 }

@@ -674,12 +674,18 @@ impl Journal {
     }
 
     /// As [`Journal::restore_present`], for the settings that `which` names.
-    pub fn restore_those<K: Kernel>(&self, kernel: &mut K, which: impl Fn(&Setting) -> bool) -> Vec<Outcome> {
+    /// Unless it shall `write` it only tells what would be.
+    pub fn restore_those<K: Kernel>(
+        &self,
+        kernel: &mut K,
+        write: bool,
+        which: impl Fn(&Setting) -> bool,
+    ) -> Vec<Outcome> {
         let chosen = |e: &&Entry| e.setting(self.doc.ifindex).is_some_and(|s| which(&s));
         let entries: Vec<&Entry> = self.in_order().into_iter().filter(chosen).collect();
-        let settle = |entry: &&Entry| self.settle(kernel, entry, self.doc.ifindex, true);
+        let settle = |entry: &&Entry| self.settle(kernel, entry, self.doc.ifindex, write);
         let mut settled: Vec<Outcome> = entries.iter().filter_map(settle).collect();
-        settled.extend(outcomes(self.heirs(kernel, &entries, true)));
+        settled.extend(outcomes(self.heirs(kernel, &entries, write)));
         settled
     }
 

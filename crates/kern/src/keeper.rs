@@ -51,7 +51,7 @@ pub use pulse::{PULSE_PATIENCE, Pulse};
 /// Most handles one keeper holds.
 pub const MAX_HANDLES: usize = 512;
 /// Most journals one keeper watches.
-pub const MAX_JOURNALS: usize = 64;
+pub const KEPT_JOURNALS: usize = 64;
 
 /// Longest message: a tag and a path.
 const MAX_MESSAGE: usize = 1024;
@@ -501,7 +501,7 @@ impl Care {
                 let path = PathBuf::from(OsStr::from_bytes(rest));
                 // Those of interfaces that are gone.
                 self.journals.retain(|known, _| known.exists());
-                if self.journals.len() >= MAX_JOURNALS && !self.journals.contains_key(&path) {
+                if self.journals.len() >= KEPT_JOURNALS && !self.journals.contains_key(&path) {
                     return bad("too many journals");
                 }
                 let journal = Journal::load(&path)?;

@@ -63,13 +63,23 @@ pub fn parent(pid: u32) -> Option<u32> {
     stat.rsplit_once(')')?.1.split_ascii_whitespace().nth(1)?.parse().ok()
 }
 
-/// Command name of process `pid`, printable characters only, at most 15; `None` if there is none.
+/// What Node.js calls its first thread.
+const MAIN_THREAD: &str = "MainThread";
+
+/// Command name of process `pid`, printable characters only, at most 15; `None` if there is none. Where the process has given its first
+/// thread a name that tells nothing, that of its program.
 pub fn name(pid: u32) -> Option<String> {
     name_in(Path::new(PROC), pid)
 }
 
 pub(crate) fn name_in(proc: &Path, pid: u32) -> Option<String> {
-    let text = read_limited(proc.join(format!("{pid}/comm")), 64)?;
+    let mut text = read_limited(proc.join(format!("{pid}/comm")), 64)?;
+    if text.trim_end() == MAIN_THREAD
+        && let Ok(program) = std::fs::read_link(proc.join(format!("{pid}/exe")))
+        && let Some(program) = program.file_name()
+    {
+        text = program.to_string_lossy().into_owned();
+    }
     let clean: String = text.trim_end_matches('\n').chars().filter(|c| !c.is_control()).take(15).collect();
     (!clean.is_empty()).then_some(clean)
 }

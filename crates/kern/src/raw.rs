@@ -91,6 +91,8 @@ pub struct Raw {
     pub skipped: BTreeMap<&'static str, u64>,
     /// What could not be read, and what it needs; one line each.
     pub missing: Vec<String>,
+    /// Sockets of interest whose processes only root sees.
+    pub hidden: u64,
 }
 
 /// `CLOCK_MONOTONIC`, ns.

@@ -82,13 +82,13 @@ pub fn under_stop<K: Kernel>(kernel: &mut K, journals: &Journals, turn: impl FnO
     let mut done = Vec::new();
     for (path, owner) in journals {
         let Some(journal) = ours(kernel, path, *owner) else { continue };
-        let mut outcomes = journal.restore_those(kernel, Setting::of_poll_mode);
+        let mut outcomes = journal.restore_those(kernel, true, Setting::of_poll_mode);
         for _ in 1..ATTEMPTS {
             if !outcomes.iter().any(|o| matches!(o.fate, Fate::Failed { .. })) {
                 break;
             }
             kernel.wait();
-            outcomes = journal.restore_those(kernel, Setting::of_poll_mode);
+            outcomes = journal.restore_those(kernel, true, Setting::of_poll_mode);
         }
         done.push(Done { journal, outcomes, removed: false });
     }

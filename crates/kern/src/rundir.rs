@@ -13,8 +13,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Most journals that are listed from one directory.
-pub const MAX_JOURNALS: usize = 256;
+/// Most journals that are listed from one directory: the first by name.
+pub const MAX_JOURNALS: usize = 4096;
 /// Second part of the name of a journal whose interface has left its namespace.
 pub const AWAY: &str = "away";
 /// Largest file that is read or written here, bytes.
@@ -133,7 +133,7 @@ pub fn journals(dir: &Path) -> Result<Vec<PathBuf>> {
         let Some(name) = name.to_str() else { continue };
         let digits = |t: &str| !t.is_empty() && t.bytes().all(|b| b.is_ascii_digit());
         if let Some((a, b)) = name.strip_suffix(".json").and_then(|s| s.split_once('-')) {
-            if digits(a) && (digits(b) || b == AWAY) && paths.len() < MAX_JOURNALS {
+            if digits(a) && (digits(b) || b == AWAY) {
                 paths.push(entry.path());
             }
         } else if let Some((_, pid)) = name.strip_suffix(".tmp").and_then(|s| s.rsplit_once('.'))
@@ -144,6 +144,7 @@ pub fn journals(dir: &Path) -> Result<Vec<PathBuf>> {
         }
     }
     paths.sort();
+    paths.truncate(MAX_JOURNALS);
     Ok(paths)
 }
 

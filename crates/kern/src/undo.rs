@@ -228,12 +228,9 @@ pub fn undo_with<K: Kernel>(
             restored(kernel, &journal, &[], write, &mut report)?
         } else if lost && journal.of_host() && !alive {
             // Its interfaces are gone with their namespace; interrupts and threads are the machine's.
-            let mut outcomes = Vec::new();
-            if write {
-                outcomes = journal.restore_those(kernel, Setting::of_host);
-                if outcomes.iter().all(Outcome::settled) {
-                    journal.remove_from(kernel)?;
-                }
+            let outcomes = journal.restore_those(kernel, write, Setting::of_host);
+            if write && outcomes.iter().all(Outcome::settled) {
+                journal.remove_from(kernel)?;
             }
             Undone::Restored { interface, pid, outcomes }
         } else if lost {

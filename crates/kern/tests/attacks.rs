@@ -293,7 +293,7 @@ fn invalid(wire: OwnedFd, says: u32) {
     let sensor: SocketAddr = "198.18.9.2:514".parse().unwrap();
     live.send(sensor, to, b"fine");
     until("the flow is fine", || server.recv(&mut [0; 8]).is_ok());
-    let others = kern::discover::Others::look([kern::netns::index_of("in0").unwrap()]);
+    let others = kern::discover::Others::look([kern::netns::index_of("in0").unwrap()], None);
     let table = kern::discover::table(others.drops_early);
     assert_eq!(table, says);
     let guard = &live.gauges.views.guard[0];

@@ -92,7 +92,7 @@ fn one_interface_that_forwards_makes_a_router_root() {
     ip(&ns, "link add a0 type veth peer name a1");
     ns.run(|| {
         let index = netns::index_of("a0").unwrap();
-        let here = || (discover::forwards([index]), Others::look([index]).translates);
+        let here = || (discover::forwards([index]), Others::look([index], None).translates);
         let elsewhere = || discover::forwards([netns::index_of("a1").unwrap(), 999_999]);
         assert_eq!((here(), elsewhere()), ((false, false), false));
         let check = |name: &str, expected: bool| {
@@ -129,7 +129,7 @@ fn translations_are_seen_by_their_rules_root() {
         out.is_ok_and(|out| out.status.success())
     };
     let ns = NetNs::new("rules");
-    let look = || Others::look([1]);
+    let look = || Others::look([1], None);
     let both = || {
         let now = ns.run(look);
         (now.translates, now.takes)

@@ -248,9 +248,9 @@ fn what_a_program_gives_to_another_socket_is_not_shed_for_the_full_one_root() {
         let targets = [1, 2].map(|n| SocketAddr::from(SocketAddrV4::new([127, 0, 0, n].into(), 9000)));
         let client = |port| UdpSocket::bind(("127.0.0.1", port)).unwrap();
         let servers = targets.map(server);
-        assert!(!kern::guard::redirects_sockets());
+        assert!(!kern::guard::redirects_sockets(None));
         let program = redirect(&servers[1]);
-        assert!(kern::guard::redirects_sockets());
+        assert!(kern::guard::redirects_sockets(None));
         // Odd ports get the second one, which has another address.
         compare(&servers, &targets[..1], &client);
         drop(program);

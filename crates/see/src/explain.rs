@@ -197,6 +197,11 @@ pub(crate) fn packet_share(cpu: &Cpu) -> f64 {
     cpu.irq + cpu.softirq + cpu.threads
 }
 
+/// What packets keep of a CPU, weir's pollers too.
+pub(crate) fn packet_work(cpu: &Cpu) -> f64 {
+    packet_share(cpu) + cpu.weir
+}
+
 pub(crate) fn percent(share: f64) -> String {
     format!("{:.0} %", share * 100.0)
 }

@@ -63,6 +63,9 @@ pub struct Source {
     /// Of these too, those of senders over their share of a full consumer.
     #[serde(skip_serializing_if = "is_none")]
     pub over_share: u64,
+    /// Frames that a rule protects, beyond their bound: they count as normal.
+    #[serde(skip_serializing_if = "is_none")]
+    pub over_bound: u64,
 }
 
 /// Sources of `interface` that guards have.

@@ -72,6 +72,13 @@ pub struct Snapshot {
     pub skipped: BTreeMap<String, u64>,
     /// What is not measured, and what it needs; one line each.
     pub missing: Vec<String>,
+    /// Sockets of interest whose processes only root sees.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub hidden: u64,
+}
+
+fn is_zero(count: &u64) -> bool {
+    *count == 0
 }
 
 fn is_false(flag: &bool) -> bool {

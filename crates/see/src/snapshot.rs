@@ -109,6 +109,7 @@ pub fn snapshot(before: &Raw, after: &Raw, watched: &[String], host: &str, time_
         probes: None,
         skipped,
         missing: after.missing.iter().cloned().chain(passed_on).collect(),
+        hidden: after.hidden,
     }
 }
 

@@ -23,6 +23,20 @@ fn packet_work_is_no_rival_of_the_program_that_reads() {
     }
 }
 
+/// A guard's poller fills CPU 1, softirq has a fifth of CPU 0: it is the full CPU whose ring overflows.
+#[test]
+fn packets_that_a_guard_polls_are_work_too() {
+    let mut host = Pair::new();
+    host.device("rx_missed_errors", 500);
+    host.busy(0, 0.2, 0.0);
+    host.busy(1, 0.0, 0.95);
+    let guard = Task { pid: 9, name: "weir-guard".into(), state: 'R', cpu: 1, threads: 1, ..Task::default() };
+    host.before.tasks.push(guard.clone());
+    host.after.tasks.push(Task { run_ns: 900_000_000, ..guard });
+    let report = host.report();
+    assert_eq!(report.findings[0].title, "CPU 1 has no time left to empty the ring of eth7");
+}
+
 /// A program of `threads` threads beside the one that reads, each of which runs and waits a tenth.
 fn rival(p: &mut Pair, nice: i32, policy: i32, threads: u32) {
     p.socket_full(500, 1.0);

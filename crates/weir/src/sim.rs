@@ -55,7 +55,8 @@ fn list(json: bool) -> anyhow::Result<ExitCode> {
         let mut text = String::new();
         for s in &all {
             text += &format!("{:<22}{}\n", s.name, out::wrap(&s.about, 22));
-            text += &format!("{:<22}{}; {}\n", "", s.machine, s.requirements.join(", "));
+            let from = format!("{}; {}", s.machine, s.requirements.join(", "));
+            text += &format!("{:<22}{}\n", "", out::wrap(&from, 22));
         }
         out::data(&text)?;
     }

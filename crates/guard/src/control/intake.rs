@@ -243,7 +243,8 @@ impl Control {
 
     /// Whether packets may be for others than the sockets here.
     pub(super) fn look_at_others(&mut self) {
-        self.others = Others::look(self.evident.iter().copied());
+        let own = self.steering.as_ref().and_then(|steering| steering.id());
+        self.others = Others::look(self.evident.iter().copied(), own);
         self.gauges.views.guard[0].by_flow.store(self.others.translates.into(), Relaxed);
         // Where none is guarded nothing is known.
         let mut all = !self.evident.is_empty();

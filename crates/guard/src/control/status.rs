@@ -73,6 +73,7 @@ impl Maker {
             consumers_untold: views.overflow_stats.iter().map(|s| s.untold.load(Relaxed)).sum(),
             losses_behind: views.gate[0].evidence.load(Relaxed),
             behind_unknown: views.gate[0].crowded.load(Relaxed) + views.gate[0].untranslated.load(Relaxed),
+            listeners_crowded: views.gate[0].listeners.load(Relaxed),
             losses_foreign: views.overflow_stats.iter().map(|s| s.foreign.load(Relaxed)).sum(),
             missing: control
                 .missing()
@@ -171,6 +172,7 @@ impl Maker {
                         nobody: now[12],
                         syns: now[13],
                         over_share: now[14],
+                        over_bound: now[8],
                     }),
                 });
             }

@@ -7,7 +7,7 @@ use std::sync::mpsc::{Receiver, Sender};
 
 use kern::guard::mode;
 
-use super::{Phase, Work};
+use super::{Peace, Phase, Work};
 use crate::messages::{Command, Order, Report};
 use crate::source::Source;
 use crate::{clock, sched};
@@ -61,7 +61,7 @@ impl Work {
         let life = self.lives.get(&source.slot).filter(|l| Arc::ptr_eq(&l.source, &source));
         let phase = life.map(|l| l.phase);
         let sheds = self.h.views.source_ctls[source.slot].mode.load(Relaxed) == mode::SHED;
-        let marks = life.is_some_and(|l| l.in_peace.is_some());
+        let marks = life.is_some_and(|l| matches!(l.in_peace, Some(Peace::Asks(_))));
         if !needs_rx(phase, sheds, marks) {
             // It was released when nothing was attached for it yet, and nobody would release it again.
             source.release_rx(clock::now());

@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use policy::Nanos;
 use policy::marking::{self, IN_PEACE_MAX, LOOKS};
 
-use super::{Life, Phase, Work};
+use super::{Life, Peace, Phase, Work};
 use crate::clock;
 use crate::marking::Search;
 use crate::messages::Command;
@@ -55,23 +55,49 @@ impl Work {
     pub(super) fn look_at_marks(&mut self) {
         let now = clock::now();
         let mut new = false;
-        for life in self.lives.values_mut().filter(|l| l.in_peace.is_some() && l.phase == Phase::Interrupt) {
+        let asks = |l: &&mut Life| matches!(l.in_peace, Some(Peace::Asks(_))) && l.phase == Phase::Interrupt;
+        for life in self.lives.values_mut().filter(asks) {
             new |= life.marking.look(&self.h.views);
         }
-        let waits = |l: &&mut Life| {
-            l.in_peace.is_some_and(|since| l.marking.is_marked() || now.saturating_sub(since) > IN_PEACE_MAX)
+        let is_over = |l: &&mut Life| match l.in_peace {
+            Some(Peace::Asks(since)) => l.marking.is_marked() || now.saturating_sub(since) > IN_PEACE_MAX,
+            Some(Peace::Waits) | None => false,
         };
         let mut lives = std::mem::take(&mut self.lives);
-        lives.values_mut().filter(waits).for_each(|l| self.end_peace(l));
-        let waiting = lives.values().any(|l| l.in_peace.is_some());
+        lives.values_mut().filter(is_over).for_each(|l| self.end_peace(l));
         self.lives = lives;
+        self.ask_in_peace(now);
+        let waiting = self.lives.values().any(|l| l.in_peace.is_some());
         let waiting = self.look_at_rings(now) || waiting;
         let next = if new { LOOKS.0 } else { (2 * self.look.1).min(LOOKS.1) };
         self.look = (if waiting { now + next } else { Nanos::MAX }, next);
     }
 
+    /// Has one handle of each interface ask for a packet that marks it.
+    pub(super) fn ask_in_peace(&mut self, now: Nanos) {
+        let asks = |l: &&Life| matches!(l.in_peace, Some(Peace::Asks(_)));
+        let mut asked: BTreeSet<usize> = self.lives.values().filter(asks).map(|l| l.source.first).collect();
+        for life in self.lives.values_mut() {
+            let waits = life.in_peace == Some(Peace::Waits) && life.phase == Phase::Interrupt;
+            if !waits || asked.contains(&life.source.first) {
+                continue;
+            }
+            if life.source.hold_rx().is_err() {
+                life.in_peace = None;
+                continue;
+            }
+            asked.insert(life.source.first);
+            life.in_peace = Some(Peace::Asks(now));
+            life.source.now.is_marking.store(true, Relaxed);
+            life.marking.ask(&self.h.views);
+            self.h.pulse.wake();
+        }
+    }
+
+    /// It asks no more, and the next one may.
     pub(super) fn end_peace(&self, life: &mut Life) {
-        if life.in_peace.take().is_some() {
+        if let Some(Peace::Asks(_)) = life.in_peace.take() {
+            life.marking.end(&self.h.views);
             life.source.now.is_marking.store(false, Relaxed);
             life.source.release_rx(0);
         }

@@ -3,7 +3,7 @@
 use super::abi::{CHOSEN, CORES, State};
 use super::{Group, any, cookie, detach, dup, set};
 use crate::error::{Error, Result};
-use crate::guard::object::{Aligned, failed, open};
+use crate::guard::object::{Aligned, failed, open, program_id};
 use crate::guard::{Error as BpfError, Shared};
 use libbpf_rs::{MapCore, MapFlags, Object};
 use policy::accept::queues::{Choice as Rules, QUEUES, Worker};
@@ -17,7 +17,7 @@ static ACCEPT: &Aligned<{ include_bytes!(concat!(env!("OUT_DIR"), "/accept.bpf.o
 /// Name of the program, by which one of a killed weir is known.
 const NAME: &str = "weir_accept";
 /// How long the sockets of a program that was taken off stay in its array.
-const FREED: Duration = Duration::from_millis(900);
+pub const FREED: Duration = Duration::from_millis(900);
 
 /// See the module. Dropping it does not detach: see [`Choice::detach`].
 pub struct Choice {
@@ -68,20 +68,7 @@ impl Choice {
         let state: Shared<State> = unsafe { Shared::map(map.as_fd(), 1) }
             .map_err(|source| BpfError::Bpf { what: "accept_state".into(), source })?;
         let program = object.progs().next().ok_or_else(|| absent(NAME))?;
-        let mut info = libbpf_rs::libbpf_sys::bpf_prog_info::default();
-        let mut length = size_of_val(&info) as u32;
-        // SAFETY: the kernel writes at most `length` bytes of the struct.
-        let done = unsafe {
-            libbpf_rs::libbpf_sys::bpf_prog_get_info_by_fd(
-                program.as_fd().as_raw_fd(),
-                &raw mut info,
-                &raw mut length,
-            )
-        };
-        if done < 0 {
-            return Err(BpfError::Bpf { what: NAME.into(), source: io::Error::from_raw_os_error(-done) });
-        }
-        let id = info.id;
+        let id = program_id(program.as_fd()).map_err(|source| BpfError::Bpf { what: NAME.into(), source })?;
         let choice = Self { object, state, id, filled: 0, turn: 0 };
         let state = choice.state();
         state.late.store(rules.late, Relaxed);
@@ -107,11 +94,12 @@ impl Choice {
         crate::guard::program_name(id).is_some_and(|name| name == NAME)
     }
 
-    /// Makes the members of `group`, in their order, its queues. Until that is done the choice is the kernel's.
+    /// Makes the members of `group`, in their order, its queues. Until that is done the choice is the kernel's. Those that another array
+    /// still has are waited for, at most for `patience`.
     ///
     /// # Errors
     /// As of [`dup`]; [`Error::Unsupported`] for more than 512 members.
-    pub fn fill(&mut self, group: &Group) -> Result<()> {
+    pub fn fill(&mut self, group: &Group, patience: Duration) -> Result<()> {
         if group.members.len() > QUEUES {
             let what = format!("{} listeners of {}, at most {QUEUES}", group.members.len(), group.name());
             return Err(Error::Unsupported { what, since: "no kernel" });
@@ -127,7 +115,7 @@ impl Choice {
             let _ = sockets.delete(&(slot as u32).to_ne_bytes());
         }
         self.filled = group.members.len();
-        let end = Instant::now() + FREED;
+        let end = Instant::now() + patience;
         for (slot, member) in group.members.iter().enumerate() {
             let mut got = Err(Error::Gone { what: format!("a listener of {}", group.name()) });
             for (pid, fd) in &member.holders {
@@ -164,6 +152,11 @@ impl Choice {
         self.seat(group);
         self.state().count.store(group.members.len() as u32, Relaxed);
         Ok(())
+    }
+
+    /// True if it has queues: the last [`Choice::fill`] has not failed half-way.
+    pub fn is_filled(&self) -> bool {
+        self.state().count.load(Relaxed) != 0
     }
 
     /// Tells which cores the workers of `group` run on, whose members are in the order in which they were filled.

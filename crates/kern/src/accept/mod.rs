@@ -18,7 +18,7 @@ mod owner;
 
 pub use abi::{LEASE_OVER, MEMBERS_OTHER, MIGRATED, PLACED, REFUSED};
 #[cfg(not(no_bpf))]
-pub use choice::{Choice, Seen};
+pub use choice::{Choice, FREED, Seen};
 #[cfg(not(no_bpf))]
 pub use find::Finder;
 pub use owner::{Owner, Where, own_cpus};
@@ -168,11 +168,12 @@ pub fn groups(held: &[Held], wanted: impl Fn(&Held) -> bool) -> Vec<Group> {
     all
 }
 
-/// Finds who accepts from each listener of `group`, and what connections they have.
-pub fn name_owners(group: &mut Group, held: &[Held]) {
+/// Finds who accepts from each listener of `group`, and what connections they have; `known` tells who was found at the last search, by
+/// the inode of a listener.
+pub fn name_owners(group: &mut Group, held: &[Held], known: impl Fn(u64) -> Option<Owner>) {
     let mut seen = owner::Seen::default();
     for member in &mut group.members {
-        member.owner = seen.owner(member.inode, &member.holders);
+        member.owner = seen.owner(member.inode, &member.holders, known(member.inode).as_ref());
     }
     let many = |pid: u32, members: &[Member]| {
         members.iter().filter(|m| m.owner.as_ref().is_some_and(|o| o.pid == pid)).count()

@@ -3,6 +3,7 @@
 use crate::cpus;
 use std::collections::BTreeMap;
 use std::fs;
+use std::time::Duration;
 
 /// How the core of a worker is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,20 +34,45 @@ pub fn own_cpus() -> usize {
     cpus::online().map_or(1, |set| set.len())
 }
 
-/// What was read of each process: its epoll descriptors and the inodes that each waits for.
-#[derive(Default)]
-pub(super) struct Seen(BTreeMap<u32, Vec<(u32, Vec<u64>)>>);
+/// What was read of each process.
+pub(super) struct Seen {
+    /// Its epoll descriptors and the inodes that each waits for.
+    epolls: BTreeMap<u32, Vec<(u32, Vec<u64>)>>,
+    /// How often threads that are at work may be looked for once more, all together.
+    looks: u32,
+}
+
+impl Default for Seen {
+    fn default() -> Self {
+        Seen { epolls: BTreeMap::new(), looks: LOOKS_MAX }
+    }
+}
+
+/// Most looks for threads that are at work in one search, 60 ms: the leases of all groups are renewed between searches.
+const LOOKS_MAX: u32 = 200;
+/// Most of them for one thread.
+const LOOKS: u32 = 20;
+/// From one to the next.
+const LOOK_EVERY: Duration = Duration::from_micros(300);
 
 /// Most descriptors of one process that are looked at.
 const DESCRIPTORS_MAX: usize = 65_536;
+/// And threads.
+const THREADS_MAX: usize = 4096;
 
 impl Seen {
     /// The owner of the listener `inode` among its holders: the one whose epoll waits for it; if none does, the only holder that is not
-    /// the parent of another one.
-    pub(super) fn owner(&mut self, inode: u64, holders: &[(u32, u32)]) -> Option<Owner> {
+    /// the parent of another one. A thread can be told only while it waits: `known`, who it was at the last search, stays the owner
+    /// while it is at work.
+    pub(super) fn owner(
+        &mut self,
+        inode: u64,
+        holders: &[(u32, u32)],
+        known: Option<&Owner>,
+    ) -> Option<Owner> {
         let mut waits: Vec<(u32, u32, usize)> = Vec::new();
         for (pid, _) in holders {
-            let epolls = self.0.entry(*pid).or_insert_with(|| epolls(*pid));
+            let epolls = self.epolls.entry(*pid).or_insert_with(|| epolls(*pid));
             if let Some((fd, _)) = epolls.iter().find(|(_, inodes)| inodes.contains(&inode)) {
                 waits.push((*pid, *fd, epolls.len()));
             }
@@ -59,12 +85,33 @@ impl Seen {
         }
         let (pid, tid) = match (waits.as_slice(), pids.as_slice()) {
             ([(pid, _, 1)], _) => (*pid, *pid),
-            ([(pid, epoll, _)], _) => (*pid, thread(*pid, *epoll)?),
+            ([(pid, epoll, _)], _) => (*pid, self.thread(*pid, *epoll, known)?),
             ([], [pid]) => (*pid, *pid),
             _ => return None,
         };
         let (core, known) = core(pid, tid);
         Some(Owner { pid, tid, name: crate::proc::name(pid).unwrap_or_default(), core, known })
+    }
+
+    /// The thread that waits in this epoll now, or did when it was last looked for; a few looks, since it may be at work.
+    fn thread(&mut self, pid: u32, epoll: u32, known: Option<&Owner>) -> Option<u32> {
+        if let Some(tid) = waiter(pid, epoll) {
+            return Some(tid);
+        }
+        let lives = |owner: &&Owner| {
+            owner.pid == pid && fs::exists(format!("/proc/{pid}/task/{}", owner.tid)).is_ok_and(|is| is)
+        };
+        if let Some(owner) = known.filter(lives) {
+            return Some(owner.tid);
+        }
+        for _ in 0..LOOKS.min(self.looks) {
+            self.looks -= 1;
+            std::thread::sleep(LOOK_EVERY);
+            if let Some(tid) = waiter(pid, epoll) {
+                return Some(tid);
+            }
+        }
+        None
     }
 }
 
@@ -99,18 +146,14 @@ fn targets(text: &str) -> Vec<u64> {
         .collect()
 }
 
-/// The thread that waits in this epoll now; a few looks, since it may be at work.
-fn thread(pid: u32, epoll: u32) -> Option<u32> {
-    for _ in 0..20 {
-        for entry in fs::read_dir(format!("/proc/{pid}/task")).ok()?.flatten().take(4096) {
-            let text = fs::read_to_string(entry.path().join("syscall")).unwrap_or_default();
-            if waits_in(&text) == Some(epoll) {
-                return entry.file_name().to_str()?.parse().ok();
-            }
-        }
-        std::thread::sleep(std::time::Duration::from_micros(300));
-    }
-    None
+/// The thread that waits in this epoll.
+fn waiter(pid: u32, epoll: u32) -> Option<u32> {
+    let tasks = fs::read_dir(format!("/proc/{pid}/task")).ok()?;
+    let mut waits = tasks.flatten().take(THREADS_MAX).filter(|entry| {
+        let text = fs::read_to_string(entry.path().join("syscall")).unwrap_or_default();
+        waits_in(&text) == Some(epoll)
+    });
+    waits.next()?.file_name().to_str()?.parse().ok()
 }
 
 /// The epoll descriptor of a thread that waits in one, from its line in procfs.
@@ -146,6 +189,26 @@ fn processor(stat: &str) -> Option<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_thread_that_is_at_work_stays_the_worker() {
+        use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
+        use std::os::{fd::AsRawFd, unix::fs::MetadataExt};
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        // Two epolls, as of a program with two threads; nobody waits in them.
+        let epolls = [0, 1].map(|_| Epoll::new(EpollCreateFlags::empty()).unwrap());
+        epolls[0].add(&listener, EpollEvent::new(EpollFlags::EPOLLIN, 0)).unwrap();
+        let inode = fs::metadata(format!("/proc/self/fd/{}", listener.as_raw_fd())).unwrap().ino();
+        let (pid, tid) = (std::process::id(), nix::unistd::gettid().as_raw() as u32);
+        let holders = [(pid, listener.as_raw_fd() as u32)];
+        let known = |tid| Owner { pid, tid, name: "a".into(), core: None, known: Where::Ran };
+        let mut seen = Seen::default();
+        assert_eq!(seen.owner(inode, &holders, None), None);
+        assert_eq!(seen.looks, LOOKS_MAX - LOOKS);
+        assert_eq!(seen.owner(inode, &holders, Some(&known(tid))).map(|owner| owner.tid), Some(tid));
+        assert_eq!(seen.looks, LOOKS_MAX - LOOKS, "who is known is not waited for");
+        assert_eq!(seen.owner(inode, &holders, Some(&known(u32::MAX))), None, "it has ended");
+    }
 
     #[test]
     fn a_master_is_no_worker() {

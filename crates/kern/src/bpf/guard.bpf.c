@@ -513,9 +513,9 @@ static __always_inline int refuses_behind(struct sock *sk, struct weir_overflow_
 		if (stat && evident && truesize)
 			stat->truesize = weir_size_learnt(stat->truesize, truesize);
 		if (stat && evident)
-			stat->overflows++;
+			__sync_fetch_and_add(&stat->overflows, 1);
 		else if (stat)
-			stat->foreign++;
+			__sync_fetch_and_add(&stat->foreign, 1);
 		/* Made one since: its place is given up. */
 		if (stat && is_tunnel(sk))
 			stat->gone = 1;
@@ -566,9 +566,9 @@ static __always_inline int refuses(struct sock *sk, struct weir_overflow_stat *d
 		if (stat && guarded && truesize)
 			stat->truesize = weir_size_learnt(stat->truesize, truesize);
 		if (stat && guarded)
-			stat->overflows++;
+			__sync_fetch_and_add(&stat->overflows, 1);
 		else if (stat)
-			stat->foreign++;
+			__sync_fetch_and_add(&stat->foreign, 1);
 		if (guarded && to && guard->by_end)
 			ended(gate_end_hash(to, *slot));
 		if (stat && is_tunnel(sk))
@@ -690,8 +690,6 @@ int BPF_PROG(weir_recv, struct sock *sk, int ret, int flags)
 	stat = bpf_map_lookup_elem(&consumer_stats, &slot);
 	if (!stat)
 		return 0;
-	stat->recvs++;
-	stat->cpu = bpf_get_smp_processor_id();
 	stat->level = rmem > 0 ? (__u64)rmem * 1000 / (__u32)(sk->sk_rcvbuf | 1) : 0;
 	for (__u32 i = 0; i < WEIR_POLLERS; i++)
 		if (ctl->inhibited & (1ULL << i))

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0 */
 /*
- * What the guard's BPF programs and its threads tell each other. Each struct fills whole cache lines and has
- * one writer: a `_ctl` is written by user space, a `_stat` by BPF. crates/kern/src/guard/abi.rs mirrors this
- * file; both sides assert the sizes.
+ * What the guard's BPF programs and its threads tell each other. Each struct fills whole cache lines. A `_ctl` is
+ * written by user space, a `_stat` by BPF: by one CPU at a time, or, what is counted wherever a packet ends, atomically.
+ * crates/kern/src/guard/abi.rs mirrors this file; both sides assert the sizes.
  */
 #ifndef WEIR_GUARD_H
 #define WEIR_GUARD_H
@@ -49,8 +49,8 @@ struct weir_source_ctl {
 	__u32 poller_tid;	/* thread whose turns count as the poller's own */
 	__u32 full_polls;	/* consecutive full polls that raise WEIR_EVENT_SATURATED */
 	__u16 mark_port;	/* port of the handle, host order */
-	__u16 marks;		/* frames that may have been rewritten in all; 0: none */
-	__u32 cpu;		/* CPU of the poller */
+	__u16 pad16;
+	__u32 marks;		/* frames that may have been rewritten in all; 0: none */
 	__u16 mark_v4[2];	/* an address of the interface, network order; 0: none */
 	__u16 mark_v6[8];
 	__u32 poller;		/* its index: whose bound for protected frames counts */
@@ -111,16 +111,13 @@ struct weir_consumer_ctl {
 
 struct weir_consumer_stat {
 	__u64 overflows;	/* datagrams the socket refused, of those that guarded interfaces carried */
-	__u64 recvs;		/* reads that ended an inhibit */
 	__u32 level;		/* permille of the socket's receive buffer */
 	__u32 rcvbuf;		/* bytes */
 	__u32 gone;		/* the address holds another socket by now */
-	__u32 cpu;		/* CPU of the last read seen */
-	__u64 shed;
 	__u32 truesize;		/* bytes that a packet takes of its buffer, by those that it refused; 0: none yet */
-	__u32 elsewhere;	/* tick of the last datagram that a socket of another namespace refused */
+	__u64 shed;
 	__u64 foreign;		/* datagrams the socket refused, of others */
-	__u64 pad;
+	__u64 pad[3];
 };
 
 struct weir_poller_ctl {

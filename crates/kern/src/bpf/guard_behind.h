@@ -120,7 +120,7 @@ static __always_inline _Bool behind_claims(__u64 inner)
 	if (!carried || !stat ||
 	    !weir_claim(carried, inner >> 32, bpf_ktime_get_ns() >> WEIR_TICK_SHIFT))
 		return 0;
-	stat->evidence++;
+	__sync_fetch_and_add(&stat->evidence, 1);
 	return 1;
 }
 
@@ -181,14 +181,14 @@ static __always_inline void behind_carry(struct sk_buff *skb, const struct gate_
 	if (!carried || !stat)
 		return;
 	if (!weir_carry(carried, inner >> 32, now))
-		stat->crowded++;
+		__sync_fetch_and_add(&stat->crowded, 1);
 	guard = the_guard();
 	if (!guard || !guard->behind)
 		return;
 	slot = bpf_map_lookup_elem(&inner_consumers, &inner);
 	consumer = slot ? *slot + 1 : 0;
 	if (!behind_came(skb, flow, &came)) {
-		stat->untranslated++;
+		__sync_fetch_and_add(&stat->untranslated, 1);
 		return;
 	}
 	hash = gate_destination_hash(&came);
@@ -196,7 +196,7 @@ static __always_inline void behind_carry(struct sk_buff *skb, const struct gate_
 	outer = bpf_map_lookup_elem(&outers, &place);
 	if (!outer || !weir_outer_learn(outer, hash >> 32, inner >> 32, consumer, now)) {
 		if (consumer)
-			stat->crowded++;
+			__sync_fetch_and_add(&stat->crowded, 1);
 		return;
 	}
 	hash = gate_flow_hash(&came);

@@ -126,7 +126,7 @@ int BPF_PROG(weir_nobody, struct sk_buff *skb, void *location, enum skb_drop_rea
 	if (GATE_IS(reason, NO_SOCKET) && !guard->by_flow) {
 		learns = weir_learns(port, gate_used(key), guard->listed[flow.tcp & 1], now, WEIR_LISTED_TICKS);
 		if (!learns) {
-			stat->spoken_for++;
+			__sync_fetch_and_add(&stat->spoken_for, 1);
 			/* Of segments the search for their connection tells in any case. */
 			if (flow.tcp)
 				return 0;

@@ -24,9 +24,9 @@ __noinline __u32 weir_rx_left(__u32 slot, __u32 number, __u32 inner)
 	if (!ctl || !stat || !ctl->sk || !ctl->inner || ctl->inner >> 32 != inner)
 		return WEIR_NO_MEMBER;
 	/* Input for it is held back, until its program has read. */
-	if (ctl->inhibited && !feeds(source_ctl->poller))
+	if (ctl->inhibited && !feeds(poller_of(source_ctl)))
 		return 0;
-	share = share_of(slot, consumer, ctl, stat, guard->slices, source_ctl->poller);
+	share = share_of(slot, consumer, ctl, stat, guard->slices, poller_of(source_ctl));
 	return share ? share->left : WEIR_NO_MEMBER;
 }
 

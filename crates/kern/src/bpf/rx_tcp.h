@@ -140,17 +140,15 @@ __noinline int weir_rx_segment(struct xdp_md *ctx, const struct weir_view *view)
 static __always_inline __u32 rx_tcp(struct xdp_md *ctx, const struct weir_view *view, __u32 slot,
 				    const struct weir_source_ctl *ctl, const struct weir_guard_ctl *guard)
 {
+	__u32 admit, exact, now, poller = poller_of(ctl);
 	struct weir_poller_ctl *turns;
-	__u32 admit = 0, exact, now, poller = ctl->poller;
 	struct weir_syns *all;
 
 	if (view->lane != WEIR_LANE_TCP || (view->key[2] & (WEIR_F_PORTS | WEIR_F_FRAGMENT)) != WEIR_F_PORTS ||
 	    !in_force(ctl))
 		return RX_TCP_PASSES;
-	if (ctl->mode == WEIR_MODE_POLL) {
-		turns = bpf_map_lookup_elem(&poller_ctls, &poller);
-		admit = turns ? turns->admit : 0;
-	}
+	turns = bpf_map_lookup_elem(&poller_ctls, &poller);
+	admit = turns ? turns->admit : 0;
 	now = bpf_ktime_get_coarse_ns() >> WEIR_TICK_SHIFT;
 	/* A raw socket may want segments that no connection has: then the list has every port, 0 too, which no other socket has. Raw ones
 	 * are in the list of UDP sockets as well, which is there first. */

@@ -74,9 +74,11 @@ impl Others {
     /// What is so now for packets that are seen to arrive by `interfaces`: the guarded ones and those that stand on them. A device
     /// on a guarded one that takes packets over in this namespace (macvlan, ipvlan) is not asked for here, but is one of them.
     ///
+    /// `own` is the program that gives the caller's handles their packets.
+    ///
     /// Costs two or three small files per interface, and where nothing is sent on a list of the chains of nftables.
-    pub fn look(interfaces: impl IntoIterator<Item = u32>) -> Others {
-        let redirects = crate::guard::redirects_sockets();
+    pub fn look(interfaces: impl IntoIterator<Item = u32>, own: Option<u32>) -> Others {
+        let redirects = crate::guard::redirects_sockets(own);
         if forwards(interfaces) {
             return Others { redirects, ..Others::ANY };
         }

@@ -86,9 +86,7 @@ shared!(
         /// Port of the handle, host order.
         mark_port: AtomicU16,
         /// Frames that may have been rewritten in all.
-        marks: AtomicU16,
-        /// CPU of the poller.
-        cpu: AtomicU32,
+        marks: AtomicU32,
         /// IPv4 address of the interface that frames in transit are rewritten to, in memory order; 0: none.
         mark_v4: AtomicU32,
         /// The same for IPv6.
@@ -218,20 +216,16 @@ shared!(
     ConsumerStat {
         /// Datagrams the socket refused, of those that guarded interfaces carried.
         overflows: AtomicU64,
-        /// Reads that ended an inhibit.
-        recvs: AtomicU64,
         /// Permille of the receive buffer.
         level: AtomicU32,
         /// Receive buffer, bytes.
         rcvbuf: AtomicU32,
         /// Not 0: the socket is closed.
         gone: AtomicU32,
-        /// CPU of the last read seen.
-        cpu: AtomicU32,
-        /// Frames shed for it.
-        shed: AtomicU64,
         /// Bytes that a packet takes of its buffer, by those that it refused; 0: it refused none since it is tracked.
         truesize: AtomicU32,
+        /// Frames shed for it.
+        shed: AtomicU64,
         /// Datagrams the socket refused, of others than guarded interfaces carried.
         foreign: AtomicU64,
     }

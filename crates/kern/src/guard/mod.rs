@@ -84,7 +84,7 @@ pub use rx::Rx;
 /// What loading an object takes, for other objects too.
 #[cfg(not(no_bpf))]
 pub(crate) mod object {
-    pub(crate) use super::load::{Aligned, failed, open, tells_cookies, wake_ring, write_rodata};
+    pub(crate) use super::load::{Aligned, failed, open, program_id, tells_cookies, wake_ring, write_rodata};
 }
 
 /// Name of a loaded BPF program.
@@ -95,7 +95,7 @@ pub fn program_name(_id: u32) -> Option<String> {
 
 /// True if programs of the caller's network namespace choose sockets.
 #[cfg(no_bpf)]
-pub fn redirects_sockets() -> bool {
+pub fn redirects_sockets(_own: Option<u32>) -> bool {
     false
 }
 
@@ -188,24 +188,42 @@ mod load {
         Some(fd.name.to_string_lossy().into_owned())
     }
 
+    /// The kernel's number of a program.
+    pub(crate) fn program_id(program: BorrowedFd<'_>) -> io::Result<u32> {
+        let mut info = libbpf_sys::bpf_prog_info::default();
+        let mut length = size_of_val(&info) as u32;
+        // SAFETY: the kernel writes at most `length` bytes of the struct.
+        let done = unsafe {
+            libbpf_sys::bpf_prog_get_info_by_fd(program.as_raw_fd(), &raw mut info, &raw mut length)
+        };
+        if done < 0 { Err(io::Error::from_raw_os_error(-done)) } else { Ok(info.id) }
+    }
+
+    /// Programs of one network namespace whose names are asked for.
+    const REDIRECTS_MAX: usize = 16;
+
     /// True if BPF programs choose who gets packets for sockets of the caller's network namespace (`sk_lookup`), or if that is not
-    /// known.
-    pub fn redirects_sockets() -> bool {
+    /// known. Those of [`Steering`](super::Steering), of which `own` is the caller's, are not among them: they take what nobody misses.
+    pub fn redirects_sockets(own: Option<u32>) -> bool {
         let Ok(netns) = std::fs::File::open("/proc/thread-self/ns/net") else { return true };
-        let (mut flags, mut count) = (0, 0);
-        // SAFETY: the kernel writes the two numbers, and no ids, since it is told that there is no room.
+        let (mut flags, mut ids, mut count) = (0, [0; REDIRECTS_MAX], REDIRECTS_MAX as u32);
+        // SAFETY: the kernel writes the two numbers, and as many ids as it is told that there is room for.
         let asked = unsafe {
             libbpf_sys::bpf_prog_query(
                 netns.as_fd().as_raw_fd(),
                 libbpf_sys::BPF_SK_LOOKUP,
                 0,
                 &raw mut flags,
-                std::ptr::null_mut(),
+                ids.as_mut_ptr(),
                 &raw mut count,
             )
         };
-        // A kernel before 5.9 does not know them.
-        if asked == 0 { count > 0 } else { asked != -libc::EINVAL }
+        if asked != 0 {
+            // A kernel before 5.9 does not know them.
+            return asked != -libc::EINVAL;
+        }
+        let others = ids.iter().take(count as usize).filter(|id| Some(**id) != own);
+        others.map(|id| program_name(*id)).any(|name| name.as_deref() != Some(super::steer::NAME))
     }
 
     /// Which tracepoints could be attached; a missing one costs the feature named here, nothing else.

@@ -79,6 +79,7 @@ impl OpenBell {
 pub struct EventRing {
     ring: RingBuffer<'static>,
     pending: Rc<RefCell<Vec<Event>>>,
+    dropped: Rc<Cell<u64>>,
 }
 
 /// Events kept from one read; more than this in one go are dropped, and the source raises them again.
@@ -106,16 +107,19 @@ impl EventSource {
 impl EventRing {
     fn new(map: &dyn MapCore) -> Result<Self, libbpf_rs::Error> {
         let pending = Rc::new(RefCell::new(Vec::with_capacity(PENDING_MAX)));
-        let sink = Rc::clone(&pending);
+        let dropped = Rc::new(Cell::new(0));
+        let (sink, lost) = (Rc::clone(&pending), Rc::clone(&dropped));
         let mut builder = RingBufferBuilder::new();
         builder.add(map, move |bytes| {
             let mut pending = sink.borrow_mut();
-            if let Some(event) = Event::parse(bytes).filter(|_| pending.len() < PENDING_MAX) {
-                pending.push(event);
+            match Event::parse(bytes) {
+                Some(event) if pending.len() < PENDING_MAX => pending.push(event),
+                Some(_) => lost.set(lost.get() + 1),
+                None => {}
             }
             0
         })?;
-        Ok(Self { ring: builder.build()?, pending })
+        Ok(Self { ring: builder.build()?, pending, dropped })
     }
 
     /// Readable when events wait.
@@ -128,5 +132,10 @@ impl EventRing {
     pub fn take(&self) -> Vec<Event> {
         self.ring.consume_raw();
         std::mem::take(&mut *self.pending.borrow_mut())
+    }
+
+    /// Events that did not fit since the last call.
+    pub fn dropped(&self) -> u64 {
+        self.dropped.take()
     }
 }

@@ -8,12 +8,14 @@ use std::sync::atomic::Ordering::Relaxed;
 use libbpf_rs::{Link, MapCore, MapFlags, Object};
 
 use super::abi::{SOURCES, Steer};
-use super::object::{Aligned, failed, open};
+use super::object::{Aligned, failed, open, program_id};
 use super::{Error, Handle, Shared};
 
 static STEER: &Aligned<{ include_bytes!(concat!(env!("OUT_DIR"), "/steer.bpf.o")).len() }> =
     &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/steer.bpf.o")));
 
+/// Name of the program.
+pub(super) const NAME: &str = "weir_steer";
 /// Most interfaces from which the packets of one guarded interface are seen to come: itself and those that stand on it.
 pub const UPPERS: usize = 16;
 
@@ -28,6 +30,7 @@ struct State {
 pub struct Steering {
     state: Mutex<State>,
     steers: Shared<Steer>,
+    id: Option<u32>,
 }
 
 fn absent(what: &str) -> Error {
@@ -41,7 +44,7 @@ impl Steering {
     /// [`Error::Bpf`] on kernels whose `sk_lookup` programs do not see the interface of a packet (before 5.17).
     pub fn load() -> Result<Self, Error> {
         libbpf_rs::set_print(None);
-        let object = open(&STEER.0, "weir_steer")?.load().map_err(failed("program weir_steer"))?;
+        let object = open(&STEER.0, NAME)?.load().map_err(failed("program weir_steer"))?;
         let steers = {
             let map = object.maps().find(|m| m.name() == "steers").ok_or_else(|| absent("steers"))?;
             // SAFETY: guard.h declares the values with the struct that abi.rs mirrors, its size is asserted on both sides,
@@ -49,7 +52,13 @@ impl Steering {
             unsafe { Shared::map(map.as_fd(), SOURCES) }
                 .map_err(|source| Error::Bpf { what: "steers".into(), source })?
         };
-        Ok(Self { state: Mutex::new(State { object, link: None, waiting: 0 }), steers })
+        let id = object.progs().next().and_then(|program| program_id(program.as_fd()).ok());
+        Ok(Self { state: Mutex::new(State { object, link: None, waiting: 0 }), steers, id })
+    }
+
+    /// The kernel's number of the program.
+    pub fn id(&self) -> Option<u32> {
+        self.id
     }
 
     /// Asks for one datagram of one of `interfaces` for `handle`, until `lease` (CLOCK_MONOTONIC, ns; [`Self::renew`]
@@ -87,8 +96,8 @@ impl Steering {
         if link.is_none() {
             let netns = std::fs::File::open("/proc/thread-self/ns/net")
                 .map_err(|source| Error::Bpf { what: "this network namespace".into(), source })?;
-            let program = object.progs_mut().next().ok_or_else(|| absent("weir_steer"))?;
-            *link = Some(program.attach_netns(netns.as_raw_fd()).map_err(failed("weir_steer"))?);
+            let program = object.progs_mut().next().ok_or_else(|| absent(NAME))?;
+            *link = Some(program.attach_netns(netns.as_raw_fd()).map_err(failed(NAME))?);
         }
         Ok(())
     }

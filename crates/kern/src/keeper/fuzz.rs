@@ -1,7 +1,7 @@
 //! Messages to a keeper, any bytes in any order: it refuses what it does not know, keeps its limits and goes on. Built by
 //! scripts/fuzz.sh.
 
-use super::{Care, MAX_HANDLES, MAX_JOURNALS, greeting, split, tag};
+use super::{Care, KEPT_JOURNALS, MAX_HANDLES, greeting, split, tag};
 use crate::settings::Access;
 use std::{
     cell::Cell,
@@ -58,7 +58,7 @@ pub fn talk(mut bytes: &[u8]) {
         // With and without a descriptor beside it.
         let passed = content.last().filter(|n| **n & 1 == 0).and_then(|_| File::open("/dev/null").ok());
         if care.take(tag, content, passed.map(Into::into)).is_ok() {
-            assert!(care.journals.len() <= MAX_JOURNALS && care.handles.len() <= MAX_HANDLES);
+            assert!(care.journals.len() <= KEPT_JOURNALS && care.handles.len() <= MAX_HANDLES);
         }
     }
     ACCESS.set(Some(care.access));

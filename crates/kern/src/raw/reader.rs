@@ -199,6 +199,7 @@ impl Reader {
         self.holders.find(&interesting(&raw.sockets), spent);
         let unknown = self.holders.unknown();
         if unknown > 0 && !nix::unistd::geteuid().is_root() {
+            raw.hidden = unknown as u64;
             raw.missing.push(format!("processes of sockets of other users ({unknown}): needs root"));
         }
         raw.holders = self.holders.found();

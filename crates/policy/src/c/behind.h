@@ -124,11 +124,8 @@ WEIR_UNROLL
 WEIR_UNROLL
 	for (int i = 0; i < WEIR_MEMBERS; i++) {
 		struct weir_member *member = &outer->member[i];
-		weir_u32 since = member->seen ? now - member->seen : 0x7fffffffu;
+		weir_u32 since = weir_age(member->seen, now);
 
-		/* Another CPU may be a tick ahead. */
-		if ((int)since < 0)
-			since = 0;
 		if (member->seen && member->inner == inner) {
 			if (since)
 				member->seen = now;

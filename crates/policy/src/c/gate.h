@@ -130,6 +130,16 @@ WEIR_INLINE weir_u32 weir_whose(const struct weir_port *port, weir_u32 address, 
 	return weir_learns(port, used, listed, now, listed_most) ? WEIR_NOBODYS : WEIR_ASK;
 }
 
+/* Ticks since then; 0 also where another CPU, which is a tick ahead, has written it, and the most for what never was. */
+WEIR_INLINE weir_u32 weir_age(weir_u32 then, weir_u32 now)
+{
+	weir_u32 age = now - then;
+
+	if (!then)
+		return 0x7fffffffu;
+	return (int)age < 0 ? 0 : age;
+}
+
 /* No socket took a packet for this port and address. True if that is news. */
 WEIR_INLINE weir_u32 weir_learn(struct weir_port *port, weir_u32 address, weir_u32 now)
 {
@@ -137,7 +147,7 @@ WEIR_INLINE weir_u32 weir_learn(struct weir_port *port, weir_u32 address, weir_u
 
 WEIR_UNROLL
 	for (int i = 0; i < WEIR_WAYS; i++) {
-		weir_u32 dropped = port->way[i].dropped, since = dropped ? now - dropped : 0x7fffffffu;
+		weir_u32 dropped = port->way[i].dropped, since = weir_age(dropped, now);
 
 		if (port->way[i].address == address && dropped) {
 			if (since)

@@ -179,30 +179,29 @@ fn memory(case: &Case<'_>) -> Option<Cause> {
             row("Udp.MemErrors", case.per_second(errors)),
             row("memory", format!("{used} pages used, udp_mem allows {pressure} to {most}")),
         ],
-        change: vec![udp_mem(&limits, case.memory_kb())],
+        change: vec![more_memory("udp_mem", &limits, case.memory_kb())],
         effect: "datagrams are lost at full sockets only, not for want of memory; make sure that the machine has the memory \
                  (a page is 4 kB)"
             .into(),
     })
 }
 
-/// One part in so many of the memory is for all UDP sockets together at most.
-const UDP_PART: u64 = 2;
+/// One part in so many of the memory is for all sockets of a protocol together at most.
+const PROTOCOL_PART: u64 = 2;
 /// A page is 4 kB on most machines; where it is larger less is proposed than there could be.
 const PAGE_KB: u64 = 4;
 
-/// Twice as many pages, as far as the machine has them.
-fn udp_mem(limits: &[u64], memory_kb: Option<u64>) -> String {
-    let most = memory_kb.map_or(u64::MAX, |kb| kb / PAGE_KB / UDP_PART);
+/// Twice as many pages for `net.ipv4.NAME`, as far as the machine has them.
+fn more_memory(name: &str, limits: &[u64], memory_kb: Option<u64>) -> String {
+    let most = memory_kb.map_or(u64::MAX, |kb| kb / PAGE_KB / PROTOCOL_PART);
     let doubled: Vec<u64> = limits.iter().map(|pages| pages.saturating_mul(2).min(most)).collect();
     match doubled[..] {
         [low, pressure, high] if high > limits.last().copied().unwrap_or(0) => {
-            format!("sudo sysctl -w net.ipv4.udp_mem=\"{low} {pressure} {high}\"")
+            format!("sudo sysctl -w net.ipv4.{name}=\"{low} {pressure} {high}\"")
         }
-        _ => {
-            "# fewer or smaller receive buffers (SO_RCVBUF), or more memory: udp_mem is much of what there is"
-                .into()
-        }
+        _ => format!(
+            "# fewer or smaller receive buffers (SO_RCVBUF), or more memory: {name} is much of what there is"
+        ),
     }
 }
 
@@ -226,12 +225,7 @@ fn tcp_memory(case: &Case<'_>) -> Option<Cause> {
             row("thrown away", case.per_second(case.loss.packets)),
             row("memory", format!("{used} pages used, tcp_mem: pressure at {}, most {}", at(1), at(2))),
         ],
-        change: vec![format!(
-            "sudo sysctl -w net.ipv4.tcp_mem=\"{} {} {}\"",
-            at(0).saturating_mul(2),
-            at(1).saturating_mul(2),
-            at(2).saturating_mul(2)
-        )],
+        change: vec![more_memory("tcp_mem", &limits, case.memory_kb())],
         effect: "segments are kept; make sure that the machine has the memory (a page is 4 kB)".into(),
     })
 }
@@ -257,8 +251,7 @@ fn reader_unknown(case: &Case<'_>) -> Option<Cause> {
     let c = case.loss.consumer.filter(|c| c.pid == 0)?;
     let came = c.r#in.unwrap_or(case.s.ledger.offered);
     let much = case.loss.packets as f64 >= MUCH * came as f64;
-    let hidden = case.s.missing.iter().any(|what| what.starts_with("processes of sockets"));
-    if !hidden || !(much || c.level.is_some_and(|l| l >= STANDS)) {
+    if case.s.hidden == 0 || !(much || c.level.is_some_and(|l| l >= STANDS)) {
         return None;
     }
     Some(Cause {

@@ -1,6 +1,6 @@
 //! Losses before IP: ring, refill, XDP, backlog.
 
-use super::{Case, Cause, Rule, packet_share, percent, place};
+use super::{Case, Cause, Rule, packet_work, percent, place};
 use crate::model::{Cpu, Queue};
 use kern::shell::quoted;
 
@@ -63,7 +63,7 @@ fn row(name: &str, value: impl Into<String>) -> (String, String) {
 
 /// The CPU that works most on packets.
 fn hottest<'a>(case: &'a Case<'_>) -> Option<&'a Cpu> {
-    case.s.cpus.iter().max_by(|a, b| packet_share(a).total_cmp(&packet_share(b)))
+    case.s.cpus.iter().max_by(|a, b| packet_work(a).total_cmp(&packet_work(b)))
 }
 
 fn cpu_row(cpu: &Cpu) -> (String, String) {
@@ -91,7 +91,7 @@ fn mask(cpus: &[u32]) -> String {
 fn bus(case: &Case<'_>) -> Option<Cause> {
     let interface = case.loss.interface?;
     let phy = *interface.counters.get("driver.rx_discards_phy")?;
-    let idle = hottest(case).is_some_and(|c| packet_share(c) < ROOM);
+    let idle = hottest(case).is_some_and(|c| packet_work(c) < ROOM);
     (phy * 2 > case.loss.packets && idle).then(|| Cause {
         key: interface.name.clone(),
         title: format!("The bottleneck of {} is not the CPU: the port's buffers overflow", interface.name),
@@ -105,7 +105,7 @@ fn bus(case: &Case<'_>) -> Option<Cause> {
 }
 
 fn cpu_full(case: &Case<'_>) -> Option<Cause> {
-    let cpu = hottest(case).filter(|c| packet_share(c) + c.weir > FULL)?;
+    let cpu = hottest(case).filter(|c| packet_work(c) > FULL)?;
     let interface = case.interface_name();
     let mut change = vec![case.guard(&interface)];
     let mut evidence =
@@ -176,7 +176,7 @@ fn ring_small(case: &Case<'_>) -> Option<Cause> {
             quoted(name)
         ));
     }
-    let busy = hottest(case).map_or(0.0, packet_share);
+    let busy = hottest(case).map_or(0.0, packet_work);
     Some(Cause {
         key: name.clone(),
         title: format!("The ring of {name} is too small for the delay of its softirq"),
@@ -271,7 +271,7 @@ fn losers<'a>(case: &'a Case<'_>) -> Vec<&'a Cpu> {
 
 fn one_cpu(case: &Case<'_>) -> Option<Cause> {
     let [only] = losers(case)[..] else { return None };
-    if packet_share(only) < ROOM {
+    if packet_work(only) < ROOM {
         return None;
     }
     let idle: Vec<u32> = idle_cpus(case).into_iter().filter(|c| *c != only.cpu).collect();
@@ -311,7 +311,7 @@ const BACKLOG_DEFAULT: u64 = 1000;
 fn backlog_small(case: &Case<'_>) -> Option<Cause> {
     let limit = case.limit("net.core.netdev_max_backlog", 0)?;
     let losers = losers(case);
-    let busy = losers.iter().map(|c| packet_share(c)).fold(0.0, f64::max);
+    let busy = losers.iter().map(|c| packet_work(c)).fold(0.0, f64::max);
     // Work that fills a CPU fills any backlog.
     if busy > FULL && limit >= BACKLOG_DEFAULT {
         return None;

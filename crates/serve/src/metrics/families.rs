@@ -154,7 +154,7 @@ fn each(map: &BTreeMap<String, u64>, take: &mut Take<'_>) {
 }
 
 /// All metrics but those about weir itself.
-pub static FAMILIES: [Family; 60] = [
+pub static FAMILIES: [Family; 61] = [
     Family {
         name: "interval",
         unit: "seconds",
@@ -645,7 +645,7 @@ pub static FAMILIES: [Family; 60] = [
         kind: Kind::Counter,
         labels: &["source", "class"],
         limit: 3 * QUEUES,
-        help: "Packets that a guard shed, by class: normal, bulk, protected",
+        help: "Packets that a guard shed, by class: normal (also what a rule protects beyond its bound), bulk",
         of: |seen, take| {
             for source in seen.snapshot.guards.iter().flat_map(|guard| &guard.sources).take(QUEUES) {
                 source.shed.iter().for_each(|(class, shed)| take(&[&source.name, class], n(*shed)));
@@ -669,6 +669,15 @@ pub static FAMILIES: [Family; 60] = [
         limit: QUEUES,
         help: "Of the packets that a guard shed, those of senders that had had more than their share of a full socket",
         of: |seen, take| sources(seen, take, |source| Some(source.over_share)),
+    },
+    Family {
+        name: "guard_over_bound",
+        unit: "packets",
+        kind: Kind::Counter,
+        labels: &["source"],
+        limit: QUEUES,
+        help: "Packets that a rule protects, beyond half the budget of their CPU: they count as normal, and may be shed",
+        of: |seen, take| sources(seen, take, |source| Some(source.over_bound)),
     },
     Family {
         name: "guard_budget_used",

@@ -52,6 +52,7 @@ fn snapshot() -> Snapshot {
                 shed: [("normal".to_owned(), 4)].into(),
                 nobody: 3,
                 over_share: 1,
+                over_bound: 2,
                 ..Source::default()
             }],
             cpus: vec![Poller {
@@ -154,6 +155,7 @@ fn counters_add_up_and_gauges_do_not() {
     assert_eq!(value(&text, "weir_guard_shed_packets_total{source=\"eth0/0\",class=\"normal\"}"), 8.0);
     assert_eq!(value(&text, "weir_guard_nobodys_packets_total{source=\"eth0/0\"}"), 6.0);
     assert_eq!(value(&text, "weir_guard_over_share_packets_total{source=\"eth0/0\"}"), 2.0);
+    assert_eq!(value(&text, "weir_guard_over_bound_packets_total{source=\"eth0/0\"}"), 4.0);
     assert_eq!(value(&text, "weir_guard_mode{source=\"eth0/0\",mode=\"poll\"}"), 1.0);
     assert_eq!(value(&text, "weir_guard_budget_used_ratio{cpu=\"1\"}"), 0.5);
     assert_eq!(value(&text, "weir_accept_placed_total{listener=\"0.0.0.0:443\",why=\"away\"}"), 2.0);

@@ -3,7 +3,7 @@
 use super::lines::Lines;
 use super::not_attached;
 use super::targets::{Targets, in_the_way, obstacle_text, server};
-use kern::accept::{Choice, Finder, Group, Where, detach, pidfd};
+use kern::accept::{Choice, FREED, Finder, Group, Owner, Where, detach, pidfd};
 use kern::error::Result;
 use kern::raw::monotonic_ns;
 use policy::Nanos;
@@ -14,6 +14,7 @@ use policy::accept::queues::Choice as Rules;
 use policy::accept::watch::Watch;
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::OwnedFd;
+use std::time::Duration;
 
 /// One group that is attached to.
 pub struct Attached {
@@ -68,12 +69,12 @@ fn rules_of(rules: &Rules, group: &Group) -> Rules {
     if group.udp { rules.for_datagrams() } else { *rules }
 }
 
-/// Fills and attaches; takes off what a killed weir has left.
-fn attach(choice: &mut Choice, group: &Group) -> Result<()> {
+/// Fills and attaches; takes off what a killed weir has left, whose array keeps the listeners for a while: `patience`.
+fn attach(choice: &mut Choice, group: &Group, patience: Duration) -> Result<()> {
     if group.program != 0 && group.program != choice.id() {
         detach(group)?;
     }
-    choice.fill(group)?;
+    choice.fill(group, patience)?;
     choice.renew(lease());
     if group.program == choice.id() { Ok(()) } else { choice.attach(group) }
 }
@@ -131,7 +132,7 @@ impl Following {
         let mut following = Following { targets, finder, rules, all: Vec::new(), pace, lines };
         for group in groups {
             let mut choice = Choice::load(&rules_of(&following.rules, &group)).map_err(super::refused)?;
-            if let Err(e) = attach(&mut choice, &group) {
+            if let Err(e) = attach(&mut choice, &group, FREED) {
                 let error = not_attached(&group, &e);
                 following.end();
                 return Err(error);
@@ -163,7 +164,7 @@ impl Following {
         if self.pace.due(now) {
             match self.finder.all() {
                 Ok(held) => {
-                    let found = self.targets.find(&held);
+                    let found = self.targets.find(&held, |inode| self.owner(inode));
                     self.follow(found, now);
                 }
                 Err(e) => self.lines.say(now, || format!("weir: cannot list sockets: {e}")),
@@ -193,7 +194,7 @@ impl Following {
             let told = known.map(|one| Known {
                 own: one.choice.id() == group.program,
                 there: one.there(),
-                same: are_same(seats(&one.group), seats(&group)),
+                same: one.choice.is_filled() && are_same(seats(&one.group), seats(&group)),
             });
             let found = Found { members: group.members.len(), before, known: told };
             match groups::next(&found, || in_the_way(&group).is_some(), || self.room()) {
@@ -228,14 +229,14 @@ impl Following {
             // To load the choice of a new group takes a good part of a lease.
             self.renew();
             let result = match at.and_then(|at| self.all.get_mut(at)) {
-                Some(one) => attach(&mut one.choice, &group).map(|()| {
+                Some(one) => attach(&mut one.choice, &group, Duration::ZERO).map(|()| {
                     one.workers = workers(&group);
                     one.gone = None;
                     one.watch = Watch::default();
                     one.group = group.clone();
                 }),
                 None => match Choice::load(&rules_of(&self.rules, &group)) {
-                    Ok(mut choice) => attach(&mut choice, &group)
+                    Ok(mut choice) => attach(&mut choice, &group, Duration::ZERO)
                         .map(|()| self.all.push(Attached::new(group.clone(), choice))),
                     Err(e) => {
                         self.lines.say(now, || format!("weir: {}: {e}", group.name()));
@@ -245,7 +246,12 @@ impl Following {
             };
             // One that fails is tried again: a server that starts or ends has listeners for a moment.
             self.pace.event(now);
-            if result.is_ok() {
+            if let Err(e) = &result {
+                if !e.is_gone() {
+                    let line = || format!("weir: {}: {e}; tried again", group.name());
+                    self.lines.once("attach", group.key(), line);
+                }
+            } else {
                 self.lines.say(now, || {
                     format!(
                         "weir: {}: {} of {} attached",
@@ -256,6 +262,11 @@ impl Following {
                 });
             }
         }
+    }
+
+    /// The worker of the listener with this inode, as far as it is known.
+    fn owner(&self, inode: u64) -> Option<Owner> {
+        self.all.iter().flat_map(|one| &one.group.members).find(|m| m.inode == inode)?.owner.clone()
     }
 
     /// Where one more group finds room.
@@ -272,7 +283,7 @@ impl Following {
                 continue;
             }
             let found = fresh.get_or_insert_with(|| {
-                self.finder.all().map(|held| self.targets.find(&held)).unwrap_or_default()
+                self.finder.all().map(|held| self.targets.find(&held, |_| None)).unwrap_or_default()
             });
             let now = found.iter().find(|g| g.key() == one.group.key());
             if let Some(Err(e)) = now.map(|group| one.choice.detach(group)) {
@@ -299,7 +310,7 @@ fn ended(workers: &[OwnedFd]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use kern::accept::{Member, Owner};
+    use kern::accept::Member;
     use std::net::SocketAddr;
 
     #[test]

@@ -80,7 +80,7 @@ pub fn planned(groups: &[Group], skipped: &[Group]) -> String {
     for group in groups {
         let _ = writeln!(
             text,
-            "{}  {}, {}: the own core's queue, unless it is busy or its worker stands",
+            "{}  {}, {}\n  a connection goes to its own core's queue, unless it is busy or its worker stands",
             group.name(),
             server(group),
             out::count(group.members.len(), "listener")
@@ -115,11 +115,12 @@ pub fn planned(groups: &[Group], skipped: &[Group]) -> String {
             None => writeln!(text, "  today: no connections that can be told by worker"),
         };
         for line in wrong(group) {
-            let _ = writeln!(text, "  note: {line}");
+            let _ = writeln!(text, "  note: {}", out::wrap(&line, 8));
         }
     }
     for group in skipped.iter().take(SKIPPED_MAX) {
-        let _ = writeln!(text, "{}  {}: left alone, {SESSIONS}", group.name(), server(group));
+        let left = format!("{}  {}: left alone, {SESSIONS}", group.name(), server(group));
+        let _ = writeln!(text, "{}", out::wrap(&left, 2));
     }
     if skipped.len() > SKIPPED_MAX {
         let _ = writeln!(text, "and {} groups of UDP more", skipped.len() - SKIPPED_MAX);

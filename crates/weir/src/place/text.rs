@@ -73,7 +73,7 @@ pub fn picture(looked: &Looked, window: &Window) -> String {
     if looked.cpus.len() > COLUMNS {
         text += &format!("{} more CPUs: weir place --json\n", looked.cpus.len() - COLUMNS);
     }
-    text + "I interrupt, T NAPI thread, R packets spread to (RPS), P ran there, p may run there\n"
+    text + "I interrupt, T NAPI thread, R spread to (RPS), P ran there, p may run there\n"
 }
 
 fn label(source: &Source) -> String {

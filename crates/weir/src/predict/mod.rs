@@ -81,6 +81,8 @@ struct Answer {
     cheaper: Vec<Gain>,
     readers: Vec<observe::Reader>,
     missing: Vec<String>,
+    /// Sockets of interest whose programs only root sees.
+    hidden: u64,
 }
 
 /// The `--json` document.
@@ -331,5 +333,6 @@ fn answer(
         cheaper: cheaper(&today, shares, whole),
         readers: seen.readers.clone(),
         missing: seen.missing.clone(),
+        hidden: seen.hidden,
     })
 }

@@ -58,6 +58,8 @@ pub struct Observed {
     pub readers: Vec<Reader>,
     /// What is not known, and what it needs.
     pub missing: Vec<String>,
+    /// Sockets of interest whose programs only root sees.
+    pub hidden: u64,
 }
 
 /// Ticks of /proc/stat per second (USER_HZ).
@@ -252,6 +254,7 @@ pub fn observe(name: &str, readings: &[Reading]) -> Result<Observed, String> {
         facts,
         readers,
         missing,
+        hidden: last.raw.hidden,
     })
 }
 

@@ -18,9 +18,6 @@ pub(super) fn rate(pps: f64) -> String {
     }
 }
 
-/// How the line about sockets begins whose programs cannot be seen.
-const HIDDEN: &str = "processes of sockets";
-
 fn interval(e: &Estimate) -> String {
     match e.high {
         Some(high) => format!("{} to {}", rate(e.low), rate(high)),
@@ -68,7 +65,7 @@ pub(super) fn text(answer: &Answer, paint: Paint) -> String {
         );
         text += &format!("{line}\n");
     }
-    let hidden = answer.readers.is_empty() && answer.missing.iter().any(|what| what.starts_with(HIDDEN));
+    let hidden = answer.readers.is_empty() && answer.hidden > 0;
     if hidden {
         let what = format!(
             "the program that reads: only root sees programs of other users, and the true rate is lower: sudo weir predict {}",
@@ -217,6 +214,7 @@ mod tests {
             readers: vec![Reader { pid: 7, name: "knotd".into(), share: 0.41, lost: 0.0 }],
             path: model::path::Path::of(Line::default(), Line::default()),
             missing: vec!["processes of sockets of other users (3): needs root".into()],
+            hidden: 3,
         }
     }
 

@@ -183,6 +183,7 @@ fn source(before: Option<&Status>, now: &status::Source) -> guard::Source {
     source.shed = moved(&then.shed, &total.shed);
     source.nobody = total.nobody.saturating_sub(then.nobody);
     source.over_share = total.over_share.saturating_sub(then.over_share);
+    source.over_bound = total.over_bound.saturating_sub(then.over_bound);
     source
 }
 
@@ -229,6 +230,7 @@ mod tests {
                 nobody: 100 * n,
                 syns: 0,
                 over_share: 0,
+                over_bound: 0,
             }),
             ..Source::default()
         };

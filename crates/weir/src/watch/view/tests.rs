@@ -350,6 +350,7 @@ fn what_a_guard_does_is_shown_where_its_queue_is() {
         shed: [("normal".to_owned(), 700_000), ("protected".to_owned(), 0)].into(),
         nobody: 500_000,
         over_share: 20_000,
+        over_bound: 0,
     };
     let cpu = Poller { cpu: 1, budget_used: Some(0.43), ..Poller::default() };
     let guard = Guard {
