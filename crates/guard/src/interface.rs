@@ -21,9 +21,6 @@ use crate::plan::{self, Found, LeftAlone, Wish};
 use crate::source::{Counts, Now, Source};
 use crate::{clock, sched};
 
-/// Packets in the ring of a device that does not tell: that of veth.
-const RING_GUESS: u32 = 256;
-
 /// Longest pause between two looks for a device that has left with settings of weir, ns.
 const FOLLOW_MOST: Nanos = 60_000_000_000;
 
@@ -235,7 +232,7 @@ impl Interface {
             _ => None,
         };
         self.first_slot = first;
-        self.ring = kern::ethtool::ring(&self.name).map_or(RING_GUESS, |r| r.rx);
+        self.ring = kern::discover::ring(&self.name).unwrap_or(kern::discover::RING_LEAST);
         self.find_sources(setup)
     }
 

@@ -27,8 +27,8 @@ pub const MAX_QUEUES: u32 = 1024;
 const MAX_DEPTH: usize = 8;
 /// Most names in a list of choices.
 const MAX_CHOICES: usize = 8;
-/// Depth of a veth's ring, which no interface tells.
-const VETH_RING: u32 = 256;
+/// Depth of a veth's ring, which no interface tells; others that do not tell have no smaller one.
+pub const RING_LEAST: u32 = 256;
 
 /// Why an interface cannot be guarded: one line with the fix.
 #[derive(Debug, thiserror::Error)]
@@ -227,7 +227,8 @@ pub(crate) fn look(access: &mut Access, ifindex: u32) -> Result<Interface> {
         _ if driver.is_empty() => "unknown".into(),
         _ => driver.clone(),
     });
-    let ring = ethtool::ring(&name).or((kind == "veth").then_some(Ring { rx: VETH_RING, rx_max: VETH_RING }));
+    let ring =
+        ethtool::ring(&name).or((kind == "veth").then_some(Ring { rx: RING_LEAST, rx_max: RING_LEAST }));
     let xdp_native = access.netdev().and_then(|n| n.xdp_features(ifindex).ok()).map(|f| f.native());
     // A switch of Open vSwitch has no source of its own either, but it takes what its ports receive.
     let stands = role == Role::Stacked || kind == "openvswitch";
@@ -376,5 +377,7 @@ pub fn choices() -> Vec<String> {
 
 /// Depth of the receive ring of `name` in packets, if known.
 pub fn ring(name: &str) -> Option<u32> {
-    ethtool::ring(name).map(|r| r.rx).or_else(|| (ethtool::driver(name).ok()? == "veth").then_some(VETH_RING))
+    ethtool::ring(name)
+        .map(|r| r.rx)
+        .or_else(|| (ethtool::driver(name).ok()? == "veth").then_some(RING_LEAST))
 }

@@ -1,0 +1,105 @@
+/* SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0 */
+/* Frames for ports that no socket has, and of flows that are refused: what guard_gate.h has learnt, as the XDP program asks for it. */
+
+/* What was refused of what has this hash; NULL if nothing was lately. */
+static __always_inline struct weir_refusal *refusal_of(__u64 hash)
+{
+	__u32 place = hash & (WEIR_REFUSALS - 1);
+	struct weir_refusal *refusal = bpf_map_lookup_elem(&refusals, &place);
+
+	return refusal && refusal->flow == hash >> 32 ? refusal : NULL;
+}
+
+/* True if all that has this hash is refused, and nothing has `left` since from where it goes. A frame of the `trickle` passes. */
+static __always_inline int refused(__u64 hash, __u32 left, __u32 now, __u32 most, int trickle)
+{
+	struct weir_refusal *refusal = refusal_of(hash);
+	int is;
+
+	if (!refusal)
+		return 0;
+	is = weir_refused(refusal, hash >> 32, left, now, most);
+	if (!is || trickle)
+		__sync_fetch_and_add(&refusal->passed, 1);
+	return is;
+}
+
+/* True if any flow, or anything for a foreign address, was refused since the guard began: a router that drops nothing is asked no more. */
+static __always_inline int refused_any(void)
+{
+	struct weir_gate_stat *learnt;
+	__u32 zero = 0;
+
+	learnt = bpf_map_lookup_elem(&gate_stats, &zero);
+	return learnt && learnt->refused;
+}
+
+/* Whose the frame is, by what has become of those before it: enum weir_whose. The kernel is asked only if its search is `exact`; one
+ * that is nobody's passes all the same if it is the `trickle`. */
+__noinline int weir_rx_nobodys(struct xdp_md *ctx, const struct weir_view *view, __u32 most, __u32 trickle, __u32 exact)
+{
+	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
+	__u32 now = bpf_ktime_get_coarse_ns() >> WEIR_TICK_SHIFT, key, zero = 0, left = 0;
+	struct weir_gate_stat *learnt;
+	struct weir_guard_ctl *guard;
+	struct gate_flow flow = {};
+	struct weir_port *port;
+	__u32 listed, whose;
+
+	if (!view || !rx_flow(data, end, view, &flow))
+		return 0;
+	if ((view->lane == WEIR_LANE_UDP || view->lane == WEIR_LANE_TCP) &&
+	    (view->key[2] & (WEIR_F_PORTS | WEIR_F_FRAGMENT)) == WEIR_F_PORTS) {
+		key = flow.tcp << 16 | (flow.ports & 0xffff);
+		port = bpf_map_lookup_elem(&ports, &key);
+		if (!port)
+			return 0;
+		guard = bpf_map_lookup_elem(&guard_ctl, &zero);
+		listed = guard ? guard->listed[flow.tcp & 1] : 0;
+		whose = weir_whose(port, gate_address(flow.target, flow.words), gate_used(key), listed, now, most,
+				   WEIR_LISTED_TICKS);
+		/* A raw socket may want datagrams that no other has: then the list has every port, 0 too, which no other has. */
+		if (whose == WEIR_ASK)
+			return !flow.tcp && exact && weir_recent(listed, now, WEIR_LISTED_TICKS) && !gate_used(0) ?
+			       WEIR_ASK : WEIR_SOMEBODYS;
+		if (whose == WEIR_NOBODYS)
+			return WEIR_NOBODYS;
+		left = port->left;
+	} else {
+		flow.ports = 0;
+	}
+	learnt = bpf_map_lookup_elem(&gate_stats, &zero);
+	if (!learnt || !weir_recent(learnt->refused, now, WEIR_REFUSAL_KEPT))
+		return 0;
+	if (flow.words == 1 && refused(gate_target_hash(flow.target[0]), 0, now, most, trickle))
+		return 1;
+	return flow.ports && refused(gate_flow_hash(&flow), left, now, most, trickle);
+}
+
+/* A frame for a tracked consumer passes. A filter may refuse it all the same, and counts how many of its flow it does. */
+__noinline int weir_rx_passes(struct xdp_md *ctx, const struct weir_view *view)
+{
+	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
+	__u32 now = bpf_ktime_get_coarse_ns() >> WEIR_TICK_SHIFT, zero = 0;
+	struct weir_gate_stat *learnt = bpf_map_lookup_elem(&gate_stats, &zero);
+	struct weir_refusal *refusal;
+	struct gate_flow flow = {};
+
+	if (!learnt || !weir_recent(learnt->refused, now, WEIR_REFUSAL_KEPT))
+		return 0;
+	if (!view || !rx_flow(data, end, view, &flow))
+		return 0;
+	refusal = refusal_of(gate_flow_hash(&flow));
+	if (refusal)
+		__sync_fetch_and_add(&refusal->passed, 1);
+	return 0;
+}
+
+/* True if the frame is nobody's. */
+static __always_inline int is_nobodys(struct xdp_md *ctx, const struct weir_view *view, const struct weir_guard_ctl *guard,
+				      const struct weir_source_ctl *ctl, __u32 trickle)
+{
+	__u32 whose = weir_rx_nobodys(ctx, view, guard->nobody_ticks, trickle, ctl->exact);
+
+	return whose == WEIR_ASK ? weir_rx_untaken(ctx, view) : whose == WEIR_NOBODYS;
+}
