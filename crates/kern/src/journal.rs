@@ -14,9 +14,8 @@
 //! What its version promises stands in `format`.
 
 use crate::{
-    cpus::CpuSet,
     error::{Error, Result},
-    kernel::{Heir, Kernel},
+    kernel::Kernel,
     netns::{self, NetnsId},
     proc, rundir,
     settings::{Setting, Value},
@@ -28,11 +27,15 @@ use std::{
     time::Duration,
 };
 
+mod claim;
+mod entry;
 mod format;
 #[cfg(fuzzing)]
 pub mod fuzz;
 mod walk;
 
+pub use claim::ClaimError;
+use entry::{Entry, Kind, before, narrowed, tasks};
 use format::SCHEMA;
 
 /// Where journals are kept.
@@ -160,28 +163,6 @@ impl Outcome {
     }
 }
 
-/// Why a journal cannot be made.
-#[derive(Debug, thiserror::Error)]
-pub enum ClaimError {
-    /// A live guard has this interface.
-    #[error("{name}: already guarded by weir, pid {pid}; stop that one first")]
-    Guarded {
-        /// The interface.
-        name: String,
-        /// The other guard.
-        pid: u32,
-    },
-    /// Another `weir place` is at it.
-    #[error("weir place runs already, pid {pid}; stop that one first")]
-    Placing {
-        /// The other one.
-        pid: u32,
-    },
-    /// The file system refused, or the file there is no journal: then look at it and remove it.
-    #[error(transparent)]
-    Other(#[from] Error),
-}
-
 /// On disk. The interface index stands once, at the top.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -200,145 +181,6 @@ struct Document {
     entries: Vec<Entry>,
 }
 
-#[derive(Clone, Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Entry {
-    set: Kind,
-    /// NAPI id, queue, interrupt or thread.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    id: Option<u32>,
-    /// Interface, in the journal of the host.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    ifindex: Option<u32>,
-    /// Start time of a thread.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    start: Option<u64>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    queue: Option<u32>,
-    /// Of a thread: when weir's first value was written down, clock ticks since boot. Who began before has inherited nothing.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    since: Option<u64>,
-    old: Value,
-    ours: Vec<Value>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-enum Kind {
-    NapiDefer,
-    NapiFlush,
-    NapiThreaded,
-    DevDefer,
-    DevFlush,
-    DevThreaded,
-    Gro,
-    RpsCpus,
-    XpsCpus,
-    IrqCpus,
-    TaskCpus,
-}
-
-impl Entry {
-    /// The setting; `ifindex` is that of the journal, 0 for the host's.
-    fn setting(&self, ifindex: u32) -> Option<Setting> {
-        let of_host = matches!(self.set, Kind::IrqCpus | Kind::TaskCpus);
-        let ifindex = match (ifindex, self.ifindex) {
-            (0, None) if of_host => 0,
-            (0, Some(index)) if !of_host && (1..=i32::MAX as u32).contains(&index) => index,
-            (1.., None) if !of_host => ifindex,
-            _ => return None,
-        };
-        if self.start.is_some() != (self.set == Kind::TaskCpus) {
-            return None;
-        }
-        Some(match (self.set, self.id) {
-            (Kind::XpsCpus, Some(queue)) => Setting::XpsCpus { ifindex, queue },
-            (Kind::IrqCpus, Some(irq)) => Setting::IrqCpus { irq },
-            (Kind::TaskCpus, Some(tid)) if (1..=i32::MAX as u32).contains(&tid) => {
-                Setting::TaskCpus { tid, start: self.start? }
-            }
-            (Kind::NapiDefer, Some(napi_id)) => Setting::NapiDefer { ifindex, napi_id },
-            (Kind::NapiFlush, Some(napi_id)) => Setting::NapiFlush { ifindex, napi_id },
-            (Kind::NapiThreaded, Some(napi_id)) => Setting::NapiThreaded { ifindex, napi_id },
-            (Kind::RpsCpus, Some(queue)) => Setting::RpsCpus { ifindex, queue },
-            (Kind::DevDefer, None) => Setting::DevDefer { ifindex },
-            (Kind::DevFlush, None) => Setting::DevFlush { ifindex },
-            (Kind::DevThreaded, None) => Setting::DevThreaded { ifindex },
-            (Kind::Gro, None) => Setting::Gro { ifindex },
-            _ => return None,
-        })
-    }
-
-    fn kind(setting: &Setting) -> (Kind, Option<u32>) {
-        match *setting {
-            Setting::NapiDefer { napi_id, .. } => (Kind::NapiDefer, Some(napi_id)),
-            Setting::NapiFlush { napi_id, .. } => (Kind::NapiFlush, Some(napi_id)),
-            Setting::NapiThreaded { napi_id, .. } => (Kind::NapiThreaded, Some(napi_id)),
-            Setting::RpsCpus { queue, .. } => (Kind::RpsCpus, Some(queue)),
-            Setting::XpsCpus { queue, .. } => (Kind::XpsCpus, Some(queue)),
-            Setting::IrqCpus { irq } => (Kind::IrqCpus, Some(irq)),
-            Setting::TaskCpus { tid, .. } => (Kind::TaskCpus, Some(tid)),
-            Setting::DevDefer { .. } => (Kind::DevDefer, None),
-            Setting::DevFlush { .. } => (Kind::DevFlush, None),
-            Setting::DevThreaded { .. } => (Kind::DevThreaded, None),
-            Setting::Gro { .. } => (Kind::Gro, None),
-        }
-    }
-
-    /// It is this setting.
-    fn is(&self, setting: &Setting) -> bool {
-        self.id == Entry::kind(setting).1 && self.like(setting)
-    }
-
-    /// A thread that has the value `found`, and may have `usable` CPUs, has it from this one.
-    fn gave(&self, heir: &Heir, found: &Value, usable: Option<&CpuSet>) -> bool {
-        let (Some(tid), Kind::TaskCpus) = (self.id, self.set) else { return false };
-        heir.of.contains(&tid)
-            && heir.start >= self.since.unwrap_or(0)
-            && self.whose_of(&heir.setting(), found, || usable.cloned()) == Whose::Ours
-    }
-
-    /// It is this setting, or the same one of another NAPI of the queue.
-    fn concerns(&self, setting: &Setting, queue: Option<u32>) -> bool {
-        let of_queue = setting.napi_id().is_some() && queue.is_some() && self.queue == queue;
-        self.is(setting) || (of_queue && self.like(setting))
-    }
-
-    /// Whose value `found` is. Of a mask the kernel leaves out what is offline, or outside of the thread's cpuset.
-    fn whose<K: Kernel>(&self, kernel: &mut K, setting: &Setting, found: &Value) -> Whose {
-        self.whose_of(setting, found, || kernel.usable(setting))
-    }
-
-    /// The same; the CPUs that it may have are asked for only where they matter.
-    fn whose_of(&self, setting: &Setting, found: &Value, usable: impl FnOnce() -> Option<CpuSet>) -> Whose {
-        if *found == self.old {
-            return Whose::Before;
-        }
-        if self.ours.contains(found) {
-            return Whose::Ours;
-        }
-        let usable = if matches!(found, Value::Cpus(_)) { usable() } else { None };
-        let Some(usable) = usable else { return Whose::Others };
-        let is = |value: &Value| narrowed(setting, value, found, &usable);
-        match () {
-            () if self.ours.iter().any(is) => Whose::Ours,
-            () if is(&self.old) => Whose::Before,
-            () => Whose::Others,
-        }
-    }
-
-    /// It is this setting but for its id.
-    fn like(&self, setting: &Setting) -> bool {
-        let same_task = match *setting {
-            Setting::TaskCpus { start, .. } => self.start == Some(start),
-            _ => true,
-        };
-        self.set == Entry::kind(setting).0
-            && same_task
-            && self.ifindex.is_none_or(|index| index == setting.ifindex())
-    }
-}
-
 /// The journal of one interface.
 #[derive(Debug)]
 pub struct Journal {
@@ -347,169 +189,6 @@ pub struct Journal {
 }
 
 impl Journal {
-    /// Claims `ifindex` of the caller's namespace for the calling process and writes its journal. What a dead
-    /// guard left behind is put back first, and its outcomes are answered; what cannot be put back now (the
-    /// interface is down) is carried over into the new journal, with the values from before the dead guard. The same
-    /// holds for what the interface has brought along from another namespace, or from an earlier stay under another index.
-    pub fn claim<K: Kernel>(
-        dir: &Path,
-        kernel: &mut K,
-        ifindex: u32,
-    ) -> std::result::Result<(Journal, Vec<Outcome>), ClaimError> {
-        let name = kernel.name(ifindex)?;
-        let doc = Document {
-            schema: SCHEMA.into(),
-            netns: kernel.here()?,
-            ifindex,
-            name: name.clone(),
-            guard: kernel.me()?,
-            device: kernel.device(ifindex)?,
-            away: false,
-            entries: Vec::new(),
-        };
-        let device = doc.device;
-        let mut journal = Journal { path: dir.join(file_name(&doc)), doc };
-        let _lock = kernel.lock(dir)?;
-        let mut outcomes = Vec::new();
-        if let Some(found) = Journal::load_if_present(kernel, &journal.path)? {
-            if kernel.alive(found.owner()) {
-                return Err(ClaimError::Guarded { name, pid: found.owner().pid });
-            }
-            let same_netns = found.netns().same(&journal.doc.netns);
-            let unknown = found.doc.device.is_none() || device.is_none();
-            if found.is_of(device) || (same_netns && unknown) {
-                outcomes.extend(journal.inherit(kernel, &found)?);
-            } else if !unknown {
-                // Another interface had this index.
-                found.put_aside(kernel, Fate::Gone)?;
-            }
-        }
-        let mut taken = Vec::new();
-        for path in kernel.journals(dir)? {
-            if device.is_none() || path == journal.path || is_host(&path) {
-                continue;
-            }
-            let found = match Journal::load_if_present(kernel, &path) {
-                Ok(Some(found)) => found,
-                // No journal that this weir knows: `weir undo` names it.
-                Ok(None) | Err(Error::Invalid { .. }) => continue,
-                Err(e) => return Err(e.into()),
-            };
-            if !found.is_of(device) {
-                continue;
-            }
-            if !found.is_away() && kernel.alive(found.owner()) {
-                return Err(ClaimError::Guarded { name, pid: found.owner().pid });
-            }
-            outcomes.extend(journal.inherit(kernel, &found)?);
-            taken.push(found);
-        }
-        // Replaces the old one in one step: at no time is a changed setting without a journal.
-        journal.save(kernel)?;
-        for found in taken {
-            // What stayed would be undone under a guard that lives.
-            found.remove_from(kernel)?;
-        }
-        Ok((journal, outcomes))
-    }
-
-    /// Puts back what another journal has about this interface, and takes over what cannot be.
-    fn inherit<K: Kernel>(&mut self, kernel: &mut K, found: &Journal) -> Result<Vec<Outcome>> {
-        let walked = found.walk_at(kernel, self.doc.ifindex, true, ABSENCES);
-        // What is gone may have moved with its interface meanwhile.
-        let gone = walked.iter().any(|(_, outcome)| outcome.fate == Fate::Gone);
-        if gone && self.doc.device.is_some() && kernel.device(self.doc.ifindex)? != self.doc.device {
-            return Err(Error::Gone { what: self.doc.name.clone() });
-        }
-        let mut outcomes = Vec::with_capacity(walked.len());
-        for (entry, outcome) in walked {
-            if !outcome.settled() {
-                self.doc.entries.insert(0, entry.clone());
-            }
-            outcomes.push(outcome);
-        }
-        Ok(outcomes)
-    }
-
-    /// The interface has left this namespace; `moved`: the kernel has said that it lives on, or does not, in another one.
-    /// Puts its settings back where it is now. What cannot be put back is kept in a file of the device, which
-    /// whoever guards it next takes over; the file of this journal is removed.
-    ///
-    /// # Errors
-    /// If the file system refuses; then this journal is still there.
-    pub fn let_go<K: Kernel>(&self, kernel: &mut K, moved: Option<bool>) -> Result<Vec<Outcome>> {
-        if moved == Some(false) || self.doc.device.is_none() {
-            self.remove_from(kernel)?;
-            return Ok(Vec::new());
-        }
-        let _lock = kernel.lock(self.path.parent().unwrap_or(Path::new(".")))?;
-        // One that moves is between two namespaces for a moment.
-        self.put_aside(kernel, if moved == Some(true) { Fate::Moved } else { Fate::Gone })
-    }
-
-    fn put_aside<K: Kernel>(&self, kernel: &mut K, unseen: Fate) -> Result<Vec<Outcome>> {
-        let walked = self.walk(kernel, true, ABSENCES, &unseen);
-        let entries =
-            walked.iter().filter(|(_, outcome)| !outcome.settled()).map(|(entry, _)| (*entry).clone());
-        // They were met in reverse order.
-        let entries: Vec<Entry> = entries.rev().collect();
-        if !entries.is_empty() {
-            let doc = Document { away: true, entries, ..self.doc.clone() };
-            Journal { path: self.path.with_file_name(file_name(&doc)), doc }.save(kernel)?;
-        }
-        let outcomes = outcomes(walked);
-        self.remove_from(kernel)?;
-        Ok(outcomes)
-    }
-
-    /// Tries again to put back what an interface has taken along; `None` if somebody else has done so. The file is removed if
-    /// nothing is left.
-    ///
-    /// # Errors
-    /// If the file system refuses.
-    pub fn again<K: Kernel>(kernel: &mut K, dir: &Path, device: u64) -> Result<Option<Vec<Outcome>>> {
-        let _lock = kernel.lock(dir)?;
-        let Some(journal) = Journal::load_if_present(kernel, &dir.join(away_name(device)))? else {
-            return Ok(None);
-        };
-        let outcomes = journal.restore(kernel);
-        if outcomes.iter().all(Outcome::settled) {
-            journal.remove_from(kernel)?;
-        }
-        Ok(Some(outcomes))
-    }
-
-    /// Claims the host for the calling process and writes its journal, or takes over the one that an earlier `weir place`
-    /// has left, with its values from before that.
-    ///
-    /// # Errors
-    /// If another one is at it, or the file system refuses.
-    pub fn claim_host<K: Kernel>(dir: &Path, kernel: &mut K) -> std::result::Result<Journal, ClaimError> {
-        let doc = Document {
-            schema: SCHEMA.into(),
-            netns: kernel.here()?,
-            ifindex: 0,
-            name: HOST.into(),
-            guard: kernel.me()?,
-            device: None,
-            away: false,
-            entries: Vec::new(),
-        };
-        let mut journal = Journal { path: dir.join(file_name(&doc)), doc };
-        let _lock = kernel.lock(dir)?;
-        if let Some(found) = Journal::load_if_present(kernel, &journal.path)? {
-            if kernel.alive(found.owner()) && found.owner() != journal.owner() {
-                return Err(ClaimError::Placing { pid: found.owner().pid });
-            }
-            let same = found.netns().same(&journal.doc.netns);
-            // Of a namespace that is gone the interfaces are, and interrupts and threads are not.
-            journal.doc.entries =
-                found.doc.entries.into_iter().filter(|e| same || e.ifindex.is_none()).collect();
-        }
-        journal.save(kernel)?;
-        Ok(journal)
-    }
-
     /// It is the host's, not an interface's.
     pub fn of_host(&self) -> bool {
         self.doc.ifindex == 0
@@ -810,29 +489,8 @@ impl Journal {
     }
 }
 
-/// Threads that the entries are about: id and start time.
-fn tasks(entries: &[Entry]) -> Vec<(u32, u64)> {
-    entries.iter().filter_map(|e| e.id.zip(e.start)).collect()
-}
-
-/// `found` is what the kernel makes of the mask `value` where it may have `usable` CPUs alone.
-fn narrowed(setting: &Setting, value: &Value, found: &Value, usable: &CpuSet) -> bool {
-    let (Value::Cpus(mask), Value::Cpus(found)) = (value, found) else { return false };
-    let within = mask.and(usable);
-    match within.is_empty() {
-        false => within != *mask && *found == within,
-        // An interrupt or a thread is never without a CPU: it gets all.
-        true => setting.of_host() && !mask.is_empty() && found == usable,
-    }
-}
-
 fn outcomes(walked: Vec<(&Entry, Outcome)>) -> Vec<Outcome> {
     walked.into_iter().map(|(_, outcome)| outcome).collect()
-}
-
-fn before(entries: &[Entry], setting: &Setting, queue: Option<u32>, found: &Value) -> Value {
-    let known = entries.iter().rev().find(|e| e.concerns(setting, queue) && e.ours.contains(found));
-    known.map_or(found, |e| &e.old).clone()
 }
 
 fn file_name(doc: &Document) -> String {
