@@ -268,7 +268,7 @@ impl Consumers {
             None => _ = gauges.set_port(port, taker(slot, judge)),
             Some(behind) => self.tell_inner(gauges, behind.inner),
         }
-        self.name_the_only(gauges);
+        self.tell_table(gauges);
         Ok(placed)
     }
 
@@ -317,7 +317,7 @@ impl Consumers {
             last_overflow: now,
             seen_overflows: 0,
         });
-        self.name_the_only(gauges);
+        self.tell_table(gauges);
         Ok(placed)
     }
 
@@ -430,7 +430,7 @@ impl Consumers {
             None if consumer.filter.is_none() => self.tell_port(gauges, consumer.port),
             None => {}
         }
-        self.name_the_only(gauges);
+        self.tell_table(gauges);
     }
 
     /// Tells BPF by whom frames are judged that go to `inner`, behind the host: by the one socket that is there, or by none.
@@ -460,10 +460,10 @@ impl Consumers {
         let _ = gauges.set_port(port, heir);
     }
 
-    /// With one consumer the program that runs at each read compares an address instead of searching a table.
-    fn name_the_only(&self, gauges: &Gauges) {
+    /// Tells BPF how far frames are judged and levels watched: to the last place that is taken. And who is the only one: the program that
+    /// runs at each read then compares an address instead of searching a table.
+    fn tell_table(&self, gauges: &Gauges) {
         let guard = &gauges.views.guard[0];
-        // Frames are judged, and levels watched, as far as the last one only.
         let places = self.iter().last().map_or(0, |(slot, _)| slot as u32 + 1);
         guard.consumers.store(places, Relaxed);
         guard.only_sk.store(0, Relaxed);

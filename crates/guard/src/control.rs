@@ -267,7 +267,12 @@ pub fn run(opts: GuardOptions) -> anyhow::Result<ExitCode> {
     control.consumers.end();
     stop_watch.store(true, Relaxed);
     let _ = watch.map(JoinHandle::join);
-    control.restore().and_then(|code| served.map(|()| code))
+    let restored = control.restore();
+    match (served, restored) {
+        (Ok(()), restored) => restored,
+        (Err(e), Ok(_)) => Err(e),
+        (Err(e), Err(left)) => Err(e.context(left)),
+    }
 }
 
 impl Control {

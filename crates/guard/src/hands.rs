@@ -257,7 +257,7 @@ impl Work {
             self.look = (now + LOOKS.0, LOOKS.0);
         }
         self.lives.insert(life.source.slot, life);
-        self.ask_in_peace(now);
+        let _ = self.ask_in_peace(now);
     }
 
     fn meet(&self) {
@@ -327,6 +327,7 @@ impl Work {
             return;
         }
         self.h.pollers[poller].prod.need(now + PROD_MOST);
+        self.wait_in_peace(source);
         match self.change(source.slot, poller, by_io_uring) {
             Ok((handle, revoked)) => {
                 source.now.by_io_uring.store(handle.is_io_uring(), Relaxed);
@@ -336,8 +337,11 @@ impl Work {
                 let adopted = Adopted { source: Arc::clone(source), handle, switch, evidence, revoked };
                 match self.h.pollers[poller].commands.send(Command::Adopt(adopted)) {
                     Ok(()) => self.attach.push(Arc::clone(source)),
-                    // Its thread has ended.
-                    Err(SendError(Command::Adopt(adopted))) => self.give_back(adopted, End::Refused),
+                    // Its thread has ended, and nobody misses it.
+                    Err(SendError(Command::Adopt(adopted))) => {
+                        self.h.pollers[poller].gauge.next.store(0, Relaxed);
+                        self.give_back(adopted, End::Refused);
+                    }
                     Err(_) => {}
                 }
             }

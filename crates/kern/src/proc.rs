@@ -78,7 +78,9 @@ pub(crate) fn name_in(proc: &Path, pid: u32) -> Option<String> {
         && let Ok(program) = std::fs::read_link(proc.join(format!("{pid}/exe")))
         && let Some(program) = program.file_name()
     {
-        text = program.to_string_lossy().into_owned();
+        // One that was replaced since it was started is called so, too.
+        let program = program.to_string_lossy();
+        text = program.strip_suffix(" (deleted)").unwrap_or(&program).to_owned();
     }
     let clean: String = text.trim_end_matches('\n').chars().filter(|c| !c.is_control()).take(15).collect();
     (!clean.is_empty()).then_some(clean)
@@ -368,6 +370,22 @@ mod tests {
     use super::*;
     use std::net::UdpSocket as StdSocket;
     use std::time::{Duration, Instant};
+
+    #[test]
+    fn a_program_is_named_where_its_first_thread_tells_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        for (pid, comm, exe) in [
+            ("7", "MainThread", "/opt/node"),
+            ("8", "MainThread", "/opt/node (deleted)"),
+            ("9", "knotd", "/sbin/x"),
+        ] {
+            std::fs::create_dir(dir.path().join(pid)).unwrap();
+            std::fs::write(dir.path().join(pid).join("comm"), format!("{comm}\n")).unwrap();
+            std::os::unix::fs::symlink(exe, dir.path().join(pid).join("exe")).unwrap();
+        }
+        let names = [7, 8, 9, 10].map(|pid| name_in(dir.path(), pid));
+        assert_eq!(names, [Some("node".into()), Some("node".into()), Some("knotd".into()), None]);
+    }
 
     #[test]
     fn what_ip_keeps_is_not_passed_on() {

@@ -116,6 +116,24 @@ fn what_guards_have_left_goes_and_the_placement_stays() {
     assert_eq!((&sim.values, &sim.files), (&placed, &broken));
 }
 
+/// Another namespace has the inode of the one that was placed, which is gone with its interfaces: interrupts and threads are the machine's.
+/// A dry run tells of them too, and changes nothing.
+#[test]
+fn what_outlives_its_namespace_is_told_and_undone() {
+    let mut sim = Sim::new(usize::MAX, Event::Nothing);
+    assert!(sim.place(100));
+    sim.me = Owner { pid: 300, start: 1 };
+    sim.netns.cookie = Some(6);
+    let (placed, files) = (sim.values.clone(), sim.files.clone());
+    let undo = |sim: &mut Sim, write| undo::undo_with(sim, Path::new(DIR), &[], Of::All, write).unwrap();
+    let told = undo(&mut sim, false).restored();
+    assert!(told > 0);
+    assert_eq!((&sim.values, &sim.files), (&placed, &files));
+    let report = undo(&mut sim, true);
+    assert_eq!((report.restored(), report.complete()), (told, true), "{report:?}");
+    assert!(sim.files.is_empty());
+}
+
 #[test]
 fn a_second_placement_keeps_the_values_from_before_the_first() {
     let mut sim = Sim::new(usize::MAX, Event::Nothing);

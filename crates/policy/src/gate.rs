@@ -354,6 +354,19 @@ mod tests {
             }
         }
 
+        /// However long ago an address was seen last, and whichever others were since: a drop is of now.
+        #[test]
+        fn a_drop_is_known_however_old_the_last_one_is(then in 1u32.., age: u32, others in 0u32..6) {
+            let now = then.wrapping_add(age);
+            // 0 stands for never; what is up to a second ahead is another CPU's.
+            prop_assume!(now != 0 && age < u32::MAX - 64);
+            let mut port = Port::default();
+            port.seen(7, then);
+            (0..others).for_each(|n| port.seen(100 + n, then));
+            port.seen(7, now);
+            prop_assert!(port.nobodys(7, now, 1));
+        }
+
         /// However long a guard runs: what is older than asked for, and no lead of a clock, is not recent.
         #[test]
         fn what_is_old_is_not_recent_again(now: u32, age: u32, most in 1u32..10_000) {

@@ -27,7 +27,8 @@ pub const SPARE: u32 = 64;
 /// Between two looks at handles that are marked in peace, at first and at most, ns: where no packet comes it doubles at each
 /// look. 50 looks a second at 32 silent sources cost 1 % of a CPU.
 pub const LOOKS: (Nanos, Nanos) = (20 * MILLISECOND, 200 * MILLISECOND);
-/// Queues that get no packets must not keep the XDP program attached: they are marked at takeover. ns.
+/// A queue that gets no packets must not keep the XDP program attached for longer, nor the others of its interface from asking: it is
+/// marked at takeover. ns.
 pub const IN_PEACE_MAX: Nanos = 10_000 * MILLISECOND;
 
 /// Packets of an interface without a NAPI id after which no more are waited for.

@@ -343,7 +343,6 @@ fn no_queue_overflows_while_another_is_below_half_root() {
     }
 }
 
-/// As gunicorn does: the master keeps the listener that its only worker accepts from.
 /// A worker that stands is killed: its listener is closed, and the kernel moves who waits there. Why this cannot flake: with `--no-stall`
 /// what comes goes to its own core's queue, who is not answered waits in that of the worker that stands, and the other one has all the
 /// patience of a client.
@@ -382,6 +381,7 @@ fn who_waits_at_a_killed_worker_is_answered_by_another_one_root() {
     assert_eq!(last["groups"][0]["chosen"]["migrated"], 5, "{last}");
 }
 
+/// As gunicorn does: the master keeps the listener that its only worker accepts from.
 #[test]
 fn a_master_is_not_taken_for_its_worker_root() {
     let Some(host) = host() else { return };

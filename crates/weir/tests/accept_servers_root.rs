@@ -1,12 +1,13 @@
 //! `weir accept` beside servers as they are run: an nginx under load that reloads, loses a worker and gets more of
 //! them, servers in several network namespaces, one with many ports, one that chooses itself, and too few rights.
 //!
-//! Why these cannot flake: what follows by itself is asked for again and again until it is so, and has five times what
-//! is promised. That no connection is lost does not depend on who chooses: in a reload, after a worker's death and when
-//! a worker is added nginx's master keeps every listener, so that what waits in one is answered by the next worker,
-//! under the kernel's hash too. What waits in a listener that is closed the kernel moves to another one, since weir's
-//! program is of the kind that makes it do so. A worker is killed only while it has no connection in its hands, and a
-//! client waits for longer than a busy machine takes. Every target is checked, before weir attaches to it, to be in a network namespace of the test.
+//! Why these cannot flake: what follows by itself is asked for again and again until it is so, and has five times
+//! what is promised. That no connection is lost does not depend on who chooses: in a reload, after a worker's death
+//! and when a worker is added nginx's master keeps every listener, so that what waits in one is answered by the next
+//! worker, under the kernel's hash too. What waits in a listener that is closed the kernel moves to another one,
+//! since weir's program is of the kind that makes it do so. A worker is killed only while it has no connection in its
+//! hands, and a client waits for longer than a busy machine takes. Every target is checked, before weir attaches to
+//! it, to be in a network namespace of the test.
 #![cfg(feature = "bpf")]
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a failed step is a failed test, in helpers too")]
 

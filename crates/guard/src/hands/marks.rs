@@ -12,6 +12,7 @@ use super::{Life, Peace, Phase, Work};
 use crate::clock;
 use crate::marking::Search;
 use crate::messages::Command;
+use crate::source::Source;
 
 impl Work {
     /// Looks for a socket in place of the io_uring that polls this source from now on.
@@ -66,15 +67,30 @@ impl Work {
         let mut lives = std::mem::take(&mut self.lives);
         lives.values_mut().filter(is_over).for_each(|l| self.end_peace(l));
         self.lives = lives;
-        self.ask_in_peace(now);
+        new |= self.ask_in_peace(now);
         let waiting = self.lives.values().any(|l| l.in_peace.is_some());
         let waiting = self.look_at_rings(now) || waiting;
         let next = if new { LOOKS.0 } else { (2 * self.look.1).min(LOOKS.1) };
         self.look = (if waiting { now + next } else { Nanos::MAX }, next);
     }
 
-    /// Has one handle of each interface ask for a packet that marks it.
-    pub(super) fn ask_in_peace(&mut self, now: Nanos) {
+    /// `source` is about to ask for its takeover: whoever of its interface asks in peace asks again at a later look.
+    pub(super) fn wait_in_peace(&mut self, source: &Source) {
+        let mut lives = std::mem::take(&mut self.lives);
+        let others =
+            lives.values_mut().filter(|l| l.source.first == source.first && l.source.slot != source.slot);
+        for life in others.filter(|l| matches!(l.in_peace, Some(Peace::Asks(_)))) {
+            self.end_peace(life);
+            life.in_peace = Some(Peace::Waits);
+            self.look = (clock::now() + LOOKS.1, LOOKS.1);
+        }
+        self.lives = lives;
+    }
+
+    /// Has one handle of each interface ask for a packet that marks it; true if that is a new one. May attach XDP programs, which takes
+    /// milliseconds.
+    pub(super) fn ask_in_peace(&mut self, now: Nanos) -> bool {
+        let mut new = false;
         let asks = |l: &&Life| matches!(l.in_peace, Some(Peace::Asks(_)));
         let mut asked: BTreeSet<usize> = self.lives.values().filter(asks).map(|l| l.source.first).collect();
         for life in self.lives.values_mut() {
@@ -91,7 +107,9 @@ impl Work {
             life.source.now.is_marking.store(true, Relaxed);
             life.marking.ask(&self.h.views);
             self.h.pulse.wake();
+            new = true;
         }
+        new
     }
 
     /// It asks no more, and the next one may.

@@ -21,7 +21,7 @@ pub use abi::{LEASE_OVER, MEMBERS_OTHER, MIGRATED, PLACED, REFUSED};
 pub use choice::{Choice, FREED, Seen};
 #[cfg(not(no_bpf))]
 pub use find::Finder;
-pub use owner::{Owner, Where, own_cpus};
+pub use owner::{Owner, Search, Where, own_cpus};
 
 use crate::error::{Error, Result};
 use std::collections::BTreeMap;
@@ -170,10 +170,14 @@ pub fn groups(held: &[Held], wanted: impl Fn(&Held) -> bool) -> Vec<Group> {
 
 /// Finds who accepts from each listener of `group`, and what connections they have; `known` tells who was found at the last search, by
 /// the inode of a listener.
-pub fn name_owners(group: &mut Group, held: &[Held], known: impl Fn(u64) -> Option<Owner>) {
-    let mut seen = owner::Seen::default();
+pub fn name_owners<'k>(
+    group: &mut Group,
+    held: &[Held],
+    search: &mut Search,
+    known: impl Fn(u64) -> Option<&'k Owner>,
+) {
     for member in &mut group.members {
-        member.owner = seen.owner(member.inode, &member.holders, known(member.inode).as_ref());
+        member.owner = search.owner(member.inode, &member.holders, known(member.inode));
     }
     let many = |pid: u32, members: &[Member]| {
         members.iter().filter(|m| m.owner.as_ref().is_some_and(|o| o.pid == pid)).count()

@@ -3,7 +3,7 @@
 use crate::cpus;
 use std::collections::BTreeMap;
 use std::fs;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How the core of a worker is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,23 +34,25 @@ pub fn own_cpus() -> usize {
     cpus::online().map_or(1, |set| set.len())
 }
 
-/// What was read of each process.
-pub(super) struct Seen {
+/// What one search has read of each process.
+pub struct Search {
     /// Its epoll descriptors and the inodes that each waits for.
     epolls: BTreeMap<u32, Vec<(u32, Vec<u64>)>>,
-    /// How often threads that are at work may be looked for once more, all together.
-    looks: u32,
+    /// Until then threads that are at work are looked for once more.
+    until: Instant,
 }
 
-impl Default for Seen {
-    fn default() -> Self {
-        Seen { epolls: BTreeMap::new(), looks: LOOKS_MAX }
+impl Search {
+    /// From now on.
+    #[expect(clippy::new_without_default, reason = "it has a beginning")]
+    pub fn new() -> Search {
+        Search { epolls: BTreeMap::new(), until: Instant::now() + WORKING_MAX }
     }
 }
 
-/// Most looks for threads that are at work in one search, 60 ms: the leases of all groups are renewed between searches.
-const LOOKS_MAX: u32 = 200;
-/// Most of them for one thread.
+/// The longest that one search waits for threads that are at work: the leases of all groups are renewed between searches.
+const WORKING_MAX: Duration = Duration::from_millis(60);
+/// Most looks for one of them.
 const LOOKS: u32 = 20;
 /// From one to the next.
 const LOOK_EVERY: Duration = Duration::from_micros(300);
@@ -60,7 +62,7 @@ const DESCRIPTORS_MAX: usize = 65_536;
 /// And threads.
 const THREADS_MAX: usize = 4096;
 
-impl Seen {
+impl Search {
     /// The owner of the listener `inode` among its holders: the one whose epoll waits for it; if none does, the only holder that is not
     /// the parent of another one. A thread can be told only while it waits: `known`, who it was at the last search, stays the owner
     /// while it is at work.
@@ -104,8 +106,10 @@ impl Seen {
         if let Some(owner) = known.filter(lives) {
             return Some(owner.tid);
         }
-        for _ in 0..LOOKS.min(self.looks) {
-            self.looks -= 1;
+        for _ in 0..LOOKS {
+            if Instant::now() >= self.until {
+                break;
+            }
             std::thread::sleep(LOOK_EVERY);
             if let Some(tid) = waiter(pid, epoll) {
                 return Some(tid);
@@ -202,12 +206,14 @@ mod tests {
         let (pid, tid) = (std::process::id(), nix::unistd::gettid().as_raw() as u32);
         let holders = [(pid, listener.as_raw_fd() as u32)];
         let known = |tid| Owner { pid, tid, name: "a".into(), core: None, known: Where::Ran };
-        let mut seen = Seen::default();
-        assert_eq!(seen.owner(inode, &holders, None), None);
-        assert_eq!(seen.looks, LOOKS_MAX - LOOKS);
-        assert_eq!(seen.owner(inode, &holders, Some(&known(tid))).map(|owner| owner.tid), Some(tid));
-        assert_eq!(seen.looks, LOOKS_MAX - LOOKS, "who is known is not waited for");
-        assert_eq!(seen.owner(inode, &holders, Some(&known(u32::MAX))), None, "it has ended");
+        let mut search = Search::new();
+        let begun = Instant::now();
+        assert_eq!(search.owner(inode, &holders, None), None);
+        assert!(begun.elapsed() >= LOOKS * LOOK_EVERY, "it is waited for");
+        assert_eq!(search.owner(inode, &holders, Some(&known(tid))).map(|owner| owner.tid), Some(tid));
+        assert_eq!(search.owner(inode, &holders, Some(&known(u32::MAX))), None, "it has ended");
+        search.until = begun;
+        assert_eq!(search.owner(inode, &holders, None), None, "the search has had its time");
     }
 
     #[test]

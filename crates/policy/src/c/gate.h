@@ -130,14 +130,14 @@ WEIR_INLINE weir_u32 weir_whose(const struct weir_port *port, weir_u32 address, 
 	return weir_learns(port, used, listed, now, listed_most) ? WEIR_NOBODYS : WEIR_ASK;
 }
 
-/* Ticks since then; 0 also where another CPU, which is a tick ahead, has written it, and the most for what never was. */
+/* Ticks since then; 0 also where another CPU, which is a few ticks ahead, has written it, and the most for what never was. */
 WEIR_INLINE weir_u32 weir_age(weir_u32 then, weir_u32 now)
 {
 	weir_u32 age = now - then;
 
 	if (!then)
-		return 0x7fffffffu;
-	return (int)age < 0 ? 0 : age;
+		return ~0U;
+	return age >= 0u - WEIR_BEHIND_TICKS ? 0 : age;
 }
 
 /* No socket took a packet for this port and address. True if that is news. */

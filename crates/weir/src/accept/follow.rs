@@ -164,7 +164,7 @@ impl Following {
         if self.pace.due(now) {
             match self.finder.all() {
                 Ok(held) => {
-                    let found = self.targets.find(&held, |inode| self.owner(inode));
+                    let found = self.targets.find(&held, &self.owners());
                     self.follow(found, now);
                 }
                 Err(e) => self.lines.say(now, || format!("weir: cannot list sockets: {e}")),
@@ -247,9 +247,9 @@ impl Following {
             // One that fails is tried again: a server that starts or ends has listeners for a moment.
             self.pace.event(now);
             if let Err(e) = &result {
-                if !e.is_gone() {
-                    let line = || format!("weir: {}: {e}; tried again", group.name());
-                    self.lines.once("attach", group.key(), line);
+                // A worker that has just ended, and the array of a weir that was killed, are gone at the next try.
+                if !e.is_gone() && group.program == 0 {
+                    self.lines.say(now, || format!("weir: {}: {e}; tried again", group.name()));
                 }
             } else {
                 self.lines.say(now, || {
@@ -264,9 +264,10 @@ impl Following {
         }
     }
 
-    /// The worker of the listener with this inode, as far as it is known.
-    fn owner(&self, inode: u64) -> Option<Owner> {
-        self.all.iter().flat_map(|one| &one.group.members).find(|m| m.inode == inode)?.owner.clone()
+    /// Workers as far as they are known, by the inodes of their listeners.
+    fn owners(&self) -> BTreeMap<u64, Owner> {
+        let members = self.all.iter().flat_map(|one| &one.group.members);
+        members.filter_map(|member| Some((member.inode, member.owner.clone()?))).collect()
     }
 
     /// Where one more group finds room.
@@ -283,7 +284,7 @@ impl Following {
                 continue;
             }
             let found = fresh.get_or_insert_with(|| {
-                self.finder.all().map(|held| self.targets.find(&held, |_| None)).unwrap_or_default()
+                self.finder.all().map(|held| self.targets.find(&held, &BTreeMap::new())).unwrap_or_default()
             });
             let now = found.iter().find(|g| g.key() == one.group.key());
             if let Some(Err(e)) = now.map(|group| one.choice.detach(group)) {

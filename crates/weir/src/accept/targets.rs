@@ -1,10 +1,10 @@
 //! Which groups of listeners are meant, and why one cannot be attached to.
 
 use crate::error::usage;
-use kern::accept::{Choice, Group, Held, MEMBERS_MAX, Owner, groups, name_owners};
+use kern::accept::{Choice, Group, Held, MEMBERS_MAX, Owner, Search, groups, name_owners};
 use policy::accept::groups::MOST;
 use policy::accept::obstacle::{Chooser, Obstacle, is_of, obstacle, stands_alone};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// What the command line names.
 #[derive(Clone, Debug)]
@@ -61,13 +61,14 @@ impl Targets {
 
     /// Groups that are meant, as they are now, with their workers; those that cannot be attached to are among them. `known` tells who a
     /// worker was, by the inode of its listener.
-    pub fn find(&self, held: &[Held], known: impl Fn(u64) -> Option<Owner>) -> Vec<Group> {
+    pub fn find(&self, held: &[Held], known: &BTreeMap<u64, Owner>) -> Vec<Group> {
         let ports: BTreeSet<u16> = held.iter().filter(|h| h.listens).map(|h| h.local.port()).collect();
         let mut all = groups(held, |one| self.may(one) && self.means(one, &ports));
         // A socket of UDP is alone more often than not, beside listeners too.
         all.retain(|group| group.members.len() > 1 || !(group.udp || self.words.is_empty()));
+        let mut search = Search::new();
         for group in &mut all {
-            name_owners(group, held, &known);
+            name_owners(group, held, &mut search, |inode| known.get(&inode));
         }
         all
     }
@@ -92,7 +93,7 @@ impl Targets {
                 )));
             }
         }
-        let all = self.find(held, |_| None);
+        let all = self.find(held, &BTreeMap::new());
         let mut good = Vec::new();
         let mut why = None;
         for group in all {
