@@ -12,6 +12,8 @@ pub const MEMBERS_OTHER: usize = PLACED + 1;
 pub const REFUSED: usize = PLACED + 2;
 /// Not a new one: it was moved from a listener that was closed.
 pub const MIGRATED: usize = PLACED + 3;
+/// It was not, since no queue was good for it, and the kernel resets it.
+pub const UNMOVED: usize = PLACED + 4;
 /// Numbers in each of `State::chosen`.
 pub const CHOSEN: usize = 12;
 /// `WEIR_ACCEPT_SHARDS`.

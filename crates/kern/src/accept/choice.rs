@@ -5,7 +5,7 @@ use super::{Group, any, cookie, detach, dup, set};
 use crate::error::{Error, Result};
 use crate::guard::object::{Aligned, failed, open, program_id};
 use crate::guard::{Error as BpfError, Shared};
-use libbpf_rs::{MapCore, MapFlags, Object};
+use libbpf_rs::{MapCore, MapFlags, Object, ProgramAttachType};
 use policy::accept::queues::{Choice as Rules, QUEUES, Worker};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
@@ -55,13 +55,18 @@ fn absent(what: &str) -> BpfError {
 }
 
 impl Choice {
-    /// Loads the program with these rules. Attaches nothing.
+    /// Loads the program with these rules; it has the kernel move who waits at a closed listener if that `moves` ([`super::moves`]).
+    /// Attaches nothing.
     ///
     /// # Errors
     /// [`BpfError::Bpf`]: no root, no BTF, or a kernel before 6.2.
-    pub fn load(rules: &Rules) -> std::result::Result<Self, BpfError> {
+    pub fn load(rules: &Rules, moves: bool) -> std::result::Result<Self, BpfError> {
         libbpf_rs::set_print(None);
-        let object = open(&ACCEPT.0, NAME)?.load().map_err(failed("program weir_accept"))?;
+        let mut object = open(&ACCEPT.0, NAME)?;
+        for mut program in object.progs_mut().filter(|_| !moves) {
+            program.set_attach_type(ProgramAttachType::SkReuseportSelect);
+        }
+        let object = object.load().map_err(failed("program weir_accept"))?;
         let map = object.maps().find(|m| m.name() == "accept_state").ok_or_else(|| absent("accept_state"))?;
         // SAFETY: listeners.h declares the value with the struct that abi.rs mirrors, its size is asserted, all fields are atomics, and
         // the map has one value.

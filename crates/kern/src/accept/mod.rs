@@ -14,13 +14,17 @@ pub(crate) use abi::layouts;
 mod choice;
 #[cfg(not(no_bpf))]
 mod find;
+#[cfg(not(no_bpf))]
+mod moves;
 mod owner;
 
-pub use abi::{LEASE_OVER, MEMBERS_OTHER, MIGRATED, PLACED, REFUSED};
+pub use abi::{LEASE_OVER, MEMBERS_OTHER, MIGRATED, PLACED, REFUSED, UNMOVED};
 #[cfg(not(no_bpf))]
 pub use choice::{Choice, FREED, Seen};
 #[cfg(not(no_bpf))]
 pub use find::Finder;
+#[cfg(not(no_bpf))]
+pub use moves::moves;
 pub use owner::{Owner, Search, Where, own_cpus};
 
 use crate::error::{Error, Result};
@@ -241,10 +245,18 @@ pub fn pidfd(pid: u32) -> Result<OwnedFd> {
     // SAFETY: plain system call; the result is checked.
     let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid as libc::pid_t, 0) };
     if fd < 0 {
-        return Err(Error::io(format!("process {pid}"), io::Error::last_os_error()));
+        return Err(not_there(format!("process {pid}"), io::Error::last_os_error()));
     }
     // SAFETY: a new descriptor that nobody else has.
     Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
+}
+
+/// A process that has ended, or a descriptor that it has closed, is gone.
+fn not_there(what: String, error: io::Error) -> Error {
+    match error.raw_os_error() {
+        Some(libc::ESRCH | libc::EBADF) => Error::Gone { what },
+        _ => Error::io(what, error),
+    }
 }
 
 /// A duplicate of a listener of another process, if it is the one with `inode`. To be dropped at once.
@@ -260,7 +272,7 @@ pub fn dup(pid: u32, fd: u32, inode: u64) -> Result<OwnedFd> {
         let error = io::Error::last_os_error();
         return Err(match error.raw_os_error() {
             Some(libc::EPERM) => Error::Denied { what: what(), need: missing_right() },
-            _ => Error::io(what(), error),
+            _ => not_there(what(), error),
         });
     }
     // SAFETY: a new descriptor that nobody else has.

@@ -42,6 +42,7 @@ struct tcp_sock {
 } __attribute__((preserve_access_index));
 
 struct sock_common {
+	possible_net_t skc_net;
 	atomic64_t skc_cookie;
 } __attribute__((preserve_access_index));
 
@@ -420,10 +421,67 @@ static __always_inline void add(struct weir_accept *of, __u32 core, __u32 why)
 	__sync_fetch_and_add(&of->chosen[core & (WEIR_ACCEPT_SHARDS - 1)].of[why], 1);
 }
 
-/*
- * Of this kind a program has the kernel move what waits at a listener that is closed to the others of its group. It is asked where to: the
- * kernel's hash is right, since what wakes next is not known of a group that is about to change.
- */
+/* Where one goes that waits at a listener that was closed: how good that queue is, and the queue. Only those that are still there count,
+ * whose places have changed, and none that is near full: the kernel would put it there all the same. */
+__attribute__((noinline)) __u64 weir_target(__u64 group, __u32 count, __u32 first, __u64 now)
+{
+	__u32 key = 0, i, slot;
+	struct weir_accept *of = bpf_map_lookup_elem(&accept_state, &key);
+	struct weir_accept_queue *queue;
+	__u64 found = ~0ULL, seen;
+
+	if (!of || !count)
+		return found;
+	for (i = 0; i < WEIR_ACCEPT_LOOKS; i++) {
+		slot = (first + i) % count;
+		queue = &of->queues[slot & (WEIR_ACCEPT_QUEUES - 1)];
+		if (i >= count)
+			break;
+		weir_find_place(group, queue);
+		if (!member(bpf_rdonly_cast((void *)group, bpf_core_type_id_kernel(struct sock_reuseport)), queue->place,
+			    queue->cookie))
+			continue;
+		seen = (__u64)(__u32)weir_look(group, queue, &of->rules, now) << 32 | slot;
+		/* One that was never seen to wait may be stopped. */
+		if (of->rules.away && queue->worker == WEIR_ACCEPT_UNKNOWN)
+			continue;
+		if (seen < found)
+			found = seen;
+	}
+	return found;
+}
+
+/* True if the kernel moves by its hash without any program. */
+static __always_inline _Bool moves_anyway(struct sock *sk)
+{
+	struct net *net = sk->__sk_common.skc_net.net;
+
+	return bpf_core_field_exists(net->ipv4.sysctl_tcp_migrate_req) && net->ipv4.sysctl_tcp_migrate_req;
+}
+
+/* Moves one that waits at the listener of `ctx`, which is closed. It is reset, as without weir, where there is no good place, and once
+ * the lease has ended. */
+static __always_inline int moved(struct sk_reuseport_md *ctx, struct weir_accept *of, __u32 core)
+{
+	__u64 now = bpf_ktime_get_ns(), at = 0, found = ~0ULL;
+	__u32 count = of->count, slot;
+	struct sock *sk;
+
+	sk = bpf_rdonly_cast(ctx->sk, bpf_core_type_id_kernel(struct sock));
+	if (count && count <= WEIR_ACCEPT_QUEUES && of->lease >= now &&
+	    !bpf_core_read(&at, sizeof(at), &sk->sk_reuseport_cb) && at)
+		found = weir_target(at, count, ((__u64)bpf_get_prandom_u32() * count) >> 32, now);
+	slot = found & (WEIR_ACCEPT_QUEUES - 1);
+	if (found >> 32 < WEIR_ACCEPT_GONE && !bpf_sk_select_reuseport(ctx, &accept_sockets, &slot, 0)) {
+		add(of, core, WEIR_ACCEPT_MIGRATED);
+		return SK_PASS;
+	}
+	add(of, core, WEIR_ACCEPT_UNMOVED);
+	return moves_anyway(sk) ? SK_PASS : SK_DROP;
+}
+
+/* Of this kind a program has the kernel move what waits at a listener that is closed, and is asked where to. Where the kernel does not
+ * wake who gets it, the loader makes it one of the other kind. */
 SEC("sk_reuseport/migrate")
 int weir_accept(struct sk_reuseport_md *ctx)
 {
@@ -436,10 +494,8 @@ int weir_accept(struct sk_reuseport_md *ctx)
 	if (!of)
 		return SK_PASS;
 	core = bpf_get_smp_processor_id();
-	if (ctx->migrating_sk) {
-		add(of, core, WEIR_ACCEPT_MIGRATED);
-		return SK_PASS;
-	}
+	if (ctx->migrating_sk)
+		return moved(ctx, of, core);
 	now = bpf_ktime_get_ns();
 	count = of->count;
 	if (!count || count > WEIR_ACCEPT_QUEUES || of->lease < now) {

@@ -17,8 +17,13 @@ struct ns_common {
 	unsigned int inum;
 } __attribute__((preserve_access_index));
 
+struct netns_ipv4 {
+	__u8 sysctl_tcp_migrate_req;
+} __attribute__((preserve_access_index));
+
 struct net {
 	struct ns_common ns;
+	struct netns_ipv4 ipv4;
 } __attribute__((preserve_access_index));
 
 typedef struct {

@@ -39,6 +39,7 @@ enum weir_accept_kernel {
 	WEIR_ACCEPT_MEMBERS,
 	WEIR_ACCEPT_REFUSED,
 	WEIR_ACCEPT_MIGRATED,
+	WEIR_ACCEPT_UNMOVED,
 };
 
 /* A socket in the descriptors of one process: a listener of TCP, a connection that was accepted, or one of UDP in a group. */

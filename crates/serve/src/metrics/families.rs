@@ -710,7 +710,7 @@ pub static FAMILIES: [Family; 61] = [
         limit: 12 * LISTENERS,
         help: "Connections for which weir accept was asked, by why they went where they did: own (the core's own worker), stalled, \
                away, late, busy, share, no_own; by the kernel's hash: lease_over, members_other, refused; \
-               migrated: moved from a listener that was closed",
+               migrated: moved from a listener that was closed; unmoved: left to be reset there, since no queue was good",
         of: |seen, take| {
             for group in seen.snapshot.accepts.iter().flat_map(|accept| &accept.groups).take(LISTENERS) {
                 group.chosen.iter().for_each(|(why, n)| take(&[&group.address, why], self::n(*n)));

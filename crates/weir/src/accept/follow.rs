@@ -55,6 +55,8 @@ pub struct Following {
     targets: Targets,
     finder: Finder,
     rules: Rules,
+    /// Who waits at a closed listener is moved.
+    pub moves: bool,
     /// Groups, those whose server has just gone too.
     pub all: Vec<Attached>,
     pace: Pace,
@@ -129,13 +131,20 @@ impl Following {
     ) -> anyhow::Result<Following> {
         let now = monotonic_ns();
         let (pace, lines) = (Pace::new(now), Lines::new(now));
-        let mut following = Following { targets, finder, rules, all: Vec::new(), pace, lines };
+        let moves = kern::accept::moves();
+        let mut following = Following { targets, finder, rules, moves, all: Vec::new(), pace, lines };
         for group in groups {
-            let mut choice = Choice::load(&rules_of(&following.rules, &group)).map_err(super::refused)?;
-            if let Err(e) = attach(&mut choice, &group, FREED) {
-                let error = not_attached(&group, &e);
-                following.end();
-                return Err(error);
+            let mut choice =
+                Choice::load(&rules_of(&following.rules, &group), following.moves).map_err(super::refused)?;
+            match attach(&mut choice, &group, FREED) {
+                Ok(()) => {}
+                // A worker has ended since it was found: who has its place is found next.
+                Err(e) if e.is_gone() => following.pace.event(now),
+                Err(e) => {
+                    let error = not_attached(&group, &e);
+                    following.end();
+                    return Err(error);
+                }
             }
             following.all.push(Attached::new(group, choice));
         }
@@ -235,7 +244,7 @@ impl Following {
                     one.watch = Watch::default();
                     one.group = group.clone();
                 }),
-                None => match Choice::load(&rules_of(&self.rules, &group)) {
+                None => match Choice::load(&rules_of(&self.rules, &group), self.moves) {
                     Ok(mut choice) => attach(&mut choice, &group, Duration::ZERO)
                         .map(|()| self.all.push(Attached::new(group.clone(), choice))),
                     Err(e) => {

@@ -3,7 +3,7 @@
 use super::follow::{Attached, Following};
 use super::targets::server;
 use crate::out;
-use kern::accept::{Group, LEASE_OVER, MEMBERS_OTHER, MIGRATED, Member, PLACED, REFUSED, Where};
+use kern::accept::{Group, LEASE_OVER, MEMBERS_OTHER, MIGRATED, Member, PLACED, REFUSED, UNMOVED, Where};
 use policy::accept::queues::{STALLED, Why};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -80,7 +80,7 @@ pub fn planned(groups: &[Group], skipped: &[Group]) -> String {
     for group in groups {
         let _ = writeln!(
             text,
-            "{}  {}, {}\n  a connection goes to its own core's queue, unless it is busy or its worker stands",
+            "{}  {}, {}\n  to the own core's queue, unless it is busy or its worker stands",
             group.name(),
             server(group),
             out::count(group.members.len(), "listener")
@@ -189,8 +189,8 @@ pub fn lines(following: &Following) -> String {
         let chosen = one.choice.chosen();
         let of = |why: Why| chosen.get(why as usize).copied().unwrap_or(0);
         let ours: u64 = chosen.iter().take(PLACED).sum();
-        let migrated = chosen.get(MIGRATED).copied().unwrap_or(0);
-        let kernel = chosen.iter().skip(PLACED).sum::<u64>() - migrated;
+        let [migrated, unmoved] = [MIGRATED, UNMOVED].map(|at| chosen.get(at).copied().unwrap_or(0));
+        let kernel = chosen.iter().skip(PLACED).sum::<u64>() - migrated - unmoved;
         let _ = write!(text, "{}: ", one.group.name());
         if !one.there() {
             let _ = write!(text, "not there; ");
@@ -198,7 +198,7 @@ pub fn lines(following: &Following) -> String {
         let _ = write!(
             text,
             "{} placed, own core {:.1} %, past stalled {}, away {}, late {}, busy {}, \
-             share {}, no worker here {}, by the kernel {kernel}, migrated {migrated}",
+             share {}, no worker here {}, by the kernel {kernel}, migrated {migrated}, unmoved {unmoved}",
             out::grouped(ours),
             100.0 * of(Why::Own) as f64 / ours.max(1) as f64,
             of(Why::Stalled),
@@ -236,6 +236,7 @@ pub fn told(following: &Following, end: bool) -> Value {
                 ("members_other", MEMBERS_OTHER),
                 ("refused", REFUSED),
                 ("migrated", MIGRATED),
+                ("unmoved", UNMOVED),
             ] {
                 by.insert(name.into(), chosen.get(at).copied().unwrap_or(0).into());
             }
@@ -263,7 +264,7 @@ pub fn told(following: &Following, end: bool) -> Value {
                 "max_over_mean": even.map(|e| e.0), "jain": even.map(|e| e.1), "workers": workers})
         })
         .collect();
-    json!({"schema": "weir.accept/1", "pid": std::process::id(), "end": end, "groups": groups})
+    json!({"schema": "weir.accept/1", "pid": std::process::id(), "end": end, "moves": following.moves, "groups": groups})
 }
 
 #[cfg(test)]
