@@ -229,9 +229,7 @@ pub fn undo_with<K: Kernel>(
         } else if lost && journal.of_host() && !alive {
             // Its interfaces are gone with their namespace; interrupts and threads are the machine's.
             let outcomes = journal.restore_those(kernel, write, Setting::of_host);
-            if write && outcomes.iter().all(Outcome::settled) {
-                journal.remove_from(kernel)?;
-            }
+            close(kernel, &journal, write, &outcomes)?;
             Undone::Restored { interface, pid, outcomes }
         } else if lost {
             // This namespace has got the inode of a dead one.
@@ -268,10 +266,16 @@ fn restored<K: Kernel>(
         let flush = journal.longest_flush().min(Duration::from_secs(3600));
         report.settles_in_ms = report.settles_in_ms.max(flush.as_nanos().div_ceil(1_000_000) as u64);
     }
+    close(kernel, journal, write, &outcomes)?;
+    Ok(Undone::Restored { interface: journal.name().to_string(), pid: journal.owner().pid, outcomes })
+}
+
+/// A journal is of no more use once all of its settings are settled.
+fn close<K: Kernel>(kernel: &mut K, journal: &Journal, write: bool, outcomes: &[Outcome]) -> Result<()> {
     if write && outcomes.iter().all(Outcome::settled) {
         journal.remove_from(kernel)?;
     }
-    Ok(Undone::Restored { interface: journal.name().to_string(), pid: journal.owner().pid, outcomes })
+    Ok(())
 }
 
 /// Name under `/run/netns` of the namespace with this inode.
