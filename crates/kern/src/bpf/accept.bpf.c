@@ -421,14 +421,15 @@ static __always_inline void add(struct weir_accept *of, __u32 core, __u32 why)
 	__sync_fetch_and_add(&of->chosen[core & (WEIR_ACCEPT_SHARDS - 1)].of[why], 1);
 }
 
-/* Where one goes that waits at a listener that was closed: how good that queue is, and the queue. Only those that are still there count,
- * whose places have changed, and none that is near full: the kernel would put it there all the same. */
+/* Where one goes that waits at a listener that was closed: how good that queue is, and the queue. Those that are still there count, whose
+ * places have changed. */
 __attribute__((noinline)) __u64 weir_target(__u64 group, __u32 count, __u32 first, __u64 now)
 {
 	__u32 key = 0, i, slot;
 	struct weir_accept *of = bpf_map_lookup_elem(&accept_state, &key);
 	struct weir_accept_queue *queue;
 	__u64 found = ~0ULL, seen;
+	__u32 good;
 
 	if (!of || !count)
 		return found;
@@ -441,10 +442,8 @@ __attribute__((noinline)) __u64 weir_target(__u64 group, __u32 count, __u32 firs
 		if (!member(bpf_rdonly_cast((void *)group, bpf_core_type_id_kernel(struct sock_reuseport)), queue->place,
 			    queue->cookie))
 			continue;
-		seen = (__u64)(__u32)weir_look(group, queue, &of->rules, now) << 32 | slot;
-		/* One that was never seen to wait may be stopped. */
-		if (of->rules.away && queue->worker == WEIR_ACCEPT_UNKNOWN)
-			continue;
+		good = weir_look(group, queue, &of->rules, now);
+		seen = (__u64)weir_accept_moved(queue, &of->rules, good) << 32 | slot;
 		if (seen < found)
 			found = seen;
 	}
@@ -472,7 +471,7 @@ static __always_inline int moved(struct sk_reuseport_md *ctx, struct weir_accept
 	    !bpf_core_read(&at, sizeof(at), &sk->sk_reuseport_cb) && at)
 		found = weir_target(at, count, ((__u64)bpf_get_prandom_u32() * count) >> 32, now);
 	slot = found & (WEIR_ACCEPT_QUEUES - 1);
-	if (found >> 32 < WEIR_ACCEPT_GONE && !bpf_sk_select_reuseport(ctx, &accept_sockets, &slot, 0)) {
+	if (found >> 32 != WEIR_ACCEPT_NONE && !bpf_sk_select_reuseport(ctx, &accept_sockets, &slot, 0)) {
 		add(of, core, WEIR_ACCEPT_MIGRATED);
 		return SK_PASS;
 	}

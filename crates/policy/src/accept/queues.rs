@@ -12,6 +12,8 @@
 //! - A busy queue gives only to one that is below half of it.
 //! - It never goes to a full queue while one that was looked at is not full: none overflows while such a one is below half.
 //! - At most `looks` other queues are looked at.
+//! - Who is moved from a closed listener goes to no queue that is near full, and to none whose worker stands, has gone, or was never seen
+//!   to wait, unless what workers do is not looked at.
 
 /// Queues of one group.
 pub const QUEUES: usize = 512;
@@ -245,6 +247,10 @@ mod tests {
     const RULES: Choice = Choice::DEFAULT;
     const MS: u64 = 1_000_000;
 
+    unsafe extern "C" {
+        fn weir_host_accept_moved(queue: *const Queue, rules: *const Choice, now: u64) -> u32;
+    }
+
     /// Queues of these lengths whose oldest connections were seen first at 1 ms.
     fn queues(lengths: &[u32]) -> Vec<Queue> {
         let mut all = vec![Queue::default(); lengths.len()];
@@ -476,6 +482,24 @@ mod tests {
     }
 
     proptest! {
+        /// Who is moved does not wait in vain, and is not refused where nothing is wrong.
+        #[test]
+        fn a_move_ends_where_somebody_takes_it(
+            length in 0u32..40, age in 0u64..10, does in 0usize..4, limit in prop::option::of(1u32..60), no_stall: bool,
+        ) {
+            let rules = if no_stall { Choice::NO_STALL } else { RULES };
+            let (now, at) = (20 * MS, (20 - age) * MS);
+            let mut queue = Queue::default();
+            queue.worker(Worker::ALL[does], 1, 0, at);
+            queue.seen(&rules, (u64::from(length > 0), at), (length, limit.unwrap_or(0)), at);
+            // SAFETY: both are only read; their layouts are those of the header.
+            let taken = unsafe { weir_host_accept_moved(&queue, &rules, now) != NONE };
+            let full = limit.is_some_and(|limit| length >= limit - limit / 4);
+            let stands = !no_stall && length > 0 && age * MS >= STALLED;
+            let unknown = !no_stall && Worker::ALL[does] == Worker::Unknown;
+            prop_assert_eq!(taken, !(full || stands || unknown || queue.is_gone(&rules, now)));
+        }
+
         /// Whatever the queues hold: the promises of the module.
         #[test]
         fn promises(

@@ -18,6 +18,11 @@ int weir_host_accept_gone(const struct weir_accept_queue *queue, const struct we
 	return weir_accept_gone(queue, rules, now);
 }
 
+weir_u32 weir_host_accept_moved(const struct weir_accept_queue *queue, const struct weir_accept_rules *rules, weir_u64 now)
+{
+	return weir_accept_moved(queue, rules, weir_accept_look(queue, rules, now));
+}
+
 weir_u32 weir_host_accept_choose(struct weir_accept_queue *queues, const struct weir_accept_rules *rules, weir_u32 count,
 				 weir_u32 own, weir_u32 draw, weir_u64 now, weir_u32 *why)
 {

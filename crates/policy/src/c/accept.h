@@ -209,6 +209,14 @@ weir_accept_look(const struct weir_accept_queue *queue, const struct weir_accept
 	return length * 2 + (queue->worker != WEIR_ACCEPT_WAITS);
 }
 
+/* How good it is for one that is moved from a listener that was closed, by how good it is for others: WEIR_ACCEPT_NONE where that one might
+ * wait in vain, which is worse than the reset that it gets else. A worker that was never seen to wait may be stopped. */
+static inline __attribute__((always_inline)) weir_u32
+weir_accept_moved(const struct weir_accept_queue *queue, const struct weir_accept_rules *rules, weir_u32 good)
+{
+	return good >= WEIR_ACCEPT_GONE || (rules->away && queue->worker == WEIR_ACCEPT_UNKNOWN) ? WEIR_ACCEPT_NONE : good;
+}
+
 /* How many have come to the core of this queue lately. */
 static inline __attribute__((always_inline)) weir_u32
 weir_accept_came(const struct weir_accept_queue *queue, weir_u32 epoch)
