@@ -36,26 +36,30 @@ fn pin(pid: i32, cpu: usize) {
     sched_setaffinity(Pid::from_raw(pid), &set).unwrap();
 }
 
-/// A bound socket with SO_REUSEPORT unless `alone`.
-fn bound(sort: libc::c_int, alone: bool) -> OwnedFd {
+/// A bound socket with SO_REUSEPORT unless `alone`, bound to a `device` too.
+fn bound(sort: libc::c_int, alone: bool, device: Option<&str>) -> OwnedFd {
     // SAFETY: plain system calls with values that live for the calls; results are checked.
     unsafe {
         let fd = libc::socket(libc::AF_INET, sort | libc::SOCK_CLOEXEC, 0);
         assert!(fd >= 0);
+        let fd = OwnedFd::from_raw_fd(fd);
+        if let Some(device) = device {
+            nix::sys::socket::setsockopt(&fd, nix::sys::socket::sockopt::BindToDevice, &device.into()).unwrap();
+        }
         let on: libc::c_int = 1;
         let option = if alone { libc::SO_REUSEADDR } else { libc::SO_REUSEPORT };
-        let set = libc::setsockopt(fd, libc::SOL_SOCKET, option, (&raw const on).cast(), 4);
+        let set = libc::setsockopt(fd.as_raw_fd(), libc::SOL_SOCKET, option, (&raw const on).cast(), 4);
         let mut to: libc::sockaddr_in = std::mem::zeroed();
         to.sin_family = libc::AF_INET as u16;
         to.sin_port = PORT.to_be();
         to.sin_addr.s_addr = u32::from_ne_bytes([127, 0, 0, 1]);
-        assert_eq!((set, libc::bind(fd, (&raw const to).cast(), size_of_val(&to) as u32)), (0, 0));
-        OwnedFd::from_raw_fd(fd)
+        assert_eq!((set, libc::bind(fd.as_raw_fd(), (&raw const to).cast(), size_of_val(&to) as u32)), (0, 0));
+        fd
     }
 }
 
-fn listener(alone: bool, backlog: i32) -> TcpListener {
-    let fd = bound(libc::SOCK_STREAM, alone);
+fn listener(alone: bool, device: Option<&str>, backlog: i32) -> TcpListener {
+    let fd = bound(libc::SOCK_STREAM, alone, device);
     // SAFETY: plain system call; the result is checked.
     assert_eq!(unsafe { libc::listen(fd.as_raw_fd(), backlog) }, 0);
     TcpListener::from(fd)
@@ -63,7 +67,7 @@ fn listener(alone: bool, backlog: i32) -> TcpListener {
 
 /// Tells each who asks its process id.
 fn datagrams() -> ! {
-    let socket = UdpSocket::from(bound(libc::SOCK_DGRAM, false));
+    let socket = UdpSocket::from(bound(libc::SOCK_DGRAM, false, None));
     loop {
         if let Ok((_, from)) = socket.recv_from(&mut [0; 64]) {
             let _ = socket.send_to(std::process::id().to_string().as_bytes(), from);
@@ -73,7 +77,7 @@ fn datagrams() -> ! {
 
 /// Not a test: the body of a worker, a process of its own, which tells each client its process id. What it is called is its CPU and how
 /// it waits: in an epoll, as most servers do, in poll(), or in accept(); `short`: in an epoll, with a short backlog; `prefork`: its child
-/// does, in poll(); `udp`: for datagrams.
+/// does, in poll(); `udp`: for datagrams; `device`: its listener is bound to the loopback.
 #[test]
 #[ignore = "the worker process of the other tests"]
 fn worker_process() {
@@ -87,7 +91,8 @@ fn worker_process() {
     if how == "udp" {
         datagrams();
     }
-    let listener = listener(cpu == "alone", if how == "short" { SHORT } else { 64 });
+    let bind = (how == "device").then_some("lo");
+    let listener = listener(cpu == "alone", bind, if how == "short" { SHORT } else { 64 });
     let epoll = Epoll::new(EpollCreateFlags::empty()).unwrap();
     if how == "prefork" {
         // SAFETY: plain system calls; what the child shares with its parent is not used by threads that it does not have.
@@ -101,14 +106,14 @@ fn worker_process() {
         }
         pid = std::process::id() as i32;
     }
-    if ["epoll", "short"].contains(&how) {
+    if ["epoll", "short", "device"].contains(&how) {
         epoll.add(&listener, EpollEvent::new(EpollFlags::EPOLLIN, 0)).unwrap();
     }
     loop {
         // A signal ends a wait too.
         let mut fds = [PollFd::new(listener.as_fd(), PollFlags::POLLIN)];
         match how {
-            "epoll" | "short" => while epoll.wait(&mut [EpollEvent::empty()], EpollTimeout::NONE).is_err() {},
+            "epoll" | "short" | "device" => while epoll.wait(&mut [EpollEvent::empty()], EpollTimeout::NONE).is_err() {},
             "poll" | "prefork" => while poll(&mut fds, PollTimeout::NONE).is_err() {},
             _ => assert_eq!(how, "accept"),
         }
@@ -573,6 +578,21 @@ fn a_worker_that_is_not_pinned_is_followed_to_another_core_root() {
     while !answers(&host, 0, 40).contains_key(&loose) {
         assert!(Instant::now() < end, "nothing goes to it");
     }
+}
+
+#[test]
+fn listeners_that_are_bound_to_an_interface_are_a_group_of_their_own_root() {
+    let Some(host) = host() else { return };
+    let workers = ["0", "1", "0 device", "1 device"].map(|what| worker(&host, what));
+    let port = PORT.to_string();
+    workers.iter().for_each(|worker| drop(plan(worker.pid(), 2)));
+    let weir = Process(host.run(|| weir(&[&port]).spawn()).unwrap());
+    // The kernel asks the group of the interface first. Its hash would give to both.
+    for cpu in [0, 1] {
+        until(&host, cpu, Some(workers[2 + cpu].pid()));
+    }
+    drop(workers);
+    weir.signal(Signal::SIGTERM);
 }
 
 #[test]

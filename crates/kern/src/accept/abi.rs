@@ -86,10 +86,10 @@ const _: () = assert!(size_of::<State>() == 96 + 120 * QUEUES + 4 * CORES + 128 
 #[allow(dead_code, reason = "only its layout is used")]
 pub(super) struct RawHeld {
     pub inode: u64,
-    pub cookie: u64,
     pub pid: u32,
     pub fd: u32,
     pub netns: u32,
+    pub device: u32,
     pub program: u32,
     pub waiting: u32,
     pub limit: u32,
@@ -98,9 +98,9 @@ pub(super) struct RawHeld {
     pub port: u16,
     pub family: u16,
     pub state: u8,
-    pub v6only: u8,
     pub reuseport: u8,
     pub udp: u8,
+    pub pad: [u8; 5],
     pub address: [u8; 16],
 }
 #[cfg(not(no_bpf))]

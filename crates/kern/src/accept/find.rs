@@ -75,6 +75,7 @@ fn read(record: &[u8; HELD]) -> Option<Held> {
         pid: word(offset_of!(RawHeld, pid))?,
         fd: word(offset_of!(RawHeld, fd))?,
         netns: word(offset_of!(RawHeld, netns))?,
+        device: word(offset_of!(RawHeld, device))?,
         program: word(offset_of!(RawHeld, program))?,
         waiting: word(offset_of!(RawHeld, waiting))?,
         limit: word(offset_of!(RawHeld, limit))?,

@@ -44,6 +44,8 @@ pub struct Held {
     pub fd: u32,
     /// Inode of the network namespace.
     pub netns: u32,
+    /// Index of the interface that it is bound to; 0: none.
+    pub device: u32,
     /// Id of the program that chooses in its group; 0: none, `u32::MAX`: a classic filter.
     pub program: u32,
     /// Connections that wait, and how many may.
@@ -90,10 +92,17 @@ impl Member {
     }
 }
 
-/// What is one group: UDP or TCP, network namespace, address.
-pub type Key = (bool, u32, SocketAddr);
+/// What is one group, as it is for the kernel: UDP or TCP, network namespace, address, interface.
+pub type Key = (bool, u32, SocketAddr, u32);
 
-/// Listeners of one address in one network namespace, or sockets of UDP.
+impl Held {
+    /// Of which group it is, if it listens.
+    pub fn key(&self) -> Key {
+        (self.udp, self.netns, self.local, self.device)
+    }
+}
+
+/// Listeners of one address in one network namespace, bound to one interface or to none; or sockets of UDP.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Group {
     /// Of UDP: datagrams take the place of connections.
@@ -102,6 +111,8 @@ pub struct Group {
     pub netns: u32,
     /// The address.
     pub local: SocketAddr,
+    /// Index of the interface that they are bound to; 0: none.
+    pub device: u32,
     /// Whether SO_REUSEPORT is set.
     pub reuseport: bool,
     /// Id of the program that chooses in it; 0: none, `u32::MAX`: a classic filter.
@@ -113,12 +124,13 @@ pub struct Group {
 impl Group {
     /// What it is.
     pub fn key(&self) -> Key {
-        (self.udp, self.netns, self.local)
+        (self.udp, self.netns, self.local, self.device)
     }
 
-    /// Its address, behind the word `udp` if it is of UDP.
+    /// Its address, behind the word `udp` if it is of UDP, before the interface that it is bound to.
     pub fn name(&self) -> String {
-        format!("{}{}", if self.udp { "udp " } else { "" }, self.local)
+        let device = if self.device == 0 { String::new() } else { format!(" on interface {}", self.device) };
+        format!("{}{}{device}", if self.udp { "udp " } else { "" }, self.local)
     }
 }
 
@@ -128,17 +140,17 @@ pub const MEMBERS_MAX: usize = policy::accept::queues::QUEUES;
 /// Groups of all listeners in `held` whose address is `wanted`, without owners. Of one that is too large [`MEMBERS_MAX`] members and one
 /// more are named.
 pub fn groups(held: &[Held], wanted: impl Fn(&Held) -> bool) -> Vec<Group> {
-    let key = |h: &Held| (h.udp, h.netns, h.local);
     let keys: std::collections::BTreeSet<Key> =
-        held.iter().filter(|h| h.listens && wanted(h)).map(key).collect();
+        held.iter().filter(|h| h.listens && wanted(h)).map(Held::key).collect();
     // With the places of its members, by inode: each worker may have all listeners.
     let mut all: BTreeMap<Key, (Group, BTreeMap<u64, usize>)> = BTreeMap::new();
-    for one in held.iter().filter(|h| h.listens && keys.contains(&key(h))) {
-        let (group, places) = all.entry(key(one)).or_insert_with(|| {
+    for one in held.iter().filter(|h| h.listens && keys.contains(&h.key())) {
+        let (group, places) = all.entry(one.key()).or_insert_with(|| {
             let group = Group {
                 udp: one.udp,
                 netns: one.netns,
                 local: one.local,
+                device: one.device,
                 reuseport: one.reuseport,
                 program: 0,
                 members: Vec::new(),
@@ -393,6 +405,7 @@ mod tests {
             pid,
             fd: 3,
             netns: 1,
+            device: 0,
             program: 0,
             waiting: 0,
             limit: 0,

@@ -14,8 +14,6 @@
 #define PROTO_TCP 6
 #define PROTO_UDP 17
 
-typedef struct { __s64 counter; } atomic64_t;
-
 struct task_struct {
 	int tgid;
 } __attribute__((preserve_access_index));
@@ -29,11 +27,10 @@ struct sock_common {
 	unsigned short skc_family;
 	volatile unsigned char skc_state;
 	unsigned char skc_reuseport : 1;
-	unsigned char skc_ipv6only : 1;
+	int skc_bound_dev_if;
 	__u16 skc_num;
 	possible_net_t skc_net;
 	struct in6_addr skc_v6_rcv_saddr;
-	atomic64_t skc_cookie;
 	__u32 skc_incoming_cpu;
 } __attribute__((preserve_access_index));
 
@@ -115,10 +112,10 @@ int weir_listeners(struct bpf_iter__task_file *ctx)
 	held.family = BPF_CORE_READ(sk, __sk_common.skc_family);
 	held.port = BPF_CORE_READ(sk, __sk_common.skc_num);
 	held.inode = BPF_CORE_READ(file, f_inode, i_ino);
-	held.cookie = BPF_CORE_READ(sk, __sk_common.skc_cookie.counter);
 	held.pid = task->tgid;
 	held.fd = ctx->fd;
 	held.netns = BPF_CORE_READ(sk, __sk_common.skc_net.net, ns.inum);
+	held.device = BPF_CORE_READ(sk, __sk_common.skc_bound_dev_if);
 	held.waiting = BPF_CORE_READ(sk, sk_ack_backlog);
 	held.limit = BPF_CORE_READ(sk, sk_max_ack_backlog);
 	if (held.udp) { /* Its limit is of bytes. */
@@ -128,7 +125,6 @@ int weir_listeners(struct bpf_iter__task_file *ctx)
 	}
 	held.core = BPF_CORE_READ(sk, __sk_common.skc_incoming_cpu);
 	held.reuseport = BPF_CORE_READ_BITFIELD_PROBED(sk, __sk_common.skc_reuseport);
-	held.v6only = BPF_CORE_READ_BITFIELD_PROBED(sk, __sk_common.skc_ipv6only);
 	if (held.family == 2) {
 		__u32 address = BPF_CORE_READ(sk, __sk_common.skc_rcv_saddr);
 

@@ -45,10 +45,10 @@ enum weir_accept_kernel {
 /* A socket in the descriptors of one process: a listener of TCP, a connection that was accepted, or one of UDP in a group. */
 struct weir_held {
 	__u64 inode;
-	__u64 cookie;
 	__u32 pid;		/* in the initial namespace of processes */
 	__u32 fd;
 	__u32 netns;
+	__u32 device;		/* index of the interface that it is bound to; 0: none */
 	__u32 program;		/* id of the one that chooses in its group; 0: none */
 	__u32 waiting;
 	__u32 limit;
@@ -57,9 +57,9 @@ struct weir_held {
 	__u16 port;
 	__u16 family;
 	__u8 state;
-	__u8 v6only;
 	__u8 reuseport;
 	__u8 udp;
+	__u8 pad[5];
 	__u8 address[16];
 };
 _Static_assert(sizeof(struct weir_held) == 72, "no holes");

@@ -38,7 +38,7 @@ impl Targets {
         let taken: BTreeSet<_> = held
             .iter()
             .filter(|h| h.udp && h.listens && self.may(h))
-            .map(|h| (h.udp, h.netns, h.local))
+            .map(Held::key)
             .collect();
         let mut all = groups(held, |one| one.udp && self.means(one, &ports));
         all.retain(|group| group.members.len() > 1 && !taken.contains(&group.key()));
@@ -172,6 +172,7 @@ mod tests {
             pid: std::process::id(),
             fd: 3,
             netns: 1,
+            device: 0,
             program: 0,
             waiting: 0,
             limit: 0,
