@@ -307,9 +307,10 @@ fn lockdown() -> String {
 
 fn probe_prefer_busy_poll() -> Seen {
     const SO_PREFER_BUSY_POLL: libc::c_int = 69;
-    let Ok(socket) =
-        std::net::UdpSocket::bind("127.0.0.1:0").or_else(|_| std::net::UdpSocket::bind("[::1]:0"))
-    else {
+    use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
+    // Unbound: a new namespace has no loopback that is up.
+    let make = |family| socket(family, SockType::Datagram, SockFlag::SOCK_CLOEXEC, None);
+    let Ok(socket) = make(AddressFamily::Inet).or_else(|_| make(AddressFamily::Inet6)) else {
         return seen(Here::NotKnown, "no UDP socket can be made here");
     };
     let set = |value: libc::c_int| {

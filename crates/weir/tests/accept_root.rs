@@ -44,7 +44,8 @@ fn bound(sort: libc::c_int, alone: bool, device: Option<&str>) -> OwnedFd {
         assert!(fd >= 0);
         let fd = OwnedFd::from_raw_fd(fd);
         if let Some(device) = device {
-            nix::sys::socket::setsockopt(&fd, nix::sys::socket::sockopt::BindToDevice, &device.into()).unwrap();
+            nix::sys::socket::setsockopt(&fd, nix::sys::socket::sockopt::BindToDevice, &device.into())
+                .unwrap();
         }
         let on: libc::c_int = 1;
         let option = if alone { libc::SO_REUSEADDR } else { libc::SO_REUSEPORT };
@@ -53,7 +54,10 @@ fn bound(sort: libc::c_int, alone: bool, device: Option<&str>) -> OwnedFd {
         to.sin_family = libc::AF_INET as u16;
         to.sin_port = PORT.to_be();
         to.sin_addr.s_addr = u32::from_ne_bytes([127, 0, 0, 1]);
-        assert_eq!((set, libc::bind(fd.as_raw_fd(), (&raw const to).cast(), size_of_val(&to) as u32)), (0, 0));
+        assert_eq!(
+            (set, libc::bind(fd.as_raw_fd(), (&raw const to).cast(), size_of_val(&to) as u32)),
+            (0, 0)
+        );
         fd
     }
 }
@@ -113,7 +117,9 @@ fn worker_process() {
         // A signal ends a wait too.
         let mut fds = [PollFd::new(listener.as_fd(), PollFlags::POLLIN)];
         match how {
-            "epoll" | "short" | "device" => while epoll.wait(&mut [EpollEvent::empty()], EpollTimeout::NONE).is_err() {},
+            "epoll" | "short" | "device" => {
+                while epoll.wait(&mut [EpollEvent::empty()], EpollTimeout::NONE).is_err() {}
+            }
             "poll" | "prefork" => while poll(&mut fds, PollTimeout::NONE).is_err() {},
             _ => assert_eq!(how, "accept"),
         }

@@ -35,11 +35,8 @@ impl Targets {
     /// Groups of UDP that are meant and left alone for want of `--udp`.
     pub fn skipped(&self, held: &[Held]) -> Vec<Group> {
         let ports: BTreeSet<u16> = held.iter().filter(|h| h.listens).map(|h| h.local.port()).collect();
-        let taken: BTreeSet<_> = held
-            .iter()
-            .filter(|h| h.udp && h.listens && self.may(h))
-            .map(Held::key)
-            .collect();
+        let taken: BTreeSet<_> =
+            held.iter().filter(|h| h.udp && h.listens && self.may(h)).map(Held::key).collect();
         let mut all = groups(held, |one| one.udp && self.means(one, &ports));
         all.retain(|group| group.members.len() > 1 && !taken.contains(&group.key()));
         all
