@@ -80,7 +80,7 @@ impl Pace {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::accept::watch::{Look, Watch};
+    use crate::accept::watch::Watch;
     use proptest::prelude::*;
 
     const MINUTE: Nanos = 60 * SECOND;
@@ -110,10 +110,9 @@ mod tests {
         let mut events = 1;
         let gone = in_a_minute(|_| std::mem::take(&mut events) > 0);
         assert!((30..60).contains(&gone), "{gone}");
-        // The kernel has other members than are known, a worker has ended, and choices are refused, all the time.
+        // The kernel has other members than are known, and a worker has ended, all the time.
         let mut watch = Watch::default();
-        let stands =
-            in_a_minute(|now| watch.look(&Look { seen: 4, known: 2, ended: true, refused: now }, now));
+        let stands = in_a_minute(|now| watch.look(4, 2, true, now));
         assert!((30..60).contains(&stands), "{stands}");
     }
 
@@ -123,7 +122,7 @@ mod tests {
         let mut watch = Watch::default();
         let count = in_a_minute(|now| {
             seen = if seen == 2 { 3 } else { 2 };
-            watch.look(&Look { seen, known: 2, ended: false, refused: 0 }, now)
+            watch.look(seen, 2, false, now)
         });
         assert!((100..240).contains(&count), "{count}");
     }

@@ -3,7 +3,7 @@
 use super::lines::Lines;
 use super::not_attached;
 use super::targets::{Targets, in_the_way, obstacle_text, server};
-use kern::accept::{Choice, FREED, Finder, Group, Owner, REFUSED, Where, detach, pidfd};
+use kern::accept::{Choice, FREED, Finder, Group, Owner, Where, detach, pidfd};
 use kern::error::Result;
 use kern::raw::monotonic_ns;
 use policy::Nanos;
@@ -11,7 +11,7 @@ use policy::accept::groups::{self, Found, Known, Next, Room, Seat, are_same, is_
 use policy::accept::obstacle::Obstacle;
 use policy::accept::pace::{LEASE, Pace};
 use policy::accept::queues::Choice as Rules;
-use policy::accept::watch::{Look, Watch};
+use policy::accept::watch::Watch;
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::OwnedFd;
 use std::time::Duration;
@@ -162,13 +162,8 @@ impl Following {
         let now = monotonic_ns();
         for one in self.all.iter_mut().filter(|one| one.there()) {
             one.choice.renew(lease());
-            let look = Look {
-                seen: one.choice.sockets(),
-                known: one.group.members.len() as u32,
-                ended: ended(&one.workers),
-                refused: one.choice.chosen()[REFUSED],
-            };
-            if one.watch.look(&look, now) {
+            let (seen, known) = (one.choice.sockets(), one.group.members.len() as u32);
+            if one.watch.look(seen, known, ended(&one.workers), now) {
                 self.pace.event(now);
             }
             if let Some(seen) = one.watch.stands(now) {
