@@ -590,9 +590,10 @@ fn a_worker_that_is_not_pinned_is_followed_to_another_core_root() {
 fn listeners_that_are_bound_to_an_interface_are_a_group_of_their_own_root() {
     let Some(host) = host() else { return };
     let workers = ["0", "1", "0 device", "1 device"].map(|what| worker(&host, what));
-    let port = PORT.to_string();
     workers.iter().for_each(|worker| drop(plan(worker.pid(), 2)));
-    let weir = Process(host.run(|| weir(&[&port]).spawn()).unwrap());
+    // A process of each group: the port would mean the other tests' namespaces too.
+    let targets = [&workers[0], &workers[2]].map(|worker| worker.pid().to_string());
+    let weir = Process(weir(&[&targets[0], &targets[1]]).spawn().unwrap());
     // The kernel asks the group of the interface first. Its hash would give to both.
     for cpu in [0, 1] {
         until(&host, cpu, Some(workers[2 + cpu].pid()));
