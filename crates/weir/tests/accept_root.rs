@@ -591,15 +591,24 @@ fn listeners_that_are_bound_to_an_interface_are_a_group_of_their_own_root() {
     let Some(host) = host() else { return };
     let workers = ["0", "1", "0 device", "1 device"].map(|what| worker(&host, what));
     workers.iter().for_each(|worker| drop(plan(worker.pid(), 2)));
+    let dir = tempfile::tempdir().unwrap();
+    let control = format!("--control-dir={}", dir.path().display());
     // A process of each group: the port would mean the other tests' namespaces too.
     let targets = [&workers[0], &workers[2]].map(|worker| worker.pid().to_string());
-    let weir = Process(weir(&[&targets[0], &targets[1]]).spawn().unwrap());
-    // The kernel asks the group of the interface first. Its hash would give to both.
-    for cpu in [0, 1] {
-        until(&host, cpu, Some(workers[2 + cpu].pid()));
-    }
-    drop(workers);
-    weir.signal(Signal::SIGTERM);
+    let weir = Process(weir(&[&targets[0], &targets[1], "--interval", "100ms", &control]).spawn().unwrap());
+    answers_that(dir.path(), &weir, "two groups", |told| {
+        told["groups"].as_array().is_some_and(|g| g.len() == 2)
+    });
+    // The kernel asks the group of the interface first, in which weir chooses. Which worker it chooses depends on what they do.
+    answers_that(dir.path(), &weir, "it places nothing", |told| {
+        let by = ask(&host, 0, PATIENCE);
+        assert!(workers[2..].iter().any(|worker| Some(worker.pid()) == by), "{by:?}");
+        let placed = |group: &Value| -> u64 {
+            group["workers"].as_array().into_iter().flatten().filter_map(|w| w["placed"].as_u64()).sum()
+        };
+        let bound = |group: &&Value| group["address"].as_str().is_some_and(|a| a.ends_with("on interface 1"));
+        told["groups"].as_array().into_iter().flatten().find(bound).is_some_and(|group| placed(group) > 0)
+    });
 }
 
 #[test]
