@@ -250,7 +250,7 @@ pub struct Consumer {
     pub netns: u64,
     /// Address there that its packets go to; empty for IPv6, and in the guard's own namespace.
     pub address: String,
-    /// Highest level of the interval, 0 to 1.
+    /// Used part of its buffer, 0 to 1, as read last; `None` while no source is polled or sheds, since nothing reads it then.
     pub level: Option<f64>,
     /// Packets that came in.
     pub r#in: Option<u64>,

@@ -12,6 +12,20 @@ use crate::document::{Backend, Document, Error, Role, write_whole};
 use crate::measure::{Interval, Point};
 use crate::{captions, figures, format, stats, style, table, verdict};
 
+/// Words of a report that its readers may not know; docs/words.md has all of them.
+const WORDS: [(&str, &str); 10] = [
+    ("MLFRR", "loss-free rate: the largest rate that a host takes without loss"),
+    ("1x", "the loss-free rate of the best stock arm in the same run; 10x is ten times that"),
+    ("arm", "one of the set-ups that are compared; a point is an arm at one rate"),
+    ("stock", "the kernel without weir"),
+    ("hog", "a program that only computes"),
+    ("goodput", "packets per second that the programs have read"),
+    ("flatness", "goodput at a rate over the highest goodput: 1 is ideal, near 0 is a livelock"),
+    ("ledger", "the account: what arrived was delivered, was lost at a named place, or still waits"),
+    ("handle", "the socket or io_uring by which weir polls a receive queue"),
+    ("void", "of a trial that something disturbed, so that it proves nothing"),
+];
+
 /// Most rows of the table of points; the rest is in the download, and the page says so.
 const MAX_ROWS: usize = 2000;
 
@@ -50,6 +64,7 @@ pub fn html(document: &Document) -> Result<String, Error> {
                     (pairs(document))
                     (arms(document))
                     (points(document))
+                    (words(&json))
                     (download(document, &json))
                 }
             }
@@ -93,6 +108,21 @@ fn beaten(document: &Document) -> Markup {
         }
         @if let Some(partial) = document.partial {
             p.beaten { strong { "Partial" } ": " (partial.done) " of " (partial.total) " trials." }
+        }
+    }
+}
+
+/// The words that this report uses.
+fn words(json: &str) -> Markup {
+    let used = WORDS.iter().filter(|(word, _)| matches!(*word, "MLFRR" | "1x") || json.contains(word));
+    html! {
+        section {
+            h2 { "Words" }
+            dl {
+                @for (word, meaning) in used { dt { (word) } dd { (meaning) } }
+                dt { "bound, aim" } dd { "what a claim must reach to hold, and what it is meant to reach" }
+                dt { "id" } dd { "the requirement that a claim proves; weir's docs/sources.md explains each" }
+            }
         }
     }
 }
@@ -158,11 +188,11 @@ fn circumstances(document: &Document) -> Markup {
         let rate = format::kilo_said(base.mlfrr_pps);
         rows.push(("1x", format!("{rate} k/s, the MLFRR of {}, the best stock arm", base.arm)));
     }
-    if let Some((widest, repeats)) = table::widest_spread(document) {
-        let percent = format::percent(widest);
+    if let Some(widest) = table::widest_spread(document) {
+        let percent = format::percent(widest.share);
         rows.push((
             "spread",
-            format!("median of {repeats}; lowest to highest differ by {percent} % at most"),
+            format!("median of {}; lowest to highest differ by {percent} % at most", widest.repeats),
         ));
     }
     let points = || document.arms.iter().flat_map(|arm| &arm.points);

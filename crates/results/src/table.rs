@@ -93,18 +93,33 @@ pub(crate) fn with_hogs(hogs: u32) -> String {
     }
 }
 
-/// Widest spread of the points that count, as a share of their median, and the repeats of a point.
-pub(crate) fn widest_spread(document: &Document) -> Option<(f64, usize)> {
-    let points = || document.arms.iter().flat_map(|arm| &arm.points).filter(|point| point.void.is_none());
-    let highest = points().map(|point| point.goodput_pps).max_by(f64::total_cmp)?;
-    let counted = points().filter(|point| {
+/// The widest spread of the points that count.
+pub(crate) struct Widest<'a> {
+    /// As a share of the point's median.
+    pub share: f64,
+    arm: &'a Arm,
+    point: &'a Point,
+    /// Repeats of a point, the median.
+    pub repeats: usize,
+}
+
+/// `None`: no point was measured twice.
+pub(crate) fn widest_spread(document: &Document) -> Option<Widest<'_>> {
+    let points = || {
+        let all = document.arms.iter().flat_map(|arm| arm.points.iter().map(move |point| (arm, point)));
+        all.filter(|(_, point)| point.void.is_none())
+    };
+    let highest = points().map(|(_, point)| point.goodput_pps).max_by(f64::total_cmp)?;
+    let counted = points().filter(|(_, point)| {
         point.goodput_pps > 0.0 && point.goodput_pps >= SPREAD_FLOOR * highest && point.trials.len() > 1
     });
-    let widest = counted
-        .filter_map(|point| point.spread.map(|spread| (spread.max - spread.min) / point.goodput_pps))
-        .max_by(f64::total_cmp)?;
-    let repeats: Vec<f64> = points().map(|point| point.trials.len() as f64).collect();
-    Some((widest, stats::median(&repeats)? as usize))
+    let (share, arm, point) = counted
+        .filter_map(|(arm, point)| {
+            point.spread.map(|spread| ((spread.max - spread.min) / point.goodput_pps, arm, point))
+        })
+        .max_by(|(a, ..), (b, ..)| a.total_cmp(b))?;
+    let repeats: Vec<f64> = points().map(|(_, point)| point.trials.len() as f64).collect();
+    Some(Widest { share, arm, point, repeats: stats::median(&repeats)? as usize })
 }
 
 /// How much a rate matters where not all fit: the ends and the powers of two most, the lowest rates least.
@@ -188,11 +203,9 @@ fn head(document: &Document, out: &mut String) {
     if !document.panels.is_empty() {
         return;
     }
-    if let Some((widest, repeats)) = widest_spread(document) {
-        line(
-            out,
-            &format!("goodput in k/s, median of {repeats}; the widest spread is {:.0} %", 100.0 * widest),
-        );
+    if let Some(widest) = widest_spread(document) {
+        let (repeats, percent) = (widest.repeats, 100.0 * widest.share);
+        line(out, &format!("goodput in k/s, median of {repeats}; the widest spread is {percent:.0} %"));
     } else {
         line(out, "goodput in k/s");
     }
@@ -508,13 +521,15 @@ fn notes(document: &Document, out: &mut String) {
             point.void.as_deref().unwrap_or("")
         ));
     }
-    if let Some((widest, repeats)) = widest_spread(document)
-        && widest > BUSY
+    if let Some(widest) = widest_spread(document)
+        && widest.share > BUSY
     {
-        let more = 2 * repeats + 3;
         notes.push(format!(
-            "the machine was busy: spread {:.0} %. Quiet it, or --repeat {more}",
-            100.0 * widest
+            "the machine was busy: trials of {} at {} differ by {:.0} %. Quiet it, or --repeat {}",
+            widest.arm.name,
+            widest.point.multiple.map_or("n/a".to_string(), format::multiple),
+            100.0 * widest.share,
+            2 * widest.repeats + 3
         ));
     }
     if let Some(command) = &document.command {

@@ -15,8 +15,7 @@ pub use profiled::profiled;
 
 use crate::accept::{Accept, Group};
 use crate::guard;
-use crate::ledger::SHED;
-use crate::model::{Consumer, Cpu, Interface, Kind, Place, Process, Snapshot};
+use crate::model::{Consumer, Cpu, Interface, Kind, Place, Process, SHED, Snapshot};
 use kern::shell::quoted;
 use serde::{Deserialize, Serialize};
 
@@ -316,14 +315,12 @@ fn losses(s: &Snapshot) -> Vec<Loss<'_>> {
     };
     let below = s.interfaces.iter().any(|i| !i.stacked);
     for interface in &s.interfaces {
-        let intended = shed_on(s, interface) > 0;
         for stage in &interface.stages {
             for (what, n) in &stage.drops {
                 // What weir's gate has shed was not to be kept; and a bond or VLAN repeats what is lost below it, but for what its
                 // own queue loses.
-                let meant = what == SHED || (what == "xdp" && intended);
                 let again = below && interface.stacked && what != "queue";
-                if !meant && !again {
+                if what != SHED && !again {
                     push(stage.place, what, *n, Some(interface), None);
                 }
             }
@@ -353,11 +350,6 @@ fn losses(s: &Snapshot) -> Vec<Loss<'_>> {
     push(Place::Consumer, "gone socket", counted.saturating_sub(named), None, None);
     push(Place::Consumer, "tcp memory", receiver::thrown_away(s), None, None);
     all
-}
-
-/// Frames that guards have shed on an interface.
-fn shed_on(s: &Snapshot, interface: &Interface) -> u64 {
-    guard::shed_on(&s.guards, &interface.name)
 }
 
 /// Interfaces whose shed frames are told.

@@ -5,7 +5,7 @@
 //! segments, `InReceives` what GRO made of them (`ip_rcv_core` in net/ipv4/ip_input.c).
 
 use crate::guard;
-use crate::model::{Ledger, Place, Snapshot, Stage};
+use crate::model::{Ledger, Place, SHED, Snapshot, Stage};
 use crate::truth::{self, Loss, Told};
 use kern::discover::Role;
 use kern::raw::{Device, Raw};
@@ -366,7 +366,7 @@ pub fn close(
     }
     let in_pieces: i64 = pieces.iter().map(|p| p.waiting).sum();
     ledger.in_flight = waiting(after).saturating_sub(waiting(before)) + in_pieces;
-    let sum = ledger.delivered() + ledger.lost();
+    let sum = ledger.delivered() + ledger.lost() + ledger.shed();
     ledger.unaccounted = signed(ledger.offered) - signed(sum) - ledger.in_flight;
     // Headers that are broken are not in all of IP's counters of what it received.
     let broken = both("Ip.InHdrErrors") + at("IpExt.InTruncatedPkts") + at("Ip6.InTruncatedPkts");
@@ -375,14 +375,23 @@ pub fn close(
     ledger
 }
 
-/// Puts what gates of guards have shed into the ledger as `shed`, where the driver does not tell what XDP drops. At most what is
-/// unaccounted: guards answer a moment after the counters are read.
+/// Puts what gates of guards have shed into the ledger as `shed`. Where the driver tells what XDP drops, it is a part of that;
+/// elsewhere at most what is unaccounted, since guards answer a moment after the counters are read.
 pub fn shed(s: &mut Snapshot) {
     for interface in &mut s.interfaces {
         let tells = truth::rows(&interface.kind).iter().any(|row| row.loss == truth::Loss::Xdp);
         let shed = guard::shed_on(&s.guards, &interface.name);
+        if tells {
+            let told = interface.stages.iter().filter_map(|stage| stage.drops.get(XDP)).sum::<u64>();
+            // The driver's counter and the guard's are read at two moments: a small rest is no other program's.
+            let n = if told.saturating_sub(shed) < shed / REST { told } else { told.min(shed) };
+            let maps = [&mut s.ledger.drops].into_iter();
+            let stages = interface.stages.iter_mut().chain(&mut s.path);
+            maps.chain(stages.map(|stage| &mut stage.drops)).for_each(|drops| rename(drops, n));
+            continue;
+        }
         let n = shed.min(u64::try_from(s.ledger.unaccounted).unwrap_or(0));
-        if tells || n == 0 {
+        if n == 0 {
             continue;
         }
         s.ledger.unaccounted -= signed(n);
@@ -392,8 +401,22 @@ pub fn shed(s: &mut Snapshot) {
     }
 }
 
-/// The ledger's word for what a gate has shed and no counter of the driver has.
-pub const SHED: &str = "shed";
+/// The driver's word for what XDP programs drop.
+const XDP: &str = "xdp";
+
+/// A rest of one in so many of what was shed is none.
+const REST: u64 = 20;
+
+/// Calls `n` frames that XDP dropped shed.
+fn rename(drops: &mut BTreeMap<String, u64>, n: u64) {
+    let Some(told) = drops.get_mut(XDP).filter(|_| n > 0) else { return };
+    let n = n.min(*told);
+    *told -= n;
+    if *told == 0 {
+        drops.remove(XDP);
+    }
+    *drops.entry(SHED.into()).or_default() += n;
+}
 
 /// Adds to a path, or to that of an interface, what was shed in XDP.
 fn lose_at_xdp(stages: &mut Vec<Stage>, n: u64) {

@@ -170,11 +170,26 @@ pub struct Stage {
     pub drops: BTreeMap<String, u64>,
 }
 
+/// The word of what a guard's gate drops: it was not to be kept, so it is no loss.
+pub const SHED: &str = "shed";
+
+/// The drops that are losses, and those that a guard's gate has shed.
+fn lost_and_shed(drops: &BTreeMap<String, u64>) -> (u64, u64) {
+    let shed = drops.get(SHED).copied().unwrap_or(0);
+    (drops.values().sum::<u64>() - shed, shed)
+}
+
 impl Stage {
-    /// All drops.
+    /// Sum of what was lost, without what was shed.
     #[must_use]
     pub fn lost(&self) -> u64 {
-        self.drops.values().sum()
+        lost_and_shed(&self.drops).0
+    }
+
+    /// What guards have shed.
+    #[must_use]
+    pub fn shed(&self) -> u64 {
+        lost_and_shed(&self.drops).1
     }
 }
 
@@ -564,9 +579,15 @@ impl Ledger {
         self.delivered.values().sum()
     }
 
-    /// Sum of what was lost.
+    /// Sum of what was lost, without what was shed.
     #[must_use]
     pub fn lost(&self) -> u64 {
-        self.drops.values().sum()
+        lost_and_shed(&self.drops).0
+    }
+
+    /// What guards have shed.
+    #[must_use]
+    pub fn shed(&self) -> u64 {
+        lost_and_shed(&self.drops).1
     }
 }

@@ -619,6 +619,29 @@ fn what_a_gate_has_shed_is_accounted_where_no_counter_has_it() {
 }
 
 #[test]
+fn what_a_gate_has_shed_is_told_apart_from_what_another_program_drops() {
+    // Shed by the guard, all that XDP dropped by the driver, and what is a loss of these.
+    let lost = |guard: u64, driver: u64| {
+        let mut pair = Pair::new();
+        pair.kind("veth");
+        pair.driver("rx_queue_0_xdp_drops", driver);
+        let mut seen = pair.guarded("eth7", guard);
+        let dropped: u64 = seen.ledger.drops.values().sum();
+        shed(&mut seen);
+        assert_eq!(seen.ledger.drops.values().sum::<u64>(), dropped, "none is lost or won by a name");
+        for stages in [&seen.path, &seen.interfaces[0].stages] {
+            let xdp = stages.iter().find(|s| s.place == Place::Xdp).unwrap();
+            assert_eq!((xdp.lost(), xdp.shed()), (seen.ledger.lost(), seen.ledger.shed()));
+        }
+        (seen.ledger.lost(), seen.ledger.shed())
+    };
+    assert_eq!(lost(0, 500), (500, 0));
+    assert_eq!(lost(300, 500), (200, 300));
+    // The guard has answered a little later, or earlier.
+    assert_eq!((lost(520, 500), lost(480, 500)), ((0, 500), (0, 500)));
+}
+
+#[test]
 fn what_is_passed_on_below_ip_is_said_to_be_missing() {
     let mut pair = Pair::new();
     pair.bonded();

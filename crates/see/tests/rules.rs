@@ -690,7 +690,9 @@ fn whose_an_xdp_program_is_is_looked_at_first() {
     let report = host.report();
     assert!(report.findings[0].change.iter().all(|line| line.starts_with("# ")), "{report:#?}");
     // What a guard sheds is no fault.
-    let report = explain(&host.guarded("eth7", 500));
+    let mut guarded = host.guarded("eth7", 500);
+    see::ledger::shed(&mut guarded);
+    let report = explain(&guarded);
     assert!(report.findings.is_empty() && report.lost == 0, "{report:#?}");
     assert!(
         report.guards[0].starts_with("100 % of the frames that eth7 received were shed on purpose, 500: "),

@@ -30,7 +30,9 @@ const Draw = (() => {
     return r.toFixed(1) + " /s";
   }
 
-  const lost = (stage) => Object.values(stage.drops || {}).reduce((a, b) => a + b, 0);
+  const sum = (map) => Object.values(map || {}).reduce((a, b) => a + b, 0);
+  /// Drops that are losses: what a guard sheds was not to be kept.
+  const losses = (drops) => Object.fromEntries(Object.entries(drops || {}).filter(([why]) => why !== "shed"));
   const percent = (level) => (level * 100).toFixed(0) + " %";
 
   /// Packets into and out of each stage; a stage that does not count them passes on what came, less what it lost.
@@ -38,9 +40,9 @@ const Draw = (() => {
     let before = 0;
     return path.map((stage) => {
       const came = stage.in ?? before;
-      const left = stage.out ?? Math.max(came - lost(stage), 0);
+      const left = stage.out ?? Math.max(came - sum(stage.drops), 0);
       before = left;
-      return { stage, came, left, lost: lost(stage) };
+      return { stage, came, left, lost: sum(losses(stage.drops)), shed: stage.drops?.shed ?? 0 };
     });
   }
 
@@ -122,21 +124,25 @@ const Draw = (() => {
       parts.push(node("rect", { class: level > 0.9 ? "full" : "fill", x: left + 2, y: bottom - 2 - h, width: box - 4, height: h }));
     }
     const under = bottom + 18;
+    const label = (y, text, className) =>
+      parts.push(node("text", { class: className, x: middle, y, "text-anchor": "middle" }, text));
+    if (one.lost + one.shed > 0) {
+      const w = Math.min(Math.max(band(one.lost + one.shed), 3), box);
+      const className = one.lost > 0 ? "drop" : "shed";
+      parts.push(node("rect", { class: className, x: middle - w / 2, y: bottom + 1, width: w, height: 34 }));
+    }
+    if (one.lost === 0 && one.shed > 0) label(bottom + 54, `${rate(one.shed, seconds)} shed by weir`, "dim small");
     if (one.lost > 0) {
-      const w = Math.min(Math.max(band(one.lost), 3), box);
-      parts.push(node("rect", { class: "drop", x: middle - w / 2, y: bottom + 1, width: w, height: 34 }));
-      const label = (y, text, className) =>
-        parts.push(node("text", { class: className, x: middle, y, "text-anchor": "middle" }, text));
       label(bottom + 54, `${rate(one.lost, seconds)} lost`, "lost");
-      const reasons = Object.entries(one.stage.drops).sort((a, b) => b[1] - a[1]);
+      const reasons = Object.entries(losses(one.stage.drops)).sort((a, b) => b[1] - a[1]);
       const room = Math.floor(column / 6.5);
       const text = reasons.map(([why]) => why).join(", ");
       label(bottom + 72, text.length > room ? text.slice(0, room - 1) + "…" : text, "dim small");
       if (isWorst) label(bottom + 90, "▲ loses most", "lost small");
     }
     if (level !== undefined) {
-      const x = one.lost > 0 ? left + box + 4 : middle;
-      const anchor = one.lost > 0 ? "start" : "middle";
+      const x = one.lost + one.shed > 0 ? left + box + 4 : middle;
+      const anchor = one.lost + one.shed > 0 ? "start" : "middle";
       parts.push(node("text", { class: "dim small", x, y: under, "text-anchor": anchor }, `${percent(level)} full`));
     }
   }
@@ -157,9 +163,10 @@ const Draw = (() => {
       item.append(html("span", "dim", name(one.stage.place)), bar, html("span", "rate", rate(passed, seconds)));
       const level = one.stage.level;
       if (one.lost > 0) {
-        const why = Object.keys(one.stage.drops).join(", ");
+        const why = Object.keys(losses(one.stage.drops)).join(", ");
         item.append(html("span", "note lost", `${rate(one.lost, seconds)} lost: ${why}`));
       }
+      if (one.shed > 0) item.append(html("span", "note", `${rate(one.shed, seconds)} shed by weir`));
       if (level !== undefined) item.append(html("span", "note", `fullest queue ${percent(level)}`));
       return item;
     });
@@ -256,9 +263,9 @@ const Draw = (() => {
     const x = rows.map((row) => row.time_s);
     const pick = (of) => rows.map((row) => (row.interval_s === undefined ? null : of(row)));
     const k = (count) => (row) => count(row) / Math.max(row.interval_s, 1e-9) / 1e3;
-    const gone = (row) => Object.values(row.lost).reduce((a, b) => a + b, 0);
+    const gone = (row) => sum(row.lost);
     make("chart-packets", [
-      line("lost", "--lost", 1, { value: (u, v, s, i) => (v == null ? "" : (v - u.data[2][i]).toFixed(1)) }),
+      line("lost or shed", "--lost", 1, { value: (u, v, s, i) => (v == null ? "" : (v - u.data[2][i]).toFixed(1)) }),
       line("delivered", "--flow", 1, { fill: faint("--flow") }),
       line("offered", "--text", 1, { width: 1, dash: [3, 3] }),
     ], { range: nice, bands: [{ series: [1, 2], fill: faint("--lost") }] },
@@ -300,7 +307,7 @@ const Draw = (() => {
   }
 
   return {
-    html, rate, percent, path, curves, resize, name,
+    html, rate, percent, path, curves, resize, name, losses,
     setSpan(seconds) { span = seconds; zoom = null; },
     whenZoomed(then) { onZoom = then; },
     zoomed: () => zoom,

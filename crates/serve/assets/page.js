@@ -119,11 +119,12 @@
   }
 
   function verdict(s) {
-    const offered = s.ledger.offered, lost = total(s.ledger.drops), seconds = s.interval_s;
+    const drops = Draw.losses(s.ledger.drops), shed = s.ledger.drops.shed ?? 0;
+    const offered = s.ledger.offered, lost = total(drops), seconds = s.interval_s;
     const parts = s.path.find((stage) => stage.place === live.bottleneck);
     const where = parts
-      ? `${Draw.name(parts.place)} (${Object.keys(parts.drops).join(", ")})`
-      : Object.entries(s.ledger.drops).sort((a, b) => b[1] - a[1]).map(([place]) => place)[0];
+      ? `${Draw.name(parts.place)} (${Object.keys(Draw.losses(parts.drops)).join(", ")})`
+      : Object.entries(drops).sort((a, b) => b[1] - a[1]).map(([place]) => place)[0];
     const share = lost / Math.max(offered, 1);
     let word, text;
     if (lost === 0) {
@@ -137,6 +138,7 @@
       const part = share < 0.001 ? "under 0.1" : (share * 100).toFixed(1);
       text = `${rate(lost, seconds)} are lost, ${part} % of ${rate(offered, seconds)}, most at ${where}.`;
     }
+    if (shed) text += ` weir sheds ${rate(shed, seconds)}.`;
     document.body.dataset.verdict = word;
     document.title = lost ? `! ${rate(lost, seconds)} lost, ${s.host}` : `weir, ${s.host}`;
     if ($("verdict-line").textContent !== text) $("verdict-line").textContent = text;
@@ -332,9 +334,10 @@
   function ledger(s) {
     const l = s.ledger;
     const list = (map) => Object.entries(map).map(([what, n]) => `${grouped(n)} ${what}`).join(", ") || "none";
-    const lost = html("span", total(l.drops) ? "lost" : "", list(l.drops));
+    const drops = Draw.losses(l.drops);
+    const lost = html("span", total(drops) ? "lost" : "", list(drops));
     $("sum").replaceChildren(`${grouped(l.offered)} packets offered = delivered: ${list(l.delivered)}; lost: `, lost,
-      `; ${grouped(l.in_flight)} more in queues`);
+      `; shed: ${grouped(l.drops.shed ?? 0)}; ${grouped(l.in_flight)} more in queues`);
     $("rest").textContent = `unaccounted ${grouped(l.unaccounted)}, known to ±${grouped(l.skew)}; ${grouped(l.sent)} sent`;
   }
 

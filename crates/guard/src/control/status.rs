@@ -188,6 +188,12 @@ impl Maker {
             }
             status.interfaces.push(row);
         }
+        // Levels are read in turns and in polls that shed; what stands there afterwards is of the last overload.
+        let read = status
+            .interfaces
+            .iter()
+            .flat_map(|i| &i.sources)
+            .any(|source| matches!(source.mode.as_str(), "poll" | "shed"));
         for (slot, consumer) in control.consumers.iter() {
             let (stat, ctl) = (&views.consumer_stats[slot], &views.consumer_ctls[slot]);
             let lost = stat.overflows.load(Relaxed).wrapping_add(stat.foreign.load(Relaxed));
@@ -200,7 +206,7 @@ impl Maker {
                     Some((queue, _)) => format!("nfqueue {queue}"),
                     None => format!("udp {}", consumer.port),
                 },
-                level: Some(f64::from(stat.level.load(Relaxed)) / 1000.0),
+                level: read.then(|| f64::from(stat.level.load(Relaxed)) / 1000.0),
                 lost: Some(now[0].saturating_sub(before[0])),
                 shed: Some(now[1].saturating_sub(before[1])),
                 inhibited: ctl.inhibited.load(Relaxed) != 0,

@@ -3,7 +3,7 @@
 use super::{act, look};
 use crate::cli::PlaceArgs;
 use crate::error::missing;
-use crate::out::{Weight, talk, tell};
+use crate::out::{Weight, count, talk, tell};
 use kern::change;
 use kern::journal::{self, Journal, MAX_ENTRIES};
 use kern::settings::{Access, Value};
@@ -41,10 +41,10 @@ pub fn run(
         return Err(crate::error::failed(format!("{err}; everything is as before")));
     }
     talk(&format!(
-        "weir: keeping {} for {} sources: {} settings changed",
+        "weir: keeping {} for {}: {} changed",
         strategy.name(),
-        looked.layout.sources.len(),
-        plan.settings.len()
+        count(looked.layout.sources.len(), "source"),
+        count(plan.settings.len(), "setting")
     ));
     if let Some(guard) = super::text::guard(&looked, &plan) {
         talk(&format!("weir: next, beside this: sudo {}", kern::shell::line(&guard)));

@@ -1,7 +1,7 @@
 //! A guard's answer as text.
 
 use super::Status;
-use crate::out::{Paint, grouped, sentence, shown, wrap};
+use crate::out::{Paint, count, grouped, sentence, shown, wrap};
 
 const NOT_MEASURED: &str = "n/a";
 
@@ -9,7 +9,8 @@ const NOT_MEASURED: &str = "n/a";
 pub fn text(status: &Status, paint: Paint) -> String {
     let seconds = if status.interval_s > 0.0 { status.interval_s } else { 1.0 };
     let (pid, time, settings) = (status.pid, shown(&status.time), status.settings_changed);
-    let mut text = format!("guard pid {pid}   {time}   {settings} settings changed while it runs\n");
+    let changed = count(usize::try_from(settings).unwrap_or(usize::MAX), "setting");
+    let mut text = format!("guard pid {pid}   {time}   {changed} changed while it runs\n");
     text += &format!("rates and counts of the last {seconds:.1} s\n");
     for line in &status.missing {
         text += &format!("{} {}\n", paint.red("missing"), wrap(&sentence(line), 8));

@@ -86,6 +86,14 @@ impl Guards {
     }
 }
 
+/// `; weir sheds 12.3 k/s` after what is said about losses; nothing where nothing is shed.
+pub fn shed_beside(s: &Snapshot) -> String {
+    match s.ledger.shed() {
+        0 => String::new(),
+        n => format!("; weir sheds {} k/s", rate(n, s)),
+    }
+}
+
 /// CPUs of a guard that [`sentence`] names, those that use most of their budget.
 const CPUS: usize = 4;
 
@@ -109,7 +117,7 @@ pub fn sentence(guard: &Guard, s: &Snapshot) -> String {
         };
         let used = cpu.budget_used.unwrap_or(0.0) * 100.0;
         let (pauses, waits) =
-            (times("feedback", "pause", "pauses"), times("budget", "wait for it", "waits for it"));
+            (times("feedback", "pause", "pauses"), times("budget", "wait for budget", "waits for budget"));
         let role = if cpu.role.is_empty() { String::new() } else { format!("{} ", shown(&cpu.role)) };
         parts.push(format!("{role}CPU {} uses {used:.0} % of its budget{waits}{pauses}", cpu.cpu));
     }

@@ -2,7 +2,8 @@
 
 use crate::out::{Paint, count, shown};
 use see::Snapshot;
-use see::model::{Consumer, Cpu, Place, Stage};
+use see::model::{Consumer, Cpu, Place, SHED, Stage};
+use std::collections::BTreeMap;
 
 /// CPUs that are shown, the busiest ones.
 const CPUS: usize = 8;
@@ -88,20 +89,31 @@ fn path(s: &Snapshot, paint: Paint) -> String {
         n => format!("{}!", rate(n, s)),
     };
     line("lost k/s", &lost, true);
+    let shed = |stage: &Stage| match stage.shed() {
+        0 => String::new(),
+        n => rate(n, s),
+    };
+    line("shed k/s", &shed, false);
     text
 }
 
 fn verdict(s: &Snapshot, paint: Paint) -> String {
     let lossy = s.path.iter().filter(|stage| stage.lost() > 0).max_by_key(|stage| stage.lost());
-    let Some(stage) = lossy else { return "no loss".into() };
+    let Some(stage) = lossy else { return format!("no loss{}", super::guards::shed_beside(s)) };
     let place = match s.consumers.iter().find(|c| c.lost.unwrap_or(0) > 0) {
         Some(worst) if stage.place == Place::Consumer => format!("{}, {}", stage.place.name(), named(worst)),
         _ => stage.place.name().to_owned(),
     };
     let reasons: Vec<String> =
-        stage.drops.iter().map(|(why, n)| format!("{why} {} k/s", rate(*n, s))).collect();
-    let what = format!("{place}: {}; weir explain says why", reasons.join(", "));
+        lost_by(&stage.drops).map(|(why, n)| format!("{why} {} k/s", rate(*n, s))).collect();
+    let what =
+        format!("{place}: {}; weir explain says why{}", reasons.join(", "), super::guards::shed_beside(s));
     paint.red(&format!("loses most at  {}", crate::out::wrap(&what, 15)))
+}
+
+/// Losses by reason; what was shed is none.
+pub fn lost_by(drops: &BTreeMap<String, u64>) -> impl Iterator<Item = (&String, &u64)> {
+    drops.iter().filter(|(why, _)| *why != SHED)
 }
 
 /// `rsyslogd 1204 udp 514`
@@ -182,16 +194,21 @@ fn consumers(s: &Snapshot, paint: Paint) -> String {
 
 fn ledger(s: &Snapshot, paint: Paint) -> String {
     let l = &s.ledger;
-    let list = |map: &std::collections::BTreeMap<String, u64>| {
+    let line = |label: &str, what: String| format!("{label:<11}{}\n", crate::out::wrap(&what, 11));
+    let list = |map: &BTreeMap<String, u64>| {
         let parts: Vec<String> =
-            map.iter().map(|(name, n)| format!("{} {name}", crate::out::grouped(*n))).collect();
+            lost_by(map).map(|(name, n)| format!("{} {name}", crate::out::grouped(*n))).collect();
         if parts.is_empty() { "none".to_owned() } else { parts.join(", ") }
     };
-    let line = |label: &str, what: String| format!("{label:<11}{}\n", crate::out::wrap(&what, 11));
+    let line_of_shed = match l.shed() {
+        0 => String::new(),
+        n => line("shed", crate::out::grouped(n)),
+    };
     let lost = list(&l.drops);
     line("ledger", format!("{} packets offered", crate::out::grouped(l.offered)))
         + &line("delivered", list(&l.delivered))
         + &if l.lost() > 0 { paint.red(line("lost", lost).trim_end()) + "\n" } else { line("lost", lost) }
+        + &line_of_shed
         + &line(
             "",
             format!("{} more in queues; unaccounted {}, known to +-{}", l.in_flight, l.unaccounted, l.skew),

@@ -6,7 +6,8 @@ use super::state::{Feed, Pane, View};
 use super::text;
 use super::theme::{Theme, Tone};
 use crate::out::{count, listed};
-use crate::watch::table::{named, rate, title};
+use crate::watch::guards::shed_beside;
+use crate::watch::table::{lost_by, named, rate, title};
 use ratatui::buffer::Buffer;
 use ratatui::layout::{Rect, Size};
 use ratatui::style::Modifier;
@@ -118,7 +119,10 @@ pub fn bottleneck(view: &View, s: &Snapshot) -> (&'static str, String, Tone) {
                 );
                 ("at limit", what, Tone::Full)
             }
-            None => ("no loss", format!("{} k/s{near}", rate(s.ledger.offered, s)), Tone::Plain),
+            None => {
+                let what = format!("{} k/s{}{near}", rate(s.ledger.offered, s), shed_beside(s));
+                ("no loss", what, Tone::Plain)
+            }
         };
     };
     let worst =
@@ -236,12 +240,15 @@ impl Pen {
         let y = 7 + u16::from(wait);
         self.label(buf, y, "lost by", Tone::Dim);
         let reasons = s.path.iter().flat_map(|stage| {
-            stage.drops.iter().map(|(why, n)| format!("{} {why} {}", stage.place.name(), rate(*n, s)))
+            lost_by(&stage.drops).map(|(why, n)| format!("{} {why} {}", stage.place.name(), rate(*n, s)))
         });
         let reasons: Vec<String> = reasons.collect();
         match reasons.is_empty() {
-            true => self.at(buf, y, LABEL + 4, "nothing", Tone::Dim),
-            false => self.at(buf, y, LABEL + 4, &format!("{} k/s", reasons.join(", ")), Tone::Lost),
+            true => self.at(buf, y, LABEL + 4, &format!("nothing{}", shed_beside(s)), Tone::Dim),
+            false => {
+                let what = format!("{} k/s{}", reasons.join(", "), shed_beside(s));
+                self.at(buf, y, LABEL + 4, &what, Tone::Lost)
+            }
         };
         y + 1
     }

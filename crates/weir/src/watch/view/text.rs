@@ -5,7 +5,7 @@ use super::lists::{Item, full_in, unit};
 use super::state::{Feed, HISTORY, Pane, Target, View};
 use super::theme::Tone;
 use crate::out::{WIDTH, grouped, sentence, shown, wrap};
-use crate::watch::table::{named, rate};
+use crate::watch::table::{lost_by, named, rate};
 use crate::watch::{accepts, guards, waits};
 use see::Snapshot;
 use see::accept::{Accept, Group, Worker};
@@ -50,11 +50,15 @@ const GUARDS: usize = 2;
 pub fn sums(s: &Snapshot) -> Vec<Line> {
     let l = &s.ledger;
     let list = |map: &BTreeMap<String, u64>| {
-        let parts: Vec<String> = map.iter().map(|(name, n)| format!("{} {name}", rate(*n, s))).collect();
+        let parts: Vec<String> = lost_by(map).map(|(name, n)| format!("{} {name}", rate(*n, s))).collect();
         if parts.is_empty() { "0.0".to_owned() } else { parts.join(" + ") }
     };
     let offered = format!("{} offered = delivered {}", rate(l.offered, s), list(&l.delivered));
-    let lost = format!("+ lost {}", list(&l.drops));
+    let shed = match l.shed() {
+        0 => String::new(),
+        n => format!(" + shed {}", rate(n, s)),
+    };
+    let lost = format!("+ lost {}{shed}", list(&l.drops));
     let rest =
         format!("+ {} packets in queues; unaccounted {}, known to +-{}", l.in_flight, l.unaccounted, l.skew);
     let tone = if l.lost() > 0 { Tone::Lost } else { Tone::Plain };
