@@ -14,7 +14,7 @@ use policy::classes::{RULES_MAX, Rule, Table};
 use policy::host::DEFAULTS;
 use std::cell::RefCell;
 use std::ops::Range;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// Interfaces that one guard protects.
@@ -299,11 +299,13 @@ fn status(args: &GuardArgs, file: &File) -> Result<Option<StatusTo>, Error> {
         return Ok(Some(StatusTo::Stdout));
     }
     let path = PathBuf::from(&from.value);
+    // The guard makes its own directory before it opens the file.
+    let missing = |dir: &Path| !dir.as_os_str().is_empty() && dir != args.control_dir && !dir.is_dir();
     let why = if from.value.is_empty() {
         "no file name; give a file, or - for standard output"
     } else if path.is_dir() {
         "is a directory; give a file, or - for standard output"
-    } else if path.parent().is_some_and(|dir| !dir.as_os_str().is_empty() && !dir.is_dir()) {
+    } else if path.parent().is_some_and(missing) {
         "its directory does not exist; create it or give another file"
     } else {
         return Ok(Some(StatusTo::File(path)));

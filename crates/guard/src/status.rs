@@ -111,7 +111,7 @@ pub struct Poller {
     pub packets: u64,
     /// Turns that only held a pause.
     pub heartbeats: u64,
-    /// Turns in a pause, in search of protected packets.
+    /// Turns in a pause, in search of packets for others than who is full.
     pub looks: u64,
     /// Sleeps after a drained ring.
     pub naps: u64,
@@ -177,7 +177,7 @@ pub struct Source {
     pub name: String,
     /// CPU that polls it or would.
     pub cpu: u32,
-    /// `interrupt`, `poll` or `thread`.
+    /// `interrupt`, `poll`, `shed` or `thread`.
     pub mode: String,
     /// Why this mode and this CPU.
     pub reason: String,

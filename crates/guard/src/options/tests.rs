@@ -260,6 +260,9 @@ fn status_target() {
     );
     assert!(error(&format!("eth0 --status {}", dir.path().display())).contains("is a directory"));
     assert!(error("eth0 --status /nonexistent/x").contains("does not exist"));
+    // The guard's own directory is there when it writes, on a host where no guard has run yet too.
+    let own = format!("--control-dir {0}/none --status {0}/none/s.jsonl", dir.path().display());
+    assert!(merged(&format!("eth0 {own}")).is_ok());
 }
 
 #[test]

@@ -110,7 +110,7 @@ impl Reader {
         raw.reads = stack::datagrams(&mut bad)?.saturating_sub(stack::datagrams_of(&raw.stack));
         match &self.arp {
             Ok(own) => raw.sockets.retain(|s| s.inode != own.inode),
-            Err(_) => raw.missing.push("packets of ARP, which are unaccounted: needs root".into()),
+            Err(_) => raw.missing.push("packets of ARP, which are unaccounted: needs CAP_NET_RAW".into()),
         }
         raw.skipped.insert("sockets", sockets.bad);
         raw.qdiscs = device::qdiscs(&mut self.sock).unwrap_or_default();

@@ -11,7 +11,7 @@ pub fn text(status: &Status, paint: Paint) -> String {
     let (pid, time, settings) = (status.pid, shown(&status.time), status.settings_changed);
     let changed = count(usize::try_from(settings).unwrap_or(usize::MAX), "setting");
     let mut text = format!("guard pid {pid}   {time}   {changed} changed while it runs\n");
-    text += &format!("rates and counts of the last {seconds:.1} s\n");
+    text += &format!("rates and counts of the last {seconds:.1} s; of pollers: since the start\n");
     for line in &status.missing {
         text += &format!("{} {}\n", paint.red("missing"), wrap(&sentence(line), 8));
     }
@@ -231,7 +231,7 @@ mod tests {
         let text = text(&sample(), Paint::stdout(ColorWhen::Never));
         assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
         for part in [
-            "\nrates and counts of the last 1.0 s\n",
+            "\nrates and counts of the last 1.0 s; of pollers: since the start\n",
             "eth0/0                 0  interrupt       <0.1        n/a       n/a",
             "  turns were full",
             "  k/s by class: 81.0 normal, 0.2 protected; shed 79.0 normal; <0.1 over the",

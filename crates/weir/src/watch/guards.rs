@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 /// Longest wait for the answers of all guards together, per interval.
 const PATIENCE: Duration = Duration::from_millis(50);
 /// What is missing where guards may not be asked.
-const ROOT_ONLY: &str = "what guards do: needs root";
+const ROOT_ONLY: &str = "what guards do: their directory is root's; run weir as root";
 
 /// Asks the guards of a network namespace.
 pub struct Guards {

@@ -280,10 +280,10 @@ fn without_privileges_it_says_what_more_root_would_show_root() {
     }
     assert_eq!((nobody.consumers[0].pid, root.consumers[0].pid), (0, sink.pid()));
     // A directory of guards that only root may read is there or not, by what ran on this machine before.
-    let guards = "what guards do: needs root";
+    let guards = "what guards do: their directory is root's; run weir as root";
     let missing: Vec<&String> = nobody.missing.iter().filter(|text| *text != guards).collect();
     let [arp, holders] = missing.as_slice() else { panic!("{:?}", nobody.missing) };
-    assert_eq!(*arp, "packets of ARP, which are unaccounted: needs root");
+    assert_eq!(*arp, "packets of ARP, which are unaccounted: needs CAP_NET_RAW");
     assert!(holders.ends_with("sockets of other users (1): needs root"), "{holders}");
     assert!(root.missing.is_empty(), "{:?}", root.missing);
     // The table says so in its last lines, and the exit code is that of success.
