@@ -713,13 +713,6 @@ pub fn lacking(wanted: &[Capability]) -> Vec<String> {
     wanted.iter().filter(|cap| !may(**cap)).map(ToString::to_string).collect()
 }
 
-/// The capabilities that `weir accept` lacks. The kernel loads a program that chooses a listener without CAP_NET_ADMIN.
-#[must_use]
-pub fn accept_lacks() -> Vec<String> {
-    use Capability::{CAP_BPF, CAP_PERFMON, CAP_SYS_PTRACE};
-    lacking(&[CAP_BPF, CAP_PERFMON, CAP_SYS_PTRACE])
-}
-
 #[cfg(test)]
 #[path = "tier_tests.rs"]
 mod tests;

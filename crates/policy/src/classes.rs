@@ -12,7 +12,7 @@ mod rule;
 mod table;
 
 pub use rule::{DEFAULT, NAMES, Rule, RuleError};
-pub use table::{Bucket, Class, Full, RULES_MAX, Table, Verdict, View, flag};
+pub use table::{Class, Credit, Full, RULES_MAX, Table, Verdict, View, flag};
 
 #[cfg(test)]
 #[path = "classes/tests.rs"]

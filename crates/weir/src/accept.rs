@@ -44,6 +44,7 @@ pub fn run(args: &AcceptArgs) -> anyhow::Result<ExitCode> {
             out::grouped(finder.left_out)
         ));
     }
+    kern::accept::without().iter().for_each(|line| out::talk(&format!("weir: {line}")));
     let groups = targets.groups(&held)?;
     if args.dry_run {
         let skipped = targets.skipped(&held);
@@ -108,7 +109,7 @@ fn wait(server: Option<&Server>, then: Instant) {
 }
 
 fn refused(error: kern::guard::Error) -> anyhow::Error {
-    let lacks = kern::tier::accept_lacks();
+    let lacks = kern::accept::lacks();
     match error {
         kern::guard::Error::NotBuilt => missing(error),
         _ if !lacks.is_empty() && !nix::unistd::geteuid().is_root() => {

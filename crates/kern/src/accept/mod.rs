@@ -17,6 +17,7 @@ mod find;
 #[cfg(not(no_bpf))]
 mod moves;
 mod owner;
+mod rights;
 
 pub use abi::{LEASE_OVER, MEMBERS_OTHER, MIGRATED, PLACED, REFUSED, UNMOVED};
 #[cfg(not(no_bpf))]
@@ -26,6 +27,7 @@ pub use find::Finder;
 #[cfg(not(no_bpf))]
 pub use moves::moves;
 pub use owner::{Owner, Search, Where, own_cpus};
+pub use rights::{lacks, without};
 
 use crate::error::{Error, Result};
 use std::collections::BTreeMap;

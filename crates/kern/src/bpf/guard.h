@@ -129,13 +129,6 @@ struct weir_poller_ctl {
 	__u64 pad2[5];
 };
 
-/* Credit for protected frames, of one poller; written by the XDP program in its turns. */
-struct weir_bound {
-	__u64 all;		/* of all rules together */
-	__u64 rule[64];		/* of each, twice as dear: no rule can take what the others need */
-	__u64 pad[7];
-};
-
 struct weir_cpu_stat {
 	__u64 net_rx_ns;	/* time in the NET_RX softirq */
 	__u64 net_rx_runs;
@@ -275,7 +268,6 @@ struct weir_learn {
 _Static_assert(sizeof(struct weir_source_ctl) == 128, "two lines");
 _Static_assert(sizeof(struct weir_source_stat) == 64, "one line");
 _Static_assert(sizeof(struct weir_rx_stat) == 192, "three lines");
-_Static_assert(sizeof(struct weir_bound) == 576, "whole lines");
 _Static_assert(sizeof(struct weir_consumer_ctl) == 64, "one line");
 _Static_assert(sizeof(struct weir_consumer_stat) == 64, "one line");
 _Static_assert(sizeof(struct weir_poller_ctl) == 64, "one line");

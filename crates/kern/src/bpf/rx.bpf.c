@@ -127,15 +127,12 @@ static __always_inline int within_bound(const struct weir_source_ctl *ctl, const
 	__u32 poller = ctl->poller;
 	struct weir_poller_ctl *bounds_ctl = bpf_map_lookup_elem(&poller_ctls, &poller);
 	struct weir_bound *bound = bpf_map_lookup_elem(&bounds, &poller);
-	__u64 now = bpf_ktime_get_ns(), cost;
+	__u64 own;
 
-	rule &= WEIR_RULES - 1;
 	if (!bounds_ctl || !bound)
 		return 1;
-	cost = rules->rule[rule].bounded ? WEIR_ICMP_NS : 2 * bounds_ctl->protected_ns;
-	if (!weir_within(&bound->rule[rule], now, cost, WEIR_BURST_NS))
-		return 0;
-	return weir_within(&bound->all, now, bounds_ctl->protected_ns, WEIR_BURST_NS);
+	own = rules->rule[rule & (WEIR_RULES - 1)].bounded ? WEIR_ICMP_NS : 0;
+	return weir_may_pass(bound, rule, bpf_ktime_get_ns(), bounds_ctl->protected_ns, own, WEIR_BURST_NS);
 }
 
 /* Functions of their own, so that the verifier walks each of them once; pointers of such may be NULL to it. */

@@ -9,7 +9,8 @@ weir_u32 weir_host_classify(const struct weir_rules *rules, const weir_u8 *data,
 	return weir_classify(rules, view);
 }
 
-weir_u32 weir_host_within(weir_u64 *at, weir_u64 now, weir_u64 cost, weir_u64 burst)
+weir_u32 weir_host_may_pass(struct weir_bound *bound, weir_u32 rule, weir_u64 now, weir_u64 per_packet, weir_u64 own,
+			    weir_u64 burst)
 {
-	return weir_within(at, now, cost, burst);
+	return weir_may_pass(bound, rule, now, per_packet, own, burst);
 }

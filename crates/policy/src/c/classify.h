@@ -366,4 +366,28 @@ WEIR_INLINE weir_u32 weir_within(weir_u64 *at, weir_u64 now, weir_u64 cost, weir
 	return 1;
 }
 
+/* Credit for protected frames of one poller. */
+struct weir_bound {
+	weir_u64 all;			/* of all rules together */
+	weir_u64 rule[WEIR_RULES];	/* of each, twice as dear */
+	weir_u64 sure[WEIR_RULES];	/* of each when all is spent: floods of two rules must not take what a third needs */
+	weir_u64 pad[7];
+};
+
+_Static_assert(sizeof(struct weir_bound) == 1088, "whole lines");
+
+/*
+ * True if one more frame that `rule` protects is within the bound, one frame per `per_packet` ns of all rules. Each
+ * rule may have half of that, or one frame per `own` ns if that is not 0, and is sure of one of WEIR_RULES parts.
+ */
+WEIR_INLINE weir_u32 weir_may_pass(struct weir_bound *bound, weir_u32 rule, weir_u64 now, weir_u64 per_packet,
+				   weir_u64 own, weir_u64 burst)
+{
+	rule &= WEIR_RULES - 1;
+	if (!weir_within(&bound->rule[rule], now, own ? own : 2 * per_packet, burst))
+		return 0;
+	return weir_within(&bound->all, now, per_packet, burst) ||
+	       weir_within(&bound->sure[rule], now, WEIR_RULES * per_packet, burst);
+}
+
 #endif

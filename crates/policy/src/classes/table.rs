@@ -171,7 +171,14 @@ pub struct Table(Box<Raw>);
 
 unsafe extern "C" {
     fn weir_host_classify(rules: *const Raw, data: *const u8, length: usize, view: *mut View) -> u32;
-    fn weir_host_within(at: *mut u64, now: u64, cost: u64, burst: u64) -> u32;
+    fn weir_host_may_pass(
+        credit: *mut Credit,
+        rule: u32,
+        now: u64,
+        per_packet: u64,
+        own: u64,
+        burst: u64,
+    ) -> u32;
 }
 
 impl Table {
@@ -262,14 +269,27 @@ impl Table {
     }
 }
 
-/// The header's token bucket, for tests of what it lets through.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Bucket(u64);
+/// The header's credit of one poller, for tests of what it lets through.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct Credit {
+    all: u64,
+    rule: [u64; RULES_MAX],
+    sure: [u64; RULES_MAX],
+    pad: [u64; 7],
+}
 
-impl Bucket {
-    /// True if a packet at `now` is within a bound of one packet per `cost` ns with `burst` ns saved up.
-    pub fn within(&mut self, now: Nanos, cost: Nanos, burst: Nanos) -> bool {
-        // SAFETY: the one pointer is valid for the call.
-        unsafe { weir_host_within(&raw mut self.0, now, cost, burst) != 0 }
+impl Default for Credit {
+    fn default() -> Self {
+        Self { all: 0, rule: [0; RULES_MAX], sure: [0; RULES_MAX], pad: [0; 7] }
+    }
+}
+
+impl Credit {
+    /// True if a frame that `rule` protects may pass at `now`: all rules have one per `per_packet` ns, with `burst` ns saved up,
+    /// this one at most one per `own` ns if that is not 0.
+    pub fn may_pass(&mut self, rule: u32, now: Nanos, per_packet: Nanos, own: Nanos, burst: Nanos) -> bool {
+        // SAFETY: the one pointer is valid for the call, and Credit has the layout of the header's struct.
+        unsafe { weir_host_may_pass(&raw mut *self, rule, now, per_packet, own, burst) != 0 }
     }
 }

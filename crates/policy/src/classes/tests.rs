@@ -345,19 +345,41 @@ proptest! {
         prop_assert!(view.flags() & flag::LATER == 0 || view.flags() & flag::FRAGMENT != 0);
     }
 
-    /// Over any span the bucket lets through at most the span's rate and one burst; a slow sender loses nothing.
+    /// Over any span a rule lets through at most half of the bound and one burst; a slow sender loses nothing.
     #[test]
-    fn bucket_keeps_its_rate(cost in 1u64..5000, saved in 1u64..50, gaps in prop::collection::vec(0u64..4000, 1..400)) {
-        let (burst, mut bucket, mut now, mut passed) = (cost * saved, Bucket::default(), 1_000_000_000, 0u64);
+    fn a_rule_keeps_its_rate(cost in 1u64..5000, saved in 1u64..50, gaps in prop::collection::vec(0u64..4000, 1..400)) {
+        let (burst, mut credit, mut now, mut passed) = (2 * cost * saved, Credit::default(), 1_000_000_000, 0u64);
         let start = now;
         for gap in gaps {
             now += gap;
-            passed += u64::from(bucket.within(now, cost, burst));
+            passed += u64::from(credit.may_pass(3, now, cost, 0, burst));
         }
-        prop_assert!(passed <= (now - start + burst) / cost + 1, "{} of {}", passed, (now - start) / cost);
+        prop_assert!(passed <= (now - start + burst) / (2 * cost) + 1, "{} of {}", passed, (now - start) / cost);
         for _ in 0..saved * 2 {
-            now += cost;
-            prop_assert!(bucket.within(now, cost, burst) || saved < 2);
+            now += 2 * cost;
+            prop_assert!(credit.may_pass(3, now, cost, 0, burst) || saved < 2);
         }
+    }
+
+    /// However many rules are flooded, together they have the bound and their sure parts, and another rule its own.
+    #[test]
+    fn a_flooded_rule_leaves_others_their_part(cost in 1u64..5000, flooded in 1u32..63) {
+        let (burst, mut credit, start) = (100 * cost, Credit::default(), 1_000_000_000);
+        let (span, every) = (2000 * 64 * cost, RULES_MAX as u64 * cost);
+        let (mut passed, mut asked, mut lost, mut now) = (0u64, 0u64, 0u64, start);
+        for turn in 0u64.. {
+            if now >= start + span {
+                break;
+            }
+            passed += u64::from(credit.may_pass((turn % u64::from(flooded)) as u32, now, cost, 0, burst));
+            if turn % 128 == 0 {
+                asked += 1;
+                lost += u64::from(!credit.may_pass(63, now, cost, 0, burst));
+            }
+            now += every / 64;
+        }
+        let bound_of_all = (span + burst) / cost + u64::from(flooded) * ((span + burst) / every + 1);
+        prop_assert!(passed <= bound_of_all, "{} of {}", passed, bound_of_all);
+        prop_assert!(asked > 500 && lost == 0, "{} of {}", lost, asked);
     }
 }
