@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, SystemTime};
 
+use kern::guard::Views;
 use policy::Nanos;
 use policy::classes::Class;
 
@@ -11,6 +12,7 @@ use super::Control;
 use crate::arrived::Arrived;
 use crate::interface::Interface;
 use crate::poller::mode_name;
+use crate::source::Source as Taken;
 use crate::status::{
     Change, Consumer, Cpu, Interface as IfStatus, Poller, SCHEMA, Source, SourceTotal, Status,
 };
@@ -23,7 +25,7 @@ const GENERIC: &str =
 #[derive(Default)]
 struct Totals {
     time: Nanos,
-    packets: BTreeMap<usize, [u64; 15]>,
+    sources: BTreeMap<usize, Seen>,
     overflows: BTreeMap<usize, [u64; 2]>,
     steered: BTreeMap<usize, u64>,
     cpu: BTreeMap<usize, [u64; 2]>,
@@ -86,108 +88,60 @@ impl Maker {
             ..Status::default()
         };
         for interface in &control.interfaces {
-            let mut row = IfStatus {
-                name: interface.wanted.clone(),
-                state: interface.state.name().to_owned(),
-                xdp: interface.rx.as_ref().map_or_else(String::new, |rx| {
-                    match (rx.attached(), interface.is_marking()) {
-                        (true, true) => "attached, until packets have marked its handles".to_owned(),
-                        (true, false) if rx.generic() => {
-                            format!("attached, {}; {GENERIC}", interface.rx_when.1)
-                        }
-                        (true, false) => format!("attached, {}", interface.rx_when.1),
-                        (false, _) => format!("waits, {}", interface.rx_when.1),
-                    }
-                }),
-                ..IfStatus::default()
-            };
-            let (mut shed, mut marked) = (0, 0);
-            // A datagram that was steered to a handle is lost to its socket, as a frame that was rewritten.
-            let steered = control.steered(interface.first_slot);
-            let mut shed_total = 0;
-            let mut marked_total = steered;
-            marked +=
-                steered.saturating_sub(self.last.steered.insert(interface.first_slot, steered).unwrap_or(0));
-            for source in &interface.sources {
-                let (stat, rx) = (&views.source_stats[source.slot], &views.rx_stats[source.slot]);
-                let now = [
-                    stat.packets.load(Relaxed),
-                    source.counts.turns.load(Relaxed),
-                    stat.polls.load(Relaxed).saturating_sub(stat.own_polls.load(Relaxed)),
-                    rx.shed.load(Relaxed),
-                    rx.marked.load(Relaxed),
-                    rx.by_class[0].load(Relaxed),
-                    rx.by_class[1].load(Relaxed),
-                    rx.by_class[2].load(Relaxed),
-                    rx.over_bound.load(Relaxed),
-                    rx.shed_class[0].load(Relaxed),
-                    rx.shed_class[1].load(Relaxed),
-                    rx.shed_class[2].load(Relaxed),
-                    rx.nobody.load(Relaxed),
-                    rx.syns.load(Relaxed),
-                    rx.over_share.load(Relaxed),
-                ];
-                let before = self.last.packets.insert(source.slot, now).unwrap_or_default();
-                let delta: Vec<u64> = now.iter().zip(before).map(|(n, b)| n.saturating_sub(b)).collect();
-                shed += delta[3];
-                marked += delta[4];
-                shed_total += now[3];
-                marked_total += now[4];
-                let class = |counts: &[u64]| {
-                    let names = [Class::Normal, Class::Bulk, Class::Protected];
-                    names.iter().map(|c| c.name().to_owned()).zip(counts.iter().copied()).collect()
-                };
-                let mode = mode_name(views, source.slot);
-                row.sources.push(Source {
-                    name: source.name.clone(),
-                    cpu: match source.now.cpu.load(Relaxed) {
-                        u32::MAX => stat.softirq_cpu.load(Relaxed),
-                        cpu => cpu,
-                    },
-                    mode: mode.to_owned(),
-                    reason: source.why(),
-                    packets: Some(delta[0]),
-                    turns: Some(delta[1]),
-                    foreign_polls: (mode == "poll").then_some(delta[2]),
-                    handle: match (mode, source.now.by_io_uring.load(Relaxed)) {
-                        ("poll", false) => "socket".to_owned(),
-                        ("poll", true) => "io_uring".to_owned(),
-                        _ => String::new(),
-                    },
-                    napi_id: source.now.napi_id.load(Relaxed),
-                    mode_switches: source.switches(),
-                    refused_turns: source.counts.refused.load(Relaxed),
-                    classes: class(&delta[5..8]),
-                    over_bound: delta[8],
-                    shed: class(&delta[9..12]),
-                    nobody: delta[12],
-                    syns: delta[13],
-                    over_share: delta[14],
-                    total: Some(SourceTotal {
-                        packets: now[0],
-                        turns: now[1],
-                        other_polls: now[2],
-                        classes: class(&now[5..8]),
-                        shed: class(&now[9..12]),
-                        nobody: now[12],
-                        syns: now[13],
-                        over_share: now[14],
-                        over_bound: now[8],
-                    }),
-                });
-            }
-            let drops =
-                |shed, marked| BTreeMap::from([("shed".to_owned(), shed), ("handle".to_owned(), marked)]);
-            row.taps = control.taps.status(interface.ifindex);
-            row.drops = drops(shed, marked);
-            row.drops_total = drops(shed_total, marked_total);
-            if let Some((moved, total)) = self.arrived.look(interface.ifindex) {
-                row.offered = Some(moved.offered);
-                row.drops.extend(moved.drops);
-                row.drops_total.extend(total);
-            }
-            status.interfaces.push(row);
+            status.interfaces.push(self.interface(control, interface));
         }
+        self.consumers(control, &mut status);
+        self.cpus(control, interval, &mut status);
+        status.settings_changed = control.interfaces.iter().map(Interface::changed).sum();
+        status
+    }
+
+    fn interface(&mut self, control: &Control, interface: &Interface) -> IfStatus {
+        let mut row = IfStatus {
+            name: interface.wanted.clone(),
+            state: interface.state.name().to_owned(),
+            xdp: interface.rx.as_ref().map_or_else(String::new, |rx| {
+                match (rx.attached(), interface.is_marking()) {
+                    (true, true) => "attached, until packets have marked its handles".to_owned(),
+                    (true, false) if rx.generic() => {
+                        format!("attached, {}; {GENERIC}", interface.rx_when.1)
+                    }
+                    (true, false) => format!("attached, {}", interface.rx_when.1),
+                    (false, _) => format!("waits, {}", interface.rx_when.1),
+                }
+            }),
+            taps: control.taps.status(interface.ifindex),
+            ..IfStatus::default()
+        };
+        // A datagram that was steered to a handle is lost to its socket, as a frame that was rewritten.
+        let steered = control.steered(interface.first_slot);
+        let mut dropped = [0, steered];
+        let mut moved =
+            [0, steered.saturating_sub(self.last.steered.insert(interface.first_slot, steered).unwrap_or(0))];
+        for source in &interface.sources {
+            let now = Seen::read(&control.gauges.views, source);
+            let delta = now.since(&self.last.sources.insert(source.slot, now).unwrap_or_default());
+            for (sums, counts) in [(&mut dropped, &now), (&mut moved, &delta)] {
+                sums[0] += counts.all_shed;
+                sums[1] += counts.marked;
+            }
+            row.sources.push(source_row(&control.gauges.views, source, &now, &delta));
+        }
+        let drops = |[shed, marked]: [u64; 2]| {
+            BTreeMap::from([("shed".to_owned(), shed), ("handle".to_owned(), marked)])
+        };
+        row.drops = drops(moved);
+        row.drops_total = drops(dropped);
+        if let Some((moved, total)) = self.arrived.look(interface.ifindex) {
+            row.offered = Some(moved.offered);
+            row.drops.extend(moved.drops);
+            row.drops_total.extend(total);
+        }
+        row
+    }
+
+    fn consumers(&mut self, control: &Control, status: &mut Status) {
+        let views = &control.gauges.views;
         // Levels are read in turns and in polls that shed; what stands there afterwards is of the last overload.
         let read = status
             .interfaces
@@ -215,10 +169,14 @@ impl Maker {
                 ..Consumer::default()
             });
         }
+    }
+
+    /// CPUs of the workers and what their pollers did, over `interval` ns.
+    fn cpus(&mut self, control: &Control, interval: Nanos, status: &mut Status) {
         for (index, worker) in control.workers.iter().enumerate() {
             let counts = worker.gauge.counts.lock().map(|c| *c).unwrap_or_default();
-            let softirq = views.cpu_stats.get(worker.cpu).map_or(0, |c| c.net_rx_ns.load(Relaxed));
-            let now = [worker.gauge.busy_ns.load(Relaxed), softirq];
+            let cpu = control.gauges.views.cpu_stats.get(worker.cpu);
+            let now = [worker.gauge.busy_ns.load(Relaxed), cpu.map_or(0, |c| c.net_rx_ns.load(Relaxed))];
             let before = self.last.cpu.insert(worker.cpu, now).unwrap_or_default();
             let share = |i: usize| now[i].saturating_sub(before[i]) as f64 / interval as f64;
             let reserve = f64::from(control.opts.reserve) / 100.0;
@@ -249,8 +207,106 @@ impl Maker {
                 softirq_ns: now[1],
             });
         }
-        status.settings_changed = control.interfaces.iter().map(Interface::changed).sum();
-        status
+    }
+}
+
+/// What a source has counted since the guard took it in.
+#[derive(Clone, Copy, Default)]
+struct Seen {
+    packets: u64,
+    turns: u64,
+    other_polls: u64,
+    marked: u64,
+    all_shed: u64,
+    /// Normal, bulk, protected.
+    classes: [u64; 3],
+    shed: [u64; 3],
+    over_bound: u64,
+    nobody: u64,
+    syns: u64,
+    over_share: u64,
+}
+
+impl Seen {
+    fn read(views: &Views, source: &Taken) -> Self {
+        let (stat, rx) = (&views.source_stats[source.slot], &views.rx_stats[source.slot]);
+        Self {
+            packets: stat.packets.load(Relaxed),
+            turns: source.counts.turns.load(Relaxed),
+            other_polls: stat.polls.load(Relaxed).saturating_sub(stat.own_polls.load(Relaxed)),
+            marked: rx.marked.load(Relaxed),
+            all_shed: rx.shed.load(Relaxed),
+            classes: [0, 1, 2].map(|i: usize| rx.by_class[i].load(Relaxed)),
+            shed: [0, 1, 2].map(|i: usize| rx.shed_class[i].load(Relaxed)),
+            over_bound: rx.over_bound.load(Relaxed),
+            nobody: rx.nobody.load(Relaxed),
+            syns: rx.syns.load(Relaxed),
+            over_share: rx.over_share.load(Relaxed),
+        }
+    }
+
+    fn since(&self, before: &Self) -> Self {
+        let moved = |of: fn(&Self) -> u64| of(self).saturating_sub(of(before));
+        let each =
+            |of: fn(&Self) -> &[u64; 3]| [0, 1, 2].map(|i: usize| of(self)[i].saturating_sub(of(before)[i]));
+        Self {
+            packets: moved(|c| c.packets),
+            turns: moved(|c| c.turns),
+            other_polls: moved(|c| c.other_polls),
+            marked: moved(|c| c.marked),
+            all_shed: moved(|c| c.all_shed),
+            classes: each(|c| &c.classes),
+            shed: each(|c| &c.shed),
+            over_bound: moved(|c| c.over_bound),
+            nobody: moved(|c| c.nobody),
+            syns: moved(|c| c.syns),
+            over_share: moved(|c| c.over_share),
+        }
+    }
+}
+
+fn source_row(views: &Views, source: &Taken, now: &Seen, delta: &Seen) -> Source {
+    let class = |counts: &[u64; 3]| {
+        let names = [Class::Normal, Class::Bulk, Class::Protected];
+        names.iter().map(|c| c.name().to_owned()).zip(counts.iter().copied()).collect()
+    };
+    let mode = mode_name(views, source.slot);
+    Source {
+        name: source.name.clone(),
+        cpu: match source.now.cpu.load(Relaxed) {
+            u32::MAX => views.source_stats[source.slot].softirq_cpu.load(Relaxed),
+            cpu => cpu,
+        },
+        mode: mode.to_owned(),
+        reason: source.why(),
+        packets: Some(delta.packets),
+        turns: Some(delta.turns),
+        foreign_polls: (mode == "poll").then_some(delta.other_polls),
+        handle: match (mode, source.now.by_io_uring.load(Relaxed)) {
+            ("poll", false) => "socket".to_owned(),
+            ("poll", true) => "io_uring".to_owned(),
+            _ => String::new(),
+        },
+        napi_id: source.now.napi_id.load(Relaxed),
+        mode_switches: source.switches(),
+        refused_turns: source.counts.refused.load(Relaxed),
+        classes: class(&delta.classes),
+        over_bound: delta.over_bound,
+        shed: class(&delta.shed),
+        nobody: delta.nobody,
+        syns: delta.syns,
+        over_share: delta.over_share,
+        total: Some(SourceTotal {
+            packets: now.packets,
+            turns: now.turns,
+            other_polls: now.other_polls,
+            classes: class(&now.classes),
+            shed: class(&now.shed),
+            nobody: now.nobody,
+            syns: now.syns,
+            over_share: now.over_share,
+            over_bound: now.over_bound,
+        }),
     }
 }
 
