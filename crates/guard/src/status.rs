@@ -199,6 +199,8 @@ pub struct Source {
     pub classes: BTreeMap<String, u64>,
     /// Of the normal ones, those that a rule protects, but not that many of them.
     pub over_bound: u64,
+    /// The rule of the last of these; empty: none in this interval.
+    pub over_bound_rule: String,
     /// Frames shed by class.
     pub shed: BTreeMap<String, u64>,
     /// Of these, those that nobody would have taken: no socket has their port, their very flow was refused, or no connection has the

@@ -125,7 +125,7 @@ impl Maker {
                 sums[0] += counts.all_shed;
                 sums[1] += counts.marked;
             }
-            row.sources.push(source_row(&control.gauges.views, source, &now, &delta));
+            row.sources.push(source_row(control, source, &now, &delta));
         }
         let drops = |[shed, marked]: [u64; 2]| {
             BTreeMap::from([("shed".to_owned(), shed), ("handle".to_owned(), marked)])
@@ -265,12 +265,17 @@ impl Seen {
     }
 }
 
-fn source_row(views: &Views, source: &Taken, now: &Seen, delta: &Seen) -> Source {
+fn source_row(control: &Control, source: &Taken, now: &Seen, delta: &Seen) -> Source {
+    let views = &control.gauges.views;
     let class = |counts: &[u64; 3]| {
         let names = [Class::Normal, Class::Bulk, Class::Protected];
         names.iter().map(|c| c.name().to_owned()).zip(counts.iter().copied()).collect()
     };
     let mode = mode_name(views, source.slot);
+    let over = (views.rx_stats[source.slot].over_rule.load(Relaxed) as usize)
+        .checked_sub(1)
+        .filter(|_| delta.over_bound > 0)
+        .and_then(|place| control.opts.classes.rule(place));
     Source {
         name: source.name.clone(),
         cpu: match source.now.cpu.load(Relaxed) {
@@ -292,6 +297,7 @@ fn source_row(views: &Views, source: &Taken, now: &Seen, delta: &Seen) -> Source
         refused_turns: source.counts.refused.load(Relaxed),
         classes: class(&delta.classes),
         over_bound: delta.over_bound,
+        over_bound_rule: over.unwrap_or_default().to_owned(),
         shed: class(&delta.shed),
         nobody: delta.nobody,
         syns: delta.syns,

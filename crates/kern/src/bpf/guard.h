@@ -84,7 +84,7 @@ struct weir_rx_stat {
 	__u64 over_bound;	/* of the normal ones, those that a rule protects, but not that many of them */
 	__u64 shed_class[3];	/* shed by class; sums up to `shed` */
 	__u32 spared;		/* frames that were not rewritten because somebody would miss them */
-	__u32 pad32;
+	__u32 over_rule;	/* of the last frame in `over_bound`: its rule, + 1 */
 	__u64 tcp;		/* of `frames`, TCP segments of connections that stand */
 	__u64 nobody;		/* of `shed`, for a port that no socket has, or of a flow that was refused */
 	__u64 known;		/* passed, for consumers that are tracked: all others are somebody else's */

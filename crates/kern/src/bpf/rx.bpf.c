@@ -427,6 +427,7 @@ int weir_rx(struct xdp_md *ctx)
 	    !within_bound(ctl, rules, WEIR_VERDICT_RULE(verdict))) {
 		class = WEIR_NORMAL;
 		stat->over_bound++;
+		stat->over_rule = WEIR_VERDICT_RULE(verdict) + 1;
 	}
 	stat->frames++;
 	if (view.lane == WEIR_LANE_TCP && (view.key[2] & WEIR_F_ESTABLISHED))

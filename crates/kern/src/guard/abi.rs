@@ -168,6 +168,8 @@ shared!(
         shed_class: [AtomicU64; 3],
         /// Frames that were not rewritten because somebody would miss them.
         spared: AtomicU32,
+        /// Of the last one in `over_bound`: the place of its match, + 1.
+        over_rule: AtomicU32,
         /// Of the frames, TCP segments of connections that stand.
         tcp: AtomicU64,
         /// Of the frames dropped on purpose, those that nobody would have taken.

@@ -167,7 +167,11 @@ pub struct Full {
 
 /// The rules as the packet path reads them.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Table(Box<Raw>);
+pub struct Table {
+    raw: Box<Raw>,
+    /// Of each match, the rule that it is of.
+    rules: Vec<String>,
+}
 
 unsafe extern "C" {
     fn weir_host_classify(rules: *const Raw, data: *const u8, length: usize, view: *mut View) -> u32;
@@ -187,14 +191,14 @@ impl Table {
     /// # Errors
     /// [`Full`] if there is no room for one of them.
     pub fn new(rules: &[super::Rule]) -> Result<Self, Full> {
-        let mut lanes: [Vec<Match>; LANES] = Default::default();
+        let mut lanes: [Vec<(Match, &str)>; LANES] = Default::default();
         let mut needed = 0;
         for (index, rule) in rules.iter().enumerate() {
             for (lane, found) in rule.matches() {
-                if lanes[*lane].contains(found) {
+                if lanes[*lane].iter().any(|(held, _)| held == found) {
                     continue;
                 }
-                lanes[*lane].push(*found);
+                lanes[*lane].push((*found, rule.text()));
                 needed += 1;
             }
             if needed > RULES_MAX {
@@ -209,13 +213,15 @@ impl Table {
             pad: [0; 3],
             rule: [Match::default(); RULES_MAX],
         });
+        let mut names = Vec::new();
         let mut next = 0;
         for (lane, matches) in lanes.iter_mut().enumerate() {
             // The first match decides, so the most valuable class comes first.
-            matches.sort_by_key(|m| std::cmp::Reverse(m.class));
+            matches.sort_by_key(|(m, _)| std::cmp::Reverse(m.class));
             raw.first[lane] = next as u8;
-            for found in matches.iter() {
+            for (found, name) in matches.iter() {
                 raw.rule[next] = *found;
+                names.push((*name).to_owned());
                 next += 1;
                 raw.addresses |= u8::from(found.side != 0);
                 if lane == LANE_TCP || lane == LANE_UDP {
@@ -234,7 +240,7 @@ impl Table {
             }
         }
         raw.first[LANES] = next as u8;
-        Ok(Self(raw))
+        Ok(Self { raw, rules: names })
     }
 
     /// The class of a frame that begins with its Ethernet header.
@@ -248,13 +254,18 @@ impl Table {
         // SAFETY: all pointers are valid for the call: Raw and View have the layout of the header's structs (sizes are
         // asserted on both sides), the frame is read within its length, and only the view is written.
         let raw =
-            unsafe { weir_host_classify(&raw const *self.0, frame.as_ptr(), frame.len(), &raw mut view) };
+            unsafe { weir_host_classify(&raw const *self.raw, frame.as_ptr(), frame.len(), &raw mut view) };
         (Verdict::from_raw(raw), view)
     }
 
     /// Matches in use.
     pub fn len(&self) -> usize {
-        usize::from(self.0.first[LANES])
+        usize::from(self.raw.first[LANES])
+    }
+
+    /// The rule that the match at `place` is of.
+    pub fn rule(&self, place: usize) -> Option<&str> {
+        self.rules.get(place).map(String::as_str)
     }
 
     /// True if every frame is normal.
@@ -265,7 +276,7 @@ impl Table {
     /// The table as BPF reads it, `struct weir_rules`.
     pub fn as_bytes(&self) -> &[u8] {
         // SAFETY: Raw has no padding: its fields add up to its size, which is asserted above.
-        unsafe { std::slice::from_raw_parts((&raw const *self.0).cast(), size_of::<Raw>()) }
+        unsafe { std::slice::from_raw_parts((&raw const *self.raw).cast(), size_of::<Raw>()) }
     }
 }
 

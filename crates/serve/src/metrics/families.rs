@@ -676,7 +676,7 @@ pub static FAMILIES: [Family; 61] = [
         kind: Kind::Counter,
         labels: &["source"],
         limit: QUEUES,
-        help: "Packets that a rule protects, beyond half the budget of their CPU: they count as normal, and may be shed",
+        help: "Packets that a rule protects, beyond the bound of protected ones: they count as normal, and may be shed",
         of: |seen, take| sources(seen, take, |source| Some(source.over_bound)),
     },
     Family {

@@ -91,7 +91,13 @@ fn sources(text: &mut String, status: &Status, seconds: f64, paint: Paint) {
                 };
                 let over = match source.over_bound {
                     0 => String::new(),
-                    n => format!("; {} over the bound of protected", rate(Some(n), seconds)),
+                    n => {
+                        let of = match source.over_bound_rule.as_str() {
+                            "" => String::new(),
+                            rule => format!(" ({})", shown(rule)),
+                        };
+                        format!("; {} over the bound of protected{of}", rate(Some(n), seconds))
+                    }
                 };
                 let line = format!("k/s by class: {}{shed}{over}", classes.join(", "));
                 *text += &format!("  {}\n", wrap(&line, 2));
@@ -197,6 +203,7 @@ mod tests {
                     reason: "turns were full".into(),
                     classes: BTreeMap::from([("normal".into(), 81_000), ("protected".into(), 200)]),
                     over_bound: 7,
+                    over_bound_rule: "ssh".into(),
                     shed: BTreeMap::from([("normal".into(), 79_000), ("protected".into(), 0)]),
                     ..Source::default()
                 },
@@ -235,7 +242,7 @@ mod tests {
             "eth0/0                 0  interrupt       <0.1        n/a       n/a",
             "  turns were full",
             "  k/s by class: 81.0 normal, 0.2 protected; shed 79.0 normal; <0.1 over the",
-            "  bound of protected",
+            "  bound of protected (ssh)",
             "1            n/a     n/a    49.2       n/a     n/a        20          n/a",
             "rsyslogd 1204     udp 514          76      n/a      n/a      n/a     <0.1",
             "1            other    1     9 153 602",
