@@ -35,7 +35,7 @@ pub fn dry_run(opts: &GuardOptions, names: &[String], access: &mut Access) -> an
         Mode::Shed => Wish::Shed,
         _ => Wish::Poll(opts.flush.as_nanos() as Nanos),
     };
-    // A program of somebody else's on the XDP hook, or a driver that cannot be polled: mode auto makes do with threads.
+    // A program of somebody else's on the XDP hook, or a kernel that cannot poll: mode auto makes do with threads.
     let unpolled: Vec<String> = match opts.mode {
         Mode::Auto => {
             let (_, reports) = kern::tier::check(access, names)?;

@@ -464,7 +464,7 @@ const HOLDING: &str = "e1000 e1000e igb igc ixgbe ixgbevf i40e iavf ice mlx4_en 
 /// Drivers that ignore it: their interrupts come back at each short turn.
 const LEAKING: &str = "vmxnet3 tg3 vif xen-netfront atlantic cxgb3 cxgb4 be2net qede qlcnic netxen_nic bnx2 bna nicvf \
     LiquidIO hinic sky2 alx atl1 atl1c atl1e b44 forcedeth fec fsl_enetc fsl_dpa fsl_dpaa2_eth gianfar mvneta mvpp2 \
-    cpsw lan78xx ib_ipoib wireguard tun netdevsim myri10ge niu";
+    cpsw lan78xx mana ib_ipoib wireguard tun netdevsim myri10ge niu";
 
 /// Drivers that have long run XDP programs themselves, for kernels that do not tell.
 const XDP_CAPABLE: &str = "bnxt_en ena gve mlx4_en mlx4_core mlx5_core i40e ice igb igc ixgbe ixgbevf virtio_net veth \
@@ -562,7 +562,6 @@ pub fn report(host: &Host, interface: Interface) -> Report {
     let may = |capability: bool| capability || !p.root;
     let poll = p.prefer_busy_poll != Here::No
         && p.btf != Here::No
-        && holds != Here::No
         && foreign.is_none()
         && may(p.net_admin)
         && !interface.lro;
@@ -577,10 +576,22 @@ pub fn report(host: &Host, interface: Interface) -> Report {
     };
     let tier = match mode {
         Mode::None => Tier::None,
-        Mode::Poll if gauges && p.levels.yes() && p.napi_settings.yes() && native.yes() => Tier::Full,
+        Mode::Poll
+            if holds != Here::No && gauges && p.levels.yes() && p.napi_settings.yes() && native.yes() =>
+        {
+            Tier::Full
+        }
         _ => Tier::Part,
     };
-    let summary = summary(mode, gauges, native.yes(), p.napi_settings.yes() || interface.sources.len() == 1);
+    let summary = match (mode, holds) {
+        // The guard believes what it measures, not a list.
+        (Mode::Poll, Here::No) => {
+            "auto = poll at the first overload, then thread: by its source this driver does not keep its \
+                                   interrupts off"
+                .to_owned()
+        }
+        _ => summary(mode, gauges, native.yes(), p.napi_settings.yes() || interface.sources.len() == 1),
+    };
     let todo = todo(host, &interface, holds, foreign.is_some());
     let features = host.features.iter().cloned().chain(own.drain(..)).collect();
     Report { interface, tier, summary, mode, features, todo }
@@ -632,7 +643,10 @@ fn todo(host: &Host, interface: &Interface, holds: Here, foreign: bool) -> Vec<S
         todo.push(format!("sudo ethtool -K {name} lro off   With LRO packets carry no id of their source."));
     }
     if holds == Here::No {
-        todo.push(format!("The driver {} cannot be polled quietly: use --mode thread.", interface.kind));
+        todo.push(format!(
+            "--mode thread   Spares the driver {} the takeover at which its interrupts are seen.",
+            interface.kind
+        ));
     }
     if let Some(ring) = interface.ring.filter(|r| r.rx < r.rx_max && r.rx < 1024) {
         let deeper = ring.rx_max.min(1024);

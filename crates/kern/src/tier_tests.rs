@@ -87,7 +87,7 @@ fn poorer_hosts() {
     assert_eq!(with(|_, i| i.xdp_native = None), (Tier::Full, Mode::Poll), "known by name");
     let unknown = |_: &mut Host, i: &mut Interface| (i.xdp_native, i.kind) = (None, "new_nic".into());
     assert_eq!(with(unknown), (Tier::Part, Mode::Poll));
-    assert_eq!(with(|_, i| i.kind = "vmxnet3".into()), (Tier::Part, Mode::Thread));
+    assert_eq!(with(|_, i| i.kind = "vmxnet3".into()), (Tier::Part, Mode::Poll), "it is measured");
     assert_eq!(with(|_, i| i.lro = true), (Tier::Part, Mode::Thread));
     assert_eq!(with(|h, _| h.probes.prefer_busy_poll = Here::No), (Tier::Part, Mode::Thread));
     assert_eq!(with(|h, _| h.probes.btf = Here::No), (Tier::Part, Mode::Thread), "no tracepoint, no poller");
