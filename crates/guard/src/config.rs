@@ -89,7 +89,7 @@ pub fn placed(path: &Path, text: &str, span: &Range<usize>, message: &str) -> Er
     let end = text.floor_char_boundary(span.end.clamp(start, line_end));
     let marked = text[start..end].chars().count().max(1);
     // One column per character, also for a tab or an escape, so that the caret stands right.
-    let column_text = |c: char| if c.is_control() { ' ' } else { c };
+    let column_text = |c: char| if kern::text::deceives(c) { ' ' } else { c };
     let line: String = text[line_start..line_end].chars().take(200).map(column_text).collect();
     let name = shown(&path.to_string_lossy());
     let margin = " ".repeat(number.to_string().len());

@@ -52,6 +52,13 @@ pub struct Consumer {
     seen_overflows: u64,
 }
 
+impl Consumer {
+    /// Of its socket.
+    pub fn cookie(&self) -> u64 {
+        self.cookie
+    }
+}
+
 /// See the module.
 pub struct Consumers {
     slots: Vec<Option<Consumer>>,

@@ -198,7 +198,8 @@ impl Dispatch {
         for order in orders {
             let Some(source) = self.sources[order.slot].as_ref().map(Arc::clone) else { continue };
             source.because(format!("{}; polled on CPU {}", order.cause, order.cpu));
-            source.now.by_polls.store(order.cause.may_be_bulk(), Relaxed);
+            source.now.by_polls.store(order.cause.by_polls(), Relaxed);
+            source.now.may_be_bulk.store(order.cause.may_be_bulk(), Relaxed);
             let Order { poller, by_io_uring, switch, evidence, .. } = order;
             // Hands that do not listen any more are ending with the guard.
             let _ = self.hands.send(HandsOrder::TakeOver { source, switch, poller, by_io_uring, evidence });

@@ -211,7 +211,8 @@ impl Interface {
             true => (When::Start, "at start: mode shed"),
             false => rx_when(setup.access, ifindex, &self.name),
         };
-        let start = plan::at_start(setup.access, ifindex, &self.name);
+        let own = self.rx.as_ref().is_some_and(|rx| rx.attached());
+        let start = plan::at_start(setup.access, ifindex, &self.name, own);
         plan::make(setup.access, self.journal()?, &start)?;
         self.started = start.len();
         if self.rx.is_none() || first != self.first_slot || queues as usize != self.rx_queues {

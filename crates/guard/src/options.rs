@@ -145,7 +145,7 @@ impl GuardOptions {
     }
 
     /// Reads the file again, with the command line that this guard was started with. The interfaces need not exist
-    /// any more: a guard waits for a name that has gone.
+    /// any more: a guard waits for a name that has gone. Others need a restart, so a file without any keeps those in force.
     ///
     /// # Errors
     /// As [`GuardOptions::resolve`]; the guard keeps what it has.
@@ -154,7 +154,7 @@ impl GuardOptions {
         GuardOptions::read(self.args.clone(), host, &self.interfaces)
     }
 
-    /// `known` interfaces are not looked for.
+    /// `known` interfaces are not looked for, and kept if none is named.
     fn read(args: GuardArgs, host: &Host, known: &[String]) -> anyhow::Result<GuardOptions> {
         let file = args.config.as_deref().map(File::read).transpose()?.unwrap_or_default();
         let file = &file;
@@ -262,6 +262,9 @@ fn interfaces(args: &GuardArgs, file: &File, host: &Host, known: &[String]) -> a
     } else {
         args.given.interfaces.iter().map(|name| (name.as_str(), None)).collect()
     };
+    if given.is_empty() && !known.is_empty() {
+        return Ok(known.to_vec());
+    }
     if given.is_empty() {
         let example = host.choices.first().map_or("eth0", String::as_str);
         return Err(usage(format!("guard: no interface; name one, as weir guard {example}")));

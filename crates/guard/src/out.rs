@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use crate::outbox::{Outbox, Standard};
+use kern::text::deceives;
 
 /// Lines of talk that wait for a reader at most.
 const TALK_MAX: usize = 256;
@@ -150,7 +151,7 @@ impl Paint {
     }
 }
 
-/// A word of the user as it may be echoed to a terminal: control characters escaped, at most 60 characters.
+/// A word of the user as it may be echoed to a terminal: what [`deceives`] is escaped, at most 60 characters.
 pub fn shown(word: &str) -> String {
     limited(word, 60)
 }
@@ -163,7 +164,7 @@ pub fn sentence(text: &str) -> String {
 fn limited(word: &str, limit: usize) -> String {
     let mut text = String::new();
     for c in word.chars().take(limit) {
-        if c.is_control() { text.extend(c.escape_default()) } else { text.push(c) }
+        if deceives(c) { text.extend(c.escape_default()) } else { text.push(c) }
     }
     if word.chars().nth(limit).is_some() {
         text.push_str("...");
@@ -271,6 +272,7 @@ mod tests {
     fn echo_has_no_escape_sequences_and_a_bound() {
         assert_eq!(shown("eth0"), "eth0");
         assert_eq!(shown("a\x1b[31m"), "a\\u{1b}[31m");
+        assert_eq!(sentence("x\u{202e}hss \u{61c}"), "x\\u{202e}hss \\u{61c}");
         assert_eq!(shown(&"x".repeat(61)).len(), 63);
     }
 

@@ -131,9 +131,9 @@ pub fn left_alone_now(access: &mut Access, (ifindex, queue, napi_id): (u32, u32,
 }
 
 /// What is changed on an interface at start, before its sources are known: a veth has NAPIs only with an XDP program or with
-/// GRO on, and GRO is the way without XDP.
-pub fn at_start(access: &mut Access, ifindex: u32, name: &str) -> Vec<Change> {
-    let none = access.netdev().is_some_and(|n| n.list(ifindex).is_ok_and(|l| l.is_empty()));
+/// GRO on, and GRO is the way without XDP. `own`: its program is weir's, and goes when no source is polled.
+pub fn at_start(access: &mut Access, ifindex: u32, name: &str, own: bool) -> Vec<Change> {
+    let none = own || access.netdev().is_some_and(|n| n.list(ifindex).is_ok_and(|l| l.is_empty()));
     let veth = kern::ethtool::driver(name).is_ok_and(|d| d == "veth");
     let off = kern::ethtool::gro(name).is_ok_and(|on| !on);
     if !(none && veth && off) {
@@ -224,7 +224,7 @@ pub fn preview(access: &mut Access, name: &str, wish: Wish) -> anyhow::Result<(V
         let first = change.first.as_ref().map_or(String::new(), |f| format!("{}, then ", show(f)));
         Ok(format!("{target}  {:<18} {old} -> {first}{}", change.setting.label(), show(&change.new)))
     };
-    let start = at_start(access, ifindex, name);
+    let start = at_start(access, ifindex, name, false);
     let early = start.iter().map(|c| line(access, name, c)).collect::<anyhow::Result<Vec<_>>>()?;
     let found = Found::look(access, ifindex)?;
     let mut late = Vec::new();

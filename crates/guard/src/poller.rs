@@ -293,8 +293,8 @@ impl Loop {
         self.policy.taken_over(now, slot, switch);
         let holding = source.counters(&self.p.views).map(|c| Holding::new(now, c));
         let rx = &self.p.views.rx_stats[slot];
-        let by_polls = source.now.by_polls.load(Relaxed);
-        let bulk = by_polls.then(|| Bulk::new(now, rx.frames.load(Relaxed), rx.tcp.load(Relaxed)));
+        let watched = source.now.may_be_bulk.load(Relaxed);
+        let bulk = watched.then(|| Bulk::new(now, rx.frames.load(Relaxed), rx.tcp.load(Relaxed)));
         self.settling.taken_over(slot);
         self.polled[slot] = Some(Polled {
             source: Arc::clone(&source),

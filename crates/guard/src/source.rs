@@ -67,6 +67,8 @@ pub struct Now {
     holds_rx: AtomicBool,
     /// Taken over because its polls were full, for no other sign.
     pub by_polls: AtomicBool,
+    /// Taken over for a sign that bulk TCP explains, or beside which it is no overload.
+    pub may_be_bulk: AtomicBool,
     /// Polled through an io_uring.
     pub by_io_uring: AtomicBool,
     /// While it was polled last nothing counted its frames: its XDP program was refused.
@@ -100,6 +102,7 @@ impl Now {
             is_marking: AtomicBool::new(false),
             holds_rx: AtomicBool::new(false),
             by_polls: AtomicBool::new(false),
+            may_be_bulk: AtomicBool::new(false),
             by_io_uring: AtomicBool::new(false),
             uncounted: AtomicBool::new(false),
         }

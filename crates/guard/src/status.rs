@@ -135,8 +135,10 @@ pub struct Poller {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Interface {
-    /// Its name when the guard was started.
+    /// Its name.
     pub name: String,
+    /// The name that the guard was started with, if it has another one by now; else empty.
+    pub wanted: String,
     /// `guarded`, or why not: `gone`, `down`, ...
     pub state: String,
     /// Its XDP program: `attached` or `waits`, and when it is attached and why then; empty without one.

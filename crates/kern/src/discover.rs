@@ -4,6 +4,7 @@ mod others;
 
 pub use others::{Others, forwards};
 
+use crate::text::deceives;
 use crate::{
     cpus::CpuSet,
     error::{Error, Result},
@@ -209,7 +210,7 @@ pub fn interface(access: &mut Access, name: &str) -> std::result::Result<Interfa
         Some(Ok(i)) => i,
         Some(Err(e)) if !e.is_gone() => return Err(e.into()),
         _ => {
-            let name = name.chars().filter(|c| !c.is_control()).take(40).collect();
+            let name = name.chars().filter(|c| !deceives(*c)).take(40).collect();
             return Err(DiscoverError::NoSuchInterface { name, choices: choices() });
         }
     };

@@ -31,6 +31,7 @@ pub mod settings;
 pub mod shell;
 pub mod spaces;
 pub mod sysfs;
+pub mod text;
 pub mod tier;
 pub mod undo;
 pub mod verify;

@@ -2,6 +2,7 @@
 //! processes are untrusted text: each is read with a limit and parsed with checks.
 
 use crate::error::{Error, Result};
+use crate::text::deceives;
 use crate::wire::counters::snmp_lines;
 use serde::Serialize;
 use std::{
@@ -82,7 +83,7 @@ pub(crate) fn name_in(proc: &Path, pid: u32) -> Option<String> {
         let program = program.to_string_lossy();
         text = program.strip_suffix(" (deleted)").unwrap_or(&program).to_owned();
     }
-    let clean: String = text.trim_end_matches('\n').chars().filter(|c| !c.is_control()).take(15).collect();
+    let clean: String = text.trim_end_matches('\n').chars().filter(|c| !deceives(*c)).take(15).collect();
     (!clean.is_empty()).then_some(clean)
 }
 
@@ -378,13 +379,17 @@ mod tests {
             ("7", "MainThread", "/opt/node"),
             ("8", "MainThread", "/opt/node (deleted)"),
             ("9", "knotd", "/sbin/x"),
+            ("11", "\u{202e}dh\u{2066}ss", "/sbin/x"),
         ] {
             std::fs::create_dir(dir.path().join(pid)).unwrap();
             std::fs::write(dir.path().join(pid).join("comm"), format!("{comm}\n")).unwrap();
             std::os::unix::fs::symlink(exe, dir.path().join(pid).join("exe")).unwrap();
         }
-        let names = [7, 8, 9, 10].map(|pid| name_in(dir.path(), pid));
-        assert_eq!(names, [Some("node".into()), Some("node".into()), Some("knotd".into()), None]);
+        let names = [7, 8, 9, 10, 11].map(|pid| name_in(dir.path(), pid));
+        assert_eq!(
+            names,
+            [Some("node".into()), Some("node".into()), Some("knotd".into()), None, Some("dhss".into())]
+        );
     }
 
     #[test]

@@ -1,4 +1,5 @@
-//! Whether a source that was taken over because its polls were full carries bulk TCP, which slows itself down.
+//! Whether a source that was taken over because its polls were full, or sockets lost a little, carries bulk TCP, which slows
+//! itself down.
 //!
 //! A bulk transfer fills poll after poll and is no overload: the receiver's window holds the sender. Small turns undo
 //! what GRO merges, so that poll mode harms it. A flood is not answered and does not slow down, whatever it is dressed

@@ -12,6 +12,8 @@ pub enum Cause {
     Companion,
     /// Consumers overflow, and it carries what they get.
     Overflow,
+    /// They overflow by a little, again and again, and it carries what they get.
+    Trickle,
     /// Consumers overflow, no NAPI carries packets, and its interface receives most.
     Bypassed,
     /// Softirqs take more of its CPU than the budget while programs want it.
@@ -27,13 +29,18 @@ impl Cause {
     pub fn evidence(self) -> Evidence {
         match self {
             Self::FullPolls | Self::Companion | Self::Arrives | Self::Resized => Evidence::FullPolls,
-            Self::Overflow | Self::Bypassed | Self::Budget => Evidence::Harm,
+            Self::Overflow | Self::Trickle | Self::Bypassed | Self::Budget => Evidence::Harm,
         }
     }
 
-    /// True if bulk TCP would explain it, so that the source is watched for that.
-    pub fn may_be_bulk(self) -> bool {
+    /// True if it says only that packets arrive: it counts where frames are counted, which tells bulk TCP from a flood.
+    pub fn by_polls(self) -> bool {
         matches!(self, Self::FullPolls | Self::Arrives | Self::Resized)
+    }
+
+    /// True if the source is watched for bulk TCP, which explains it, or beside which it is no overload.
+    pub fn may_be_bulk(self) -> bool {
+        self.by_polls() || self == Self::Trickle
     }
 }
 
@@ -43,6 +50,7 @@ impl fmt::Display for Cause {
             Self::FullPolls => "its polls are full",
             Self::Companion => "another source of its device is polled",
             Self::Overflow => "a consumer overflows",
+            Self::Trickle => "a consumer overflows by a little, again and again",
             Self::Bypassed => "a consumer overflows, past the NAPI",
             Self::Budget => "its softirq takes more than the budget from programs",
             Self::Arrives => "its packets are a net CPU's",
@@ -135,6 +143,7 @@ mod tests {
             (Cause::FullPolls, Evidence::FullPolls, true),
             (Cause::Companion, Evidence::FullPolls, false),
             (Cause::Overflow, Evidence::Harm, false),
+            (Cause::Trickle, Evidence::Harm, true),
             (Cause::Bypassed, Evidence::Harm, false),
             (Cause::Budget, Evidence::Harm, false),
             (Cause::Arrives, Evidence::FullPolls, true),

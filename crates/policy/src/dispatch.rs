@@ -11,14 +11,14 @@
 //!
 //! # Properties
 //! - A source that is taken over, or for which an order is under way, gets no second order before it is released or refused.
-//! - No order comes within the pause after a refusal ([`crate::refusals`]), none for full polls while they may be bulk TCP.
+//! - No order comes within the pause after a refusal ([`crate::refusals`]), none for full polls, or a little lost, while it may be bulk TCP.
 //! - An order names a poller that exists, is on its CPU and runs; if the source's own CPU has one, that one. While none is there
 //!   there is no order.
 
 use crate::blame::{self, Carried};
 use crate::causes::{Cause, Fallback, Refusal};
 use crate::netcpu;
-use crate::overflow::Overflow;
+use crate::overflow::{LEAST_PPS, Overflow, Sign};
 use crate::poller::SOURCES_MAX;
 use crate::refusals::{Pause, Refusals};
 use crate::shedding::Needed;
@@ -65,11 +65,11 @@ pub struct Order {
     pub evidence: Nanos,
 }
 
-/// Packets that a source had carried one and two ticks ago, or at the last evidence.
+/// Packets that a source had carried one and two ticks ago, or at the last evidence, and when that was.
 #[derive(Clone, Copy, Debug, Default)]
 struct Seen {
-    base: u64,
-    next: u64,
+    base: (u64, Nanos),
+    next: (u64, Nanos),
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -246,8 +246,8 @@ impl Dispatch {
         }
     }
 
-    /// The source carried bulk TCP, or nothing counts its frames, by which that is told: full polls of it are no evidence for a
-    /// while, longer each time.
+    /// The source carried bulk TCP, or nothing counts its frames, by which that is told: full polls of it, and sockets that lose
+    /// a little, are no evidence for a while, longer each time.
     pub fn was_bulk(&mut self, now: Nanos, slot: usize) {
         if let Some(state) = self.slots.get_mut(slot) {
             state.bulk = Some(Pause::after(state.bulk, now));
@@ -262,7 +262,7 @@ impl Dispatch {
         let arrived = known.fold(0u64, |sum, slot| sum.wrapping_add(traffic(slot).packets));
         self.transit.look(now, here.map(|here| Counted { arrived, here }));
         for (slot, state) in self.slots.iter_mut().enumerate().filter(|(_, s)| s.known) {
-            state.seen = Seen { base: state.seen.next, next: traffic(slot).packets };
+            state.seen = Seen { base: state.seen.next, next: (traffic(slot).packets, now) };
         }
     }
 
@@ -289,8 +289,8 @@ impl Dispatch {
         !self.transit.full_polls_count(now)
     }
 
-    /// Sockets on `cpu` have lost [`crate::overflow::STEP`] more packets at `evidence`. True if that is evidence and no source in
-    /// interrupt mode carries any packet.
+    /// Sockets on `cpu` have lost [`crate::overflow::STEP`] more packets at `evidence`. True if that is evidence, of much that is
+    /// lost, and no source in interrupt mode carries any packet.
     pub fn overflow(
         &mut self,
         now: Nanos,
@@ -301,7 +301,12 @@ impl Dispatch {
     ) -> bool {
         let last = self.overflows.len() - 1;
         let account = &mut self.overflows[(cpu as usize).min(last)];
-        account.report(evidence) && !self.flooded(now, evidence, cpu, Cause::Overflow, traffic, give)
+        let (cause, much) = match account.report(evidence) {
+            Some(Sign::Much) => (Cause::Overflow, true),
+            Some(Sign::Little) => (Cause::Trickle, false),
+            None => return false,
+        };
+        !self.flooded(now, evidence, cpu, cause, traffic, give) && much
     }
 
     /// The same, where somebody else has found the overflows of `cpu` to be evidence.
@@ -367,14 +372,20 @@ impl Dispatch {
     ) -> bool {
         let mut carried = [Carried { slot: 0, packets: 0, polled: true }; SOURCES_MAX];
         let mut count = 0;
+        // What carries so little that a little lost is no overload.
+        let mut idle = [false; SOURCES_MAX];
         for (slot, state) in self.slots.iter_mut().enumerate().filter(|(_, s)| s.known) {
             let seen = traffic(slot);
             // With RPS the socket overflows on another CPU than the one that polls.
             if state.rps_cpu.unwrap_or(seen.cpu) != cpu {
                 continue;
             }
-            let packets = seen.packets.wrapping_sub(state.seen.base);
-            state.seen = Seen { base: seen.packets, next: seen.packets };
+            let (base, since) = state.seen.base;
+            let packets = seen.packets.wrapping_sub(base);
+            let few = u128::from(packets) * 1_000_000_000
+                < u128::from(LEAST_PPS) * u128::from(now.saturating_sub(since));
+            idle[slot] = cause == Cause::Trickle && few;
+            state.seen = Seen { base: (seen.packets, now), next: (seen.packets, now) };
             carried[count] = Carried { slot, packets, polled: state.switch.is_none() };
             count += 1;
         }
@@ -382,10 +393,15 @@ impl Dispatch {
         if carried.iter().all(|c| c.polled || c.packets == 0) {
             return false;
         }
-        if cause == Cause::Overflow {
+        if matches!(cause, Cause::Overflow | Cause::Trickle) {
             self.harmed_at = Some(now);
         }
         for slot in blame::flooded(carried) {
+            // It carried bulk TCP, and beside that a little is no overload.
+            let bulk = self.slots.get(slot).and_then(|state| state.bulk);
+            if idle[slot] || cause == Cause::Trickle && bulk.is_some_and(|pause| pause.lasts(evidence)) {
+                continue;
+            }
             if let Some(order) = self.order(now, evidence, slot, cpu as usize, cause) {
                 give(order);
             }

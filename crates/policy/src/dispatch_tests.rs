@@ -94,6 +94,26 @@ fn bulk_tcp_fills_polls_for_a_while_without_effect() {
     assert!(!d.waits(0));
 }
 
+/// A hung socket that gets some thousand packets a second beside a transfer; much that is lost counts all the same.
+#[test]
+fn a_little_lost_beside_bulk_tcp_is_no_overload() {
+    let mut d = host(1);
+    let mut causes = Vec::new();
+    let mut lose = |d: &mut Dispatch, from: u64, every: u64, kpps: u64| {
+        causes.clear();
+        for n in 0..20 {
+            let now = (from + n * every) * MS;
+            d.overflow(now, now, 0, |_| on(0, now / MS * kpps), |order| causes.push(order.cause));
+        }
+        causes.clone()
+    };
+    d.was_bulk(0, 0);
+    assert_eq!(lose(&mut d, 10, 16, 100), [], "a little");
+    assert_eq!(lose(&mut d, 500, 1, 100), [Cause::Overflow], "much");
+    assert_eq!(lose(&mut host(1), 10, 16, 100), [Cause::Trickle], "without bulk TCP");
+    assert_eq!(lose(&mut host(1), 10, 16, 4), [], "little arrives at all");
+}
+
 /// Without weir's XDP program nothing tells bulk TCP from a flood: neither full polls nor arrivals take the source over, and each
 /// try waits longer.
 #[test]

@@ -27,6 +27,19 @@ pub const APART: Nanos = 5 * MILLISECOND;
 /// See [`LASTING`].
 pub const GAP: Nanos = 50 * MILLISECOND;
 
+/// A source that carries fewer packets per second costs some hundredths of a CPU: who loses a little of them, as a program that
+/// hangs, does so for its own sake, and polling gives it nothing.
+pub const LEAST_PPS: u64 = 25_000;
+
+/// How much sockets lose.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sign {
+    /// Much at once.
+    Much,
+    /// A little, again and again: beside bulk TCP it is no overload ([`crate::bulk`]).
+    Little,
+}
+
 /// What the sockets of one CPU lost lately.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Overflow {
@@ -38,8 +51,8 @@ pub struct Overflow {
 }
 
 impl Overflow {
-    /// [`STEP`] more packets were lost: true if that is evidence. After it everything is counted anew.
-    pub fn report(&mut self, now: Nanos) -> bool {
+    /// [`STEP`] more packets were lost: whether that is evidence. After it everything is counted anew.
+    pub fn report(&mut self, now: Nanos) -> Option<Sign> {
         if now.saturating_sub(self.began) > SPAN {
             (self.began, self.reports) = (now, 0);
         }
@@ -50,11 +63,13 @@ impl Overflow {
         } else if since >= APART {
             (self.last, self.lasting) = (now, self.lasting + 1);
         }
-        let evidence = self.reports >= REPORTS || self.lasting >= LASTING;
-        if evidence {
-            *self = Self::default();
-        }
-        evidence
+        let sign = match (self.reports >= REPORTS, self.lasting >= LASTING) {
+            (true, _) => Sign::Much,
+            (_, true) => Sign::Little,
+            _ => return None,
+        };
+        *self = Self::default();
+        Some(sign)
     }
 }
 
@@ -78,7 +93,7 @@ impl Sockets {
         if !soon {
             self.reported = Some(now);
         }
-        !soon && self.overflow.report(now)
+        !soon && self.overflow.report(now).is_some()
     }
 }
 
@@ -90,7 +105,7 @@ mod tests {
     /// Times, in ms, at which evidence is found.
     fn found(reports: impl IntoIterator<Item = u64>) -> Vec<u64> {
         let mut overflow = Overflow::default();
-        reports.into_iter().filter(|t| overflow.report(t * MILLISECOND)).collect()
+        reports.into_iter().filter(|t| overflow.report(t * MILLISECOND).is_some()).collect()
     }
 
     #[test]
@@ -105,6 +120,16 @@ mod tests {
         assert_eq!(found((0..10).map(|n| 1000 + 16 * n)), [1048, 1112], "4 % of 100 k/s");
         assert_eq!(found((0..10).map(|n| 1000 + 50 * n)), [1150, 1350], "1.3 %");
         assert_eq!(found((0..100).map(|n| 1000 + 51 * n)), [], "less");
+    }
+
+    #[test]
+    fn much_is_told_from_a_little() {
+        let sign = |every: u64| {
+            let mut overflow = Overflow::default();
+            (0..20).find_map(|n| overflow.report((1000 + n * every) * MILLISECOND))
+        };
+        assert_eq!((sign(1), sign(2)), (Some(Sign::Much), Some(Sign::Much)), "32 k/s");
+        assert_eq!((sign(16), sign(50), sign(51)), (Some(Sign::Little), Some(Sign::Little), None));
     }
 
     #[test]
@@ -128,7 +153,7 @@ mod tests {
             for gap in gaps {
                 now += gap * MILLISECOND;
                 seen.push(now);
-                if overflow.report(now) {
+                if overflow.report(now).is_some() {
                     prop_assert!(seen.len() >= LASTING as usize);
                     prop_assert!(now - seen[seen.len() - LASTING as usize] <= 3 * GAP);
                     seen.clear();

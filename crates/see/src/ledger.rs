@@ -9,7 +9,7 @@ use crate::model::{Ledger, Place, SHED, Snapshot, Stage};
 use crate::truth::{self, Loss, Told};
 use kern::discover::Role;
 use kern::raw::{Device, Raw};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// No counter moves by more in the longest interval: bytes of an 800 Gb/s link in 60 s are a fortieth of it. What seems to is
 /// no reading of a counter, and the limit keeps every sum below 64 bits.
@@ -375,21 +375,21 @@ pub fn close(
     ledger
 }
 
-/// Puts what gates of guards have shed into the ledger as `shed`. Where the driver tells what XDP drops, it is a part of that;
-/// elsewhere at most what is unaccounted, since guards answer a moment after the counters are read.
-pub fn shed(s: &mut Snapshot) {
+/// Puts what gates of guards have shed into the ledger as `shed`. Where the driver tells what XDP drops, that is all of it on the
+/// interfaces `gates`, whose XDP program is a guard's; elsewhere at most what is unaccounted, since guards answer a moment after the
+/// counters are read.
+pub fn shed(s: &mut Snapshot, gates: &BTreeSet<&str>) {
     for interface in &mut s.interfaces {
-        let tells = truth::rows(&interface.kind).iter().any(|row| row.loss == truth::Loss::Xdp);
-        let shed = guard::shed_on(&s.guards, &interface.name);
-        if tells {
-            let told = interface.stages.iter().filter_map(|stage| stage.drops.get(XDP)).sum::<u64>();
-            // The driver's counter and the guard's are read at two moments: a small rest is no other program's.
-            let n = if told.saturating_sub(shed) < shed / REST { told } else { told.min(shed) };
-            let maps = [&mut s.ledger.drops].into_iter();
-            let stages = interface.stages.iter_mut().chain(&mut s.path);
-            maps.chain(stages.map(|stage| &mut stage.drops)).for_each(|drops| rename(drops, n));
+        if truth::rows(&interface.kind).iter().any(|row| row.loss == truth::Loss::Xdp) {
+            if gates.contains(interface.name.as_str()) {
+                let n = interface.stages.iter().filter_map(|stage| stage.drops.get(XDP)).sum();
+                let maps = [&mut s.ledger.drops].into_iter();
+                let stages = interface.stages.iter_mut().chain(&mut s.path);
+                maps.chain(stages.map(|stage| &mut stage.drops)).for_each(|drops| rename(drops, n));
+            }
             continue;
         }
+        let shed = guard::shed_on(&s.guards, &interface.name);
         let n = shed.min(u64::try_from(s.ledger.unaccounted).unwrap_or(0));
         if n == 0 {
             continue;
@@ -403,9 +403,6 @@ pub fn shed(s: &mut Snapshot) {
 
 /// The driver's word for what XDP programs drop.
 const XDP: &str = "xdp";
-
-/// A rest of one in so many of what was shed is none.
-const REST: u64 = 20;
 
 /// Calls `n` frames that XDP dropped shed.
 fn rename(drops: &mut BTreeMap<String, u64>, n: u64) {

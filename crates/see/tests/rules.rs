@@ -691,7 +691,7 @@ fn whose_an_xdp_program_is_is_looked_at_first() {
     assert!(report.findings[0].change.iter().all(|line| line.starts_with("# ")), "{report:#?}");
     // What a guard sheds is no fault.
     let mut guarded = host.guarded("eth7", 500);
-    see::ledger::shed(&mut guarded);
+    see::ledger::shed(&mut guarded, &BTreeSet::from(["eth7"]));
     let report = explain(&guarded);
     assert!(report.findings.is_empty() && report.lost == 0, "{report:#?}");
     assert!(

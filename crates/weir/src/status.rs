@@ -93,7 +93,7 @@ fn of(names: &[String], args: &StatusArgs, paint: Paint) -> anyhow::Result<ExitC
         };
         let status = read(pid, &value)?;
         let before = open.len();
-        let has = |name: &String| status.interfaces.iter().any(|interface| interface.name == *name);
+        let has = |name: &String| status.interfaces.iter().any(|i| i.name == *name || i.wanted == *name);
         open.retain(|(_, below)| status.netns != here || !below.iter().any(has));
         if open.len() < before {
             show(&value, &status, args, paint)?;

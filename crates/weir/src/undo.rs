@@ -3,7 +3,7 @@
 use crate::cli::UndoArgs;
 use crate::error::missing;
 use crate::out::{self, Paint, count};
-use guard::outcome::line;
+use guard::outcome::{line, others, stay};
 use kern::discover::{self, DiscoverError};
 use kern::journal::Fate;
 use kern::settings::Access;
@@ -21,7 +21,8 @@ struct Document<'a> {
     report: &'a Report,
 }
 
-/// Runs `weir undo`: exit code 0 if nothing of a dead weir is left, 1 if something is.
+/// Runs `weir undo`: exit code 0 if nothing of a dead weir is left, 1 if something is, or if weir still runs where it was
+/// named.
 ///
 /// # Errors
 /// 3 without the privilege to look or to write.
@@ -57,10 +58,18 @@ pub fn run(args: &UndoArgs, paint: Paint) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::from(u8::from(open(&report, args))))
 }
 
-/// Something is left that nobody takes care of. With `--guards` a guard is about to start: it carries over what is in a journal,
-/// and one that does not start is worse than a setting that waits.
+/// Something is left that nobody takes care of, or that was named and has a guard. With `--guards` a guard is about to start: it
+/// carries over what is in a journal, and one that does not start is worse than a setting that waits.
 fn open(report: &Report, args: &UndoArgs) -> bool {
-    !(args.dry_run || report.complete() || (args.guards && report.carried_over()))
+    // Without names it is asked for what dead guards have left.
+    let refused = !args.interfaces.is_empty() && report.journals.iter().any(runs);
+    let done = report.complete() && !refused;
+    !(args.dry_run || done || (args.guards && report.carried_over()))
+}
+
+/// Nothing was done since weir runs there.
+fn runs(journal: &Undone) -> bool {
+    matches!(journal, Undone::Guarded { .. })
 }
 
 /// The names as given, and those of the interfaces that receive for them: journals are kept by the latter. A name that
@@ -102,7 +111,7 @@ fn text(report: &Report, args: &UndoArgs, paint: Paint) -> String {
         };
     }
     let mut text = String::new();
-    let (mut restored, mut open, mut away) = (0, 0, 0);
+    let (mut restored, mut open, mut away, mut theirs) = (0, 0, 0, 0);
     for journal in &report.journals {
         match journal {
             Undone::Restored { interface, pid, outcomes } => {
@@ -110,6 +119,7 @@ fn text(report: &Report, args: &UndoArgs, paint: Paint) -> String {
                     true => format!("weir place, pid {pid}, has placed this host\n"),
                     false => format!("weir pid {pid} ended without restoring {interface}\n"),
                 };
+                theirs += others(outcomes);
                 for outcome in outcomes {
                     restored += usize::from(matches!(outcome.fate, Fate::Restored { .. }));
                     away += usize::from(outcome.fate == Fate::Moved);
@@ -152,12 +162,23 @@ fn text(report: &Report, args: &UndoArgs, paint: Paint) -> String {
             }
         }
     }
+    // It must not deny what the lines before name.
+    let nothing = match theirs > 0 || report.journals.iter().any(runs) {
+        true => "nothing else",
+        false => "nothing",
+    };
     text += &match (dry_run, open) {
+        (true, _) if report.journals.iter().all(runs) => {
+            "nothing would be done, since weir runs there\n".to_owned()
+        }
+        (false, _) if report.journals.iter().all(runs) => {
+            "nothing was done, since weir runs there\n".to_owned()
+        }
         (true, _) => format!("{} would be restored; nothing was changed\n", count(restored, "setting")),
         (false, 0) if away > 0 => {
-            format!("{} restored, nothing left changed here\n", count(restored, "setting"))
+            format!("{} restored, {nothing} left changed here\n", count(restored, "setting"))
         }
-        (false, 0) => format!("{} restored, nothing left changed\n", count(restored, "setting")),
+        (false, 0) => format!("{} restored, {nothing} left changed\n", count(restored, "setting")),
         (false, _) => {
             let left = paint.red(&format!("{open} left"));
             let next = match args.guards && report.carried_over() {
@@ -167,6 +188,9 @@ fn text(report: &Report, args: &UndoArgs, paint: Paint) -> String {
             format!("{} restored, {left}; {next}\n", count(restored, "setting"))
         }
     };
+    if theirs > 0 {
+        text += &format!("{}\n", stay(theirs));
+    }
     if away > 0 {
         text += &format!(
             "{} went with an interface that is not here; run weir undo as root of the host, outside of any \
@@ -237,6 +261,45 @@ mod tests {
             report.journals.push(unreadable());
             assert!(open(&report, &args(false, true)));
         }
+    }
+
+    fn guarded() -> Undone {
+        Undone::Guarded { interface: "eth0".into(), pid: 7 }
+    }
+
+    #[test]
+    fn what_is_named_and_has_a_guard_is_not_undone() {
+        let named = |dry_run, guards| UndoArgs { interfaces: vec!["eth0".into()], ..args(dry_run, guards) };
+        let mut found = Report { journals: vec![guarded()], settles_in_ms: 0 };
+        let said =
+            |found: &Report, dry_run| text(found, &named(dry_run, false), Paint::stdout(ColorWhen::Never));
+        assert_eq!(
+            said(&found, false),
+            "eth0: guarded by weir, pid 7; stop that first\nnothing was done, since weir runs there\n"
+        );
+        assert!(said(&found, true).ends_with("nothing would be done, since weir runs there\n"));
+        assert!(open(&found, &named(false, false)));
+        // Who asks for all, or before a guard starts, asks for what dead ones have left.
+        for fine in [args(false, false), named(true, false), named(false, true)] {
+            assert!(!open(&found, &fine));
+        }
+        found.journals.extend(report(vec![Fate::Gone]).journals);
+        assert!(!open(&found, &args(false, false)));
+        assert!(said(&found, false).ends_with("\n0 settings restored, nothing else left changed\n"));
+    }
+
+    #[test]
+    fn what_is_somebody_elses_is_counted_and_no_failure() {
+        let left = || Fate::Left { found: "3".into(), old: "0".into() };
+        let report = report(vec![left(), Fate::Restored { from: "8".into(), to: "0".into() }, left()]);
+        assert!(report.complete());
+        assert!(
+            shown(&report, false).ends_with(
+                "1 setting restored, nothing else left changed\n2 settings stay as somebody else has set them\n"
+            ),
+            "{}",
+            shown(&report, false)
+        );
     }
 
     #[test]

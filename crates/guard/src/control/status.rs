@@ -26,7 +26,8 @@ const GENERIC: &str =
 struct Totals {
     time: Nanos,
     sources: BTreeMap<usize, Seen>,
-    overflows: BTreeMap<usize, [u64; 2]>,
+    /// By place, with the socket's cookie: a place that another socket has by now begins anew.
+    overflows: BTreeMap<usize, (u64, [u64; 2])>,
     steered: BTreeMap<usize, u64>,
     cpu: BTreeMap<usize, [u64; 2]>,
 }
@@ -98,7 +99,8 @@ impl Maker {
 
     fn interface(&mut self, control: &Control, interface: &Interface) -> IfStatus {
         let mut row = IfStatus {
-            name: interface.wanted.clone(),
+            name: interface.name.clone(),
+            wanted: Some(&interface.wanted).filter(|w| **w != interface.name).cloned().unwrap_or_default(),
             state: interface.state.name().to_owned(),
             xdp: interface.rx.as_ref().map_or_else(String::new, |rx| {
                 match (rx.attached(), interface.is_marking()) {
@@ -125,7 +127,7 @@ impl Maker {
                 sums[0] += counts.all_shed;
                 sums[1] += counts.marked;
             }
-            row.sources.push(source_row(control, source, &now, &delta));
+            row.sources.push(source_row(control, &interface.name, source, &now, &delta));
         }
         let drops = |[shed, marked]: [u64; 2]| {
             BTreeMap::from([("shed".to_owned(), shed), ("handle".to_owned(), marked)])
@@ -152,7 +154,10 @@ impl Maker {
             let (stat, ctl) = (&views.consumer_stats[slot], &views.consumer_ctls[slot]);
             let lost = stat.overflows.load(Relaxed).wrapping_add(stat.foreign.load(Relaxed));
             let now = [lost, stat.shed.load(Relaxed)];
-            let before = self.last.overflows.insert(slot, now).unwrap_or_default();
+            let before = self.last.overflows.insert(slot, (consumer.cookie(), now));
+            let before = before
+                .filter(|(cookie, _)| *cookie == consumer.cookie())
+                .map_or([0; 2], |(_, counts)| counts);
             status.consumers.push(Consumer {
                 process: if consumer.process.is_empty() { "?".to_owned() } else { consumer.process.clone() },
                 pid: consumer.pid,
@@ -216,6 +221,8 @@ struct Seen {
     packets: u64,
     turns: u64,
     other_polls: u64,
+    /// Of these, those of poll mode.
+    foreign: u64,
     marked: u64,
     all_shed: u64,
     /// Normal, bulk, protected.
@@ -234,6 +241,7 @@ impl Seen {
             packets: stat.packets.load(Relaxed),
             turns: source.counts.turns.load(Relaxed),
             other_polls: stat.polls.load(Relaxed).saturating_sub(stat.own_polls.load(Relaxed)),
+            foreign: u64::from(stat.foreign.load(Relaxed)),
             marked: rx.marked.load(Relaxed),
             all_shed: rx.shed.load(Relaxed),
             classes: [0, 1, 2].map(|i: usize| rx.by_class[i].load(Relaxed)),
@@ -253,6 +261,7 @@ impl Seen {
             packets: moved(|c| c.packets),
             turns: moved(|c| c.turns),
             other_polls: moved(|c| c.other_polls),
+            foreign: moved(|c| c.foreign),
             marked: moved(|c| c.marked),
             all_shed: moved(|c| c.all_shed),
             classes: each(|c| &c.classes),
@@ -265,7 +274,8 @@ impl Seen {
     }
 }
 
-fn source_row(control: &Control, source: &Taken, now: &Seen, delta: &Seen) -> Source {
+/// `interface`: its present name.
+fn source_row(control: &Control, interface: &str, source: &Taken, now: &Seen, delta: &Seen) -> Source {
     let views = &control.gauges.views;
     let class = |counts: &[u64; 3]| {
         let names = [Class::Normal, Class::Bulk, Class::Protected];
@@ -277,7 +287,7 @@ fn source_row(control: &Control, source: &Taken, now: &Seen, delta: &Seen) -> So
         .filter(|_| delta.over_bound > 0)
         .and_then(|place| control.opts.classes.rule(place));
     Source {
-        name: source.name.clone(),
+        name: format!("{interface}/{}", source.queue),
         cpu: match source.now.cpu.load(Relaxed) {
             u32::MAX => views.source_stats[source.slot].softirq_cpu.load(Relaxed),
             cpu => cpu,
@@ -286,7 +296,7 @@ fn source_row(control: &Control, source: &Taken, now: &Seen, delta: &Seen) -> So
         reason: source.why(),
         packets: Some(delta.packets),
         turns: Some(delta.turns),
-        foreign_polls: (mode == "poll").then_some(delta.other_polls),
+        foreign_polls: (mode == "poll").then_some(delta.foreign),
         handle: match (mode, source.now.by_io_uring.load(Relaxed)) {
             ("poll", false) => "socket".to_owned(),
             ("poll", true) => "io_uring".to_owned(),

@@ -278,3 +278,16 @@ fn reload_keeps_the_command_line_and_waits_for_names() {
     config(&dir, "reserve = 0");
     assert!(opts.reload(&gone).unwrap_err().to_string().contains("guard.toml:1:11"));
 }
+
+#[test]
+fn reload_of_a_file_without_interfaces_keeps_those_in_force() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = config(&dir, "interfaces = [\"eth1\"]\nreserve = 50");
+    let opts = merged(&file).unwrap();
+    config(&dir, "reserve = 60");
+    let new = opts.reload(&host()).unwrap();
+    assert_eq!((new.interfaces.as_slice(), new.reserve), (opts.interfaces.as_slice(), 60));
+    assert_eq!(opts.need_restart(&new), [""; 0]);
+    // A start has none to keep.
+    assert!(merged(&file).unwrap_err().to_string().contains("no interface"));
+}

@@ -304,6 +304,8 @@ int BPF_PROG(weir_napi_poll, struct napi_struct *napi, int work, int budget)
 			sample_all();
 		return 0;
 	}
+	if (ctl->mode == WEIR_MODE_POLL)
+		stat->foreign++;
 	stat->softirq_cpu = bpf_get_smp_processor_id();
 	if (ctl->mode == WEIR_MODE_SHED && work)
 		sample_all();

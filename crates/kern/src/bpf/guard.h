@@ -71,7 +71,7 @@ struct weir_source_stat {
 	__u32 softirq_cpu;	/* CPU of the last poll that was not the poller's */
 	__u64 reported_ns;	/* last WEIR_EVENT_SATURATED */
 	__u32 napi_id;		/* learnt from a packet; user space clears it before it asks */
-	__u32 pad;
+	__u32 foreign;		/* polls that were not the poller's, in poll mode */
 };
 
 /* Written by the XDP program: the NAPI's owner is the one writer. */

@@ -146,6 +146,8 @@ shared!(
         reported_ns: AtomicU64,
         /// NAPI id that a packet told; 0 before. Cleared here before it is asked for.
         napi_id: AtomicU32,
+        /// Calls that were not the poller's, while it polled.
+        foreign: AtomicU32,
     }
 );
 

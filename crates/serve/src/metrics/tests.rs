@@ -207,6 +207,7 @@ fn labels_are_escaped_and_bounded() {
     let text = store(&[snapshot()]).text();
     assert_eq!(value(&text, "weir_interface_offered_packets_total{interface=\"eth\\\"0\\\\?\"}"), 10.0);
     assert_eq!(clean(&"ä".repeat(200)).chars().count(), LABEL_MAX);
+    assert_eq!(clean("x\u{202e}hss\n"), "x?hss?");
 }
 
 #[test]

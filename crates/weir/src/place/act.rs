@@ -5,6 +5,7 @@ use super::{name, text};
 use crate::cli::PlaceArgs;
 use crate::error::{failed, missing};
 use crate::out::{grouped, talk};
+use guard::outcome::{others, stay};
 use kern::change::{self, Change};
 use kern::cpus::CpuSet;
 use kern::journal::{self, Fate, Journal};
@@ -26,6 +27,8 @@ pub struct Outcome {
     pub plan: Option<Plan>,
     /// Trials of auto.
     pub trials: Vec<Trial>,
+    /// Settings that somebody else has changed during a trial: these are not as before it.
+    pub others: usize,
 }
 
 /// One trial.
@@ -88,11 +91,12 @@ impl Outcome {
                 (trial.hottest_after + 5) / 10,
             );
         }
-        text + &match (changes, self.applied) {
-            (false, _) if args.dry_run || !planned => "nothing was changed\n".to_owned(),
-            (false, _) => "nothing was changed; --apply makes the changes\n".to_owned(),
-            (true, 0) => "nothing is changed\n".to_owned(),
-            (true, n) => format!("{n} changed; put back with: weir undo\n"),
+        text + &match (changes, self.applied, self.others) {
+            (false, ..) if args.dry_run || !planned => "nothing was changed\n".to_owned(),
+            (false, ..) => "nothing was changed; --apply makes the changes\n".to_owned(),
+            (true, 0, 0) => "nothing is changed\n".to_owned(),
+            (true, 0, others) => format!("{}; nothing else is changed\n", stay(others)),
+            (true, n, _) => format!("{n} changed; put back with: weir undo\n"),
         } + &guard.filter(|_| self.kept(changes)).map_or_else(String::new, next)
     }
 }
@@ -165,17 +169,33 @@ pub fn apply(args: &PlaceArgs, access: &mut Access, looked: &Looked, plan: &Plan
     }
     permitted(args, looked, plan)?;
     let (mut journal, fresh) = claim(args, access)?;
-    if let Err(err) = change::make(access, &mut journal, &changes(plan)) {
-        if fresh {
-            put_back(args, access, &journal)?;
-        }
-        return Err(failed(format!("{err}; everything is as before")));
-    }
+    carry_out(args, access, (&mut journal, fresh), plan)?;
     Ok(Outcome { applied: plan.settings.len(), ..Outcome::default() })
 }
 
-/// Puts back all that is in the journal, says what is not as it was, and removes the journal.
-pub fn put_back(args: &PlaceArgs, access: &mut Access, journal: &Journal) -> anyhow::Result<()> {
+/// Makes the plan's changes, or puts back those that were made. What stood in a journal that is not fresh stays.
+pub fn carry_out(
+    args: &PlaceArgs,
+    access: &mut Access,
+    (journal, fresh): (&mut Journal, bool),
+    plan: &Plan,
+) -> anyhow::Result<()> {
+    let Err(err) = change::make(access, journal, &changes(plan)) else { return Ok(()) };
+    let others = if fresh { put_back(args, access, journal)? } else { 0 };
+    Err(failed(format!("{err}; {}", as_before(others))))
+}
+
+/// What is said of the host once all is put back but for as many settings of others.
+pub fn as_before(others: usize) -> String {
+    match others {
+        0 => "everything is as before".to_owned(),
+        others => format!("everything else is as before; {}", stay(others)),
+    }
+}
+
+/// Puts back all that is in the journal, says what is not as it was, and removes the journal. Returns how many settings
+/// stay as somebody else has set them.
+pub fn put_back(args: &PlaceArgs, access: &mut Access, journal: &Journal) -> anyhow::Result<usize> {
     let guards = kern::undo::guards(access, &args.journal_dir)?;
     let outcomes = journal.restore_beside(access, &guards, true);
     for outcome in &outcomes {
@@ -194,7 +214,7 @@ pub fn put_back(args: &PlaceArgs, access: &mut Access, journal: &Journal) -> any
     }
     if outcomes.iter().all(journal::Outcome::settled) {
         journal.remove_from(access)?;
-        return Ok(());
+        return Ok(others(&outcomes));
     }
     Err(failed("not everything could be put back; run weir undo when the cause is gone"))
 }
@@ -210,6 +230,8 @@ struct Live<'a> {
     now: Option<Looked>,
     /// Of the plan that is in force.
     journal: Option<Journal>,
+    /// See [`Outcome::others`].
+    others: usize,
 }
 
 impl Live<'_> {
@@ -244,10 +266,7 @@ impl place::Host for Live<'_> {
         if !fresh {
             return Err(failed("this host is placed already; run weir undo, then try again"));
         }
-        if let Err(err) = change::make(self.access, &mut journal, &changes(plan)) {
-            put_back(self.args, self.access, &journal)?;
-            return Err(failed(format!("{err}; everything is as before")));
-        }
+        carry_out(self.args, self.access, (&mut journal, fresh), plan)?;
         talk(&format!("weir: trying {}: {} settings", plan.strategy.name(), plan.settings.len()));
         self.journal = Some(journal);
         if !self.sleep(SETTLE) {
@@ -258,10 +277,10 @@ impl place::Host for Live<'_> {
     }
 
     fn put_back(&mut self) -> anyhow::Result<()> {
-        match self.journal.take() {
-            Some(journal) => put_back(self.args, self.access, &journal),
-            None => Ok(()),
+        if let Some(journal) = self.journal.take() {
+            self.others += put_back(self.args, self.access, &journal)?;
         }
+        Ok(())
     }
 }
 
@@ -274,7 +293,7 @@ pub fn trial(
     first: (&Looked, &Window),
     stop: &AtomicBool,
 ) -> anyhow::Result<Outcome> {
-    let mut live = Live { args, access, pids, first, stop, now: None, journal: None };
+    let mut live = Live { args, access, pids, first, stop, now: None, journal: None, others: 0 };
     let course = place::auto(&mut live, requests, place::plan)?;
     let plan = course.kept().map(|trial| trial.plan.clone());
     let trials = course.trials.iter().enumerate().map(|(n, trial)| Trial::of(trial, course.kept == Some(n)));
@@ -282,6 +301,7 @@ pub fn trial(
         applied: plan.as_ref().map_or(0, |plan| plan.settings.len()),
         plan,
         trials: trials.collect(),
+        others: live.others,
     })
 }
 
@@ -289,4 +309,24 @@ pub fn trial(
 pub fn shown(looked: &Looked, set: &place::Set) -> String {
     let (target, label) = name(looked, set.what);
     format!("{target} {label} {} -> {}", text::list(&set.from), text::list(&set.to))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::{Cli, Command};
+    use clap::Parser;
+
+    #[test]
+    fn the_last_line_counts_what_is_somebody_elses() {
+        assert_eq!(as_before(0), "everything is as before");
+        assert_eq!(as_before(1), "everything else is as before; 1 setting stays as somebody else has set it");
+        let Command::Place(args) = Cli::try_parse_from(["weir", "place", "eth0", "--apply"]).unwrap().command
+        else {
+            panic!("not place")
+        };
+        let text = |others| Outcome { others, ..Outcome::default() }.text(&args, true, true, None);
+        assert_eq!(text(0), "nothing is changed\n");
+        assert_eq!(text(2), "2 settings stay as somebody else has set them; nothing else is changed\n");
+    }
 }

@@ -34,12 +34,7 @@ pub fn run(
     let plan = place::plan(&looked.layout, &request).map_err(missing)?;
     act::permitted(args, &looked, &plan)?;
     let (mut journal, fresh) = act::claim(args, access)?;
-    if let Err(err) = change::make(access, &mut journal, &act::changes(&plan)) {
-        if fresh {
-            act::put_back(args, access, &journal)?;
-        }
-        return Err(crate::error::failed(format!("{err}; everything is as before")));
-    }
+    act::carry_out(args, access, (&mut journal, fresh), &plan)?;
     talk(&format!(
         "weir: keeping {} for {}: {} changed",
         strategy.name(),
@@ -59,8 +54,8 @@ pub fn run(
             }
         }
     }
-    act::put_back(args, access, &journal)?;
-    talk("weir: everything is as before");
+    let others = act::put_back(args, access, &journal)?;
+    talk(&format!("weir: {}", act::as_before(others)));
     Ok(ExitCode::SUCCESS)
 }
 

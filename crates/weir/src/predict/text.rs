@@ -159,7 +159,7 @@ fn gains(gains: &[Gain]) -> String {
 
 /// A line from the kernel's side, printable.
 fn shown_line(line: &str) -> String {
-    line.chars().filter(|c| !c.is_control()).take(200).collect()
+    line.chars().filter(|c| !kern::text::deceives(*c)).take(200).collect()
 }
 
 #[cfg(test)]

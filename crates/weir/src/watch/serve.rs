@@ -5,6 +5,7 @@ use super::{Host, check_names, sleep_until, stop_flag};
 use crate::cli::WatchArgs;
 use crate::error::usage;
 use crate::out::{self, Weight};
+use kern::shell::quoted;
 use see::Snapshot;
 use serve::Show;
 use serve::http::Limits;
@@ -94,6 +95,17 @@ fn start(args: &WatchArgs) -> anyhow::Result<Show> {
         })?),
         None => None,
     };
+    if let (Some(path), Some(true)) = (&args.token, token.as_ref().map(Token::is_open)) {
+        let (name, word) = (path.display().to_string(), path.to_string_lossy());
+        out::tell(
+            Weight::Warning,
+            &format!(
+                "weir: --token {}: every user of this host may read it; run: chmod 600 {}",
+                out::shown(&name),
+                quoted(&word)
+            ),
+        );
+    }
     let asked = [("--web", args.web), ("--metrics", args.metrics)].into_iter();
     let mut open = asked.filter_map(|(option, address)| Some((option, address?)));
     let open = open.find(|(_, address)| !address.ip().is_loopback());

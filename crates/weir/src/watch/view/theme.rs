@@ -66,8 +66,7 @@ impl Theme {
     /// locale has no more.
     pub fn clean(self, text: &str) -> String {
         let safe = |c: char| {
-            let formats = matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}');
-            if c.is_control() || formats || (!self.unicode && !c.is_ascii()) { '?' } else { c }
+            if kern::text::deceives(c) || (!self.unicode && !c.is_ascii()) { '?' } else { c }
         };
         text.chars().map(safe).collect()
     }
