@@ -32,7 +32,9 @@ export CARGO
 
 PREFIX ?= /usr/local
 SYSCONFDIR ?= /etc
-export PREFIX SYSCONFDIR DESTDIR
+# Where cargo puts what it builds.
+BUILD ?= $(or $(CARGO_TARGET_DIR),target)/release
+export PREFIX SYSCONFDIR DESTDIR BUILD
 
 .PHONY: all build deps demo test lint fuzz soak mutants vm-test browser-test clean install uninstall deb rpm rpm-test apt-repo package-test static sbom image image-test rules-test monitor-test kube-test
 
@@ -44,7 +46,7 @@ deps:
 # The flags are read after deps has run, because it may have installed what they depend on.
 build: deps
 	$(CARGO) build --release --workspace $$(sh scripts/features.sh)
-	@echo 'built: target/release/weir; next: sudo target/release/weir check, or sudo sh scripts/demo.sh'
+	@echo 'built: $(BUILD)/weir; next: sudo $(BUILD)/weir check, or sudo sh scripts/demo.sh'
 
 demo: build
 	@sh scripts/demo.sh

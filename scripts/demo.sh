@@ -2,21 +2,37 @@
 # Some minutes on this kernel, seconds in the simulator: collapse and cure, without and with a hog. Writes report.html
 # and report.json.
 # A claim that falls short is said and is no failure of the demo: two trials each, on a machine that may have other work.
-# Exit codes: 0 curves were drawn; others as of weir lab run: 3 if something is lacking, such as idle CPUs.
-weir=target/release/weir
+# Exit codes: 0 curves were drawn, whatever the claims; others as of weir lab run: 3 if something is lacking, such as idle CPUs.
+weir=${BUILD:-${CARGO_TARGET_DIR:-target}/release}/weir
 backend=kernel
 if [ "$(id -u)" != 0 ]; then
     echo "no root: this demo runs in the simulator; on this kernel: sudo sh scripts/demo.sh" >&2
     backend=sim
 fi
-$weir lab run livelock-udp --backend $backend --quick --hogs 0,1 --json report.json --html report.html
+if [ ! -x "$weir" ]; then
+    echo "error: $weir is not there; make builds it" >&2
+    exit 2
+fi
+# A report of an earlier run is older than this.
+start=$(mktemp)
+trap 'rm -f "$start"' EXIT
+run="$weir lab run livelock-udp --backend $backend"
+$run --quick --hogs 0,1 --json report.json --html report.html
 code=$?
+if [ ! report.html -nt "$start" ]; then
+    echo "nothing was written: the run ended before it had a result, see above" >&2
+    [ $code != 0 ] || code=1
+    exit $code
+fi
 case $code in
+0) ;;
 1)
     echo "a claim falls short here, see above: with two trials each, other work on this machine can be the reason. Run it"
-    echo "again in peace, or longer: $weir lab run livelock-udp --backend $backend"
+    echo "again in peace, or longer: $run --html report.html"
     ;;
-0) ;;
-*) exit $code ;;
+*)
+    echo "the run failed, see above; report.html has what it measured" >&2
+    exit $code
+    ;;
 esac
 echo "look at report.html; on a real host: sudo $weir guard eth0, and Ctrl-C puts everything back"

@@ -54,6 +54,7 @@ with config --arch "$arch" --os linux --entrypoint '["/weir"]' --workingdir / \
     "$container"
 with commit --quiet --timestamp "$epoch" --omit-history --format oci "$container" "oci:$work/layout:weir:$version" >/dev/null
 mkdir -p "$out"
+echo "writing the bill of materials: compiles a tool, some minutes"
 sh scripts/sbom.sh "$out"
 image=$out/weir-$version-$arch.oci.tar
 # Sorted, of one owner and one moment: the archive is the same too.

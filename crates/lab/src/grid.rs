@@ -81,15 +81,6 @@ pub(crate) fn kinds(options: &Options, all: &[&str]) -> Result<Vec<String>> {
     }
 }
 
-/// # Errors
-/// If there is an arm with a guard, and no program weir.
-pub(crate) fn need_weir(runner: &Runner<'_>, arms: &[Arm]) -> Result<()> {
-    if runner.bench.weir.is_none() && arms.iter().any(|arm| matches!(arm.host, Host::Guard(_))) {
-        return Err(Error::Missing("arm weir needs the program weir beside this one; build it".into()));
-    }
-    Ok(())
-}
-
 /// Trials of each point.
 fn rounds(options: &Options) -> u32 {
     if options.quick { options.repeat.unwrap_or(1) } else { options.repeat() }
@@ -102,7 +93,7 @@ impl Grid {
         runner: &mut Runner<'_>,
         one: impl Fn(&Bench, &Arm, usize, f64) -> Result<Sample>,
     ) -> Result<()> {
-        need_weir(runner, &self.arms)?;
+        runner.can_guard(&self.arms)?;
         let panels = self.kinds.len() * self.figures.len();
         if panels > MAX_PANELS {
             return Err(Error::Usage(format!("{panels} panels, at most {MAX_PANELS}; --kind chooses fewer")));

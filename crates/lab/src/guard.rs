@@ -1,5 +1,6 @@
 //! `weir guard` as a child inside the host's namespace, with all its threads on the host CPU, or those that it is given.
 
+use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -8,6 +9,7 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use kern::wire::netns::Namespace;
+use nix::fcntl::{Flock, FlockArg};
 use serde_json::Value;
 
 use crate::program::Leashed;
@@ -106,6 +108,20 @@ impl Guard {
     }
 }
 
+/// The process id of the guard that polls this CPU, as it has written it; `None` if none does.
+pub(crate) fn owner(cpu: usize) -> Option<String> {
+    holder(&Path::new(CONTROL).join(format!("cpu-{cpu}.lock")))
+}
+
+/// What the holder of a lock has written into its file; `None` if nobody holds it.
+fn holder(path: &Path) -> Option<String> {
+    let file = File::open(path).ok()?;
+    let (mut file, _) = Flock::lock(file, FlockArg::LockSharedNonblock).err()?;
+    let mut text = String::new();
+    file.read_to_string(&mut text).ok()?;
+    Some(text.trim().to_owned())
+}
+
 fn forward(reader: impl BufRead, sender: &mpsc::Sender<String>) {
     for line in reader.lines().map_while(std::result::Result::ok) {
         // Nobody listens any more once the guard is in force; the pipe must be emptied all the same.
@@ -118,5 +134,23 @@ impl Drop for Guard {
         self.leashed.stop(STOP);
         // Gone already if the guard never wrote to it.
         let _ = std::fs::remove_file(&self.status);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lock_names_its_holder_only_while_it_is_held() {
+        let path = std::env::temp_dir().join(format!("weir-lab-{}.lock", std::process::id()));
+        assert_eq!(holder(&path), None);
+        std::fs::write(&path, "42").unwrap();
+        assert_eq!(holder(&path), None);
+        let held = Flock::lock(File::open(&path).unwrap(), FlockArg::LockExclusiveNonblock).unwrap();
+        assert_eq!(holder(&path), Some("42".into()));
+        drop(held);
+        assert_eq!(holder(&path), None);
+        std::fs::remove_file(&path).unwrap();
     }
 }

@@ -79,7 +79,8 @@ pub fn all_arms(reserve: u8) -> Vec<Arm> {
 pub fn run(name: &str, options: &Options, progress: &mut dyn FnMut(Progress)) -> Result<Document> {
     let experiment = experiment(name)?;
     refuse_ignored(experiment, options)?;
-    (experiment.run)(options, progress)
+    let options = Options { experiment: experiment.name, ..options.clone() };
+    (experiment.run)(&options, progress)
 }
 
 #[cfg(test)]

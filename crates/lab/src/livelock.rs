@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use results::{Document, Id, Mode, Point, Role, Trial};
+use results::{Base, Document, Id, Mode, Point, Role, Trial};
 
 use crate::arm::{self, Arm, Host};
 use crate::consumer::Kind;
@@ -150,13 +150,10 @@ pub(crate) fn choose(options: &Options, weir: bool, default: Option<&[&str]>) ->
 }
 
 /// Measures 1 x: the MLFRR of the best stock arm among `arms`, with the points of the search by arm.
-pub(crate) fn base(
-    runner: &mut Runner<'_>,
-    arms: &[Arm],
-) -> Result<(f64, String, BTreeMap<String, Vec<Point>>)> {
+pub(crate) fn base(runner: &mut Runner<'_>, arms: &[Arm]) -> Result<(Base, BTreeMap<String, Vec<Point>>)> {
     let mut points = BTreeMap::new();
     if let Some(given) = runner.options.base_pps {
-        return Ok((given, "given".into(), points));
+        return Ok((Base::given(given), points));
     }
     let mut stock: Vec<Arm> = arms.iter().filter(|a| a.role == Role::Stock).cloned().collect();
     if stock.is_empty() {
@@ -165,7 +162,7 @@ pub(crate) fn base(
     }
     let each = if runner.options.quick { SEARCH_TRIALS_QUICK } else { SEARCH_TRIALS };
     runner.total += each * stock.len() as u64;
-    let mut best: Option<(f64, String)> = None;
+    let mut best: Option<Base> = None;
     let goal = search::Goal::mlfrr(runner.options.quick);
     for arm in &stock {
         let end = runner.done() + each;
@@ -173,18 +170,18 @@ pub(crate) fn base(
         // The estimate gives way to what it took.
         runner.total = (runner.total + runner.done()).saturating_sub(end);
         if let Some(rate) = rate
-            && best.as_ref().is_none_or(|(most, _)| rate > *most)
+            && best.as_ref().is_none_or(|best| rate > best.mlfrr_pps)
         {
-            best = Some((rate, arm.name.clone()));
+            best = Some(Base { arm: arm.name.clone(), mlfrr_pps: rate });
         }
         points.insert(arm.name.clone(), tried);
     }
-    let (rate, name) = best.ok_or_else(|| {
+    let best = best.ok_or_else(|| {
         Error::Usage(
             "no stock arm carries any rate without loss: other programs take the CPUs; stop them".into(),
         )
     })?;
-    Ok((rate, name, points))
+    Ok((best, points))
 }
 
 /// A fixed permutation of `0..n` for a seed and a round.
@@ -206,19 +203,21 @@ fn sweep(what: &Sweep, options: &Options, progress: &mut dyn FnMut(Progress)) ->
     runner.bench.watch_output = what.watch_output;
     let default = options.quick.then_some(what.quick);
     let (mut arms, limited) = what.choose(options, runner.bench.weir.is_some(), default)?;
+    runner.can_guard(&arms)?;
     let mut rates: Vec<Rate> = options.multiples().into_iter().map(Rate::Multiple).collect();
     rates.extend(options.wire_max.then_some(Rate::Max));
     let hogs = options.hogs();
     let sweep = (rates.len() * hogs.len() * options.repeat() as usize) as u64;
     runner.total = sweep * (arms.len() as u64 + u64::from(limited)) + if limited { 12 } else { 0 };
 
-    let (base_pps, base_arm, searched) = base(&mut runner, &arms)?;
+    let (one_x, searched) = base(&mut runner, &arms)?;
+    let base_pps = one_x.mlfrr_pps;
     if limited {
         let at = arms.iter().position(|a| a.role == Role::Control).unwrap_or(arms.len());
         arms.insert(at, search::rate_limit(&mut runner, base_pps)?);
     }
     let mut document = runner.document(what.name)?;
-    document.base = Some(results::Base { arm: base_arm, mlfrr_pps: base_pps });
+    document.base = Some(one_x);
     let mut alone = BTreeMap::new();
     for n in hogs.iter().filter(|n| **n > 0) {
         runner.say(&format!("{n} hogs alone"));

@@ -53,6 +53,8 @@ pub struct Options {
     pub onsets: Option<u32>,
     /// Wire and host CPU; `None`: 0 and 1.
     pub cpus: Option<Cpus>,
+    /// The experiment, for what is said of this run.
+    pub experiment: &'static str,
     /// Runs although other programs use the CPUs.
     pub busy: bool,
     /// Order of the arms within a round.
@@ -91,6 +93,7 @@ impl Default for Options {
             pairs: None,
             onsets: None,
             cpus: None,
+            experiment: "NAME",
             busy: false,
             seed: 1,
             interrupt: Interrupt::new(),

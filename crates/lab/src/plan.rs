@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 
 use crate::arm::{Arm, Host};
 use crate::consumer::{Kind, Setup};
+use crate::guard;
 use crate::options::Options;
 use crate::program::locate;
 use crate::rig::Cpus;
@@ -76,7 +77,7 @@ impl<'a> Runner<'a> {
             ));
         }
         if !options.busy {
-            idle(cpus)?;
+            idle(cpus, options.experiment)?;
         }
         kern::wire::share::remove_stale();
         for name in netns::remove_stale() {
@@ -105,6 +106,29 @@ impl<'a> Runner<'a> {
             interrupt: options.interrupt.clone(),
         };
         Ok(Runner { options, bench, total: 0, done: 0, repeated: 0, progress, affinity })
+    }
+
+    /// Refuses arms with a guard where none could run.
+    ///
+    /// # Errors
+    /// If the program weir is not there, or a guard of this machine has the host CPU already.
+    pub fn can_guard(&self, arms: &[Arm]) -> Result<()> {
+        let Some(arm) = arms.iter().find(|arm| matches!(arm.host, Host::Guard(_))) else { return Ok(()) };
+        if self.bench.weir.is_none() {
+            return Err(Error::Missing(format!(
+                "arm {} needs the program weir beside this one; build it",
+                arm.name
+            )));
+        }
+        let cpu = self.bench.cpus.host;
+        match guard::owner(cpu) {
+            None => Ok(()),
+            Some(pid) => Err(Error::Missing(format!(
+                "CPU {cpu}: already polled by weir, pid {pid}, and arm {} needs it for a guard of its own: nothing was \
+                 measured. Stop that guard meanwhile, or give --cpus with a host CPU that no guard has",
+                arm.name
+            ))),
+        }
     }
 
     /// Runs a trial, again if it is void; the last one counts.
@@ -206,7 +230,7 @@ impl Drop for Runner<'_> {
 }
 
 /// Refuses CPUs that other programs use all the time: minutes later every trial would be void.
-fn idle(cpus: Cpus) -> Result<()> {
+fn idle(cpus: Cpus, experiment: &str) -> Result<()> {
     let busy = |cpu: usize, before: CpuTimes| -> Result<u64> {
         let now = counters::cpu_times(cpu)?;
         let (all, idle) = (now.total.saturating_sub(before.total), now.idle.saturating_sub(before.idle));
@@ -223,7 +247,8 @@ fn idle(cpus: Cpus) -> Result<()> {
     }
     Err(Error::Missing(format!(
         "other programs use {wire} % of CPU {} and {host} % of CPU {}, which the lab needs for itself: nothing was \
-         measured. End them or wait until they are done (top shows them), or add --busy: most trials are void then",
+         measured. End them or wait until they are done (top shows them), or run it all the same, most trials are void \
+         then: weir lab run {experiment} --busy",
         cpus.wire, cpus.host
     )))
 }

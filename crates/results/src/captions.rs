@@ -26,9 +26,13 @@ fn hogs_words(hogs: u32) -> String {
     }
 }
 
-/// "At 10 times the stock MLFRR and with 1 hog,".
-fn at_rate(hogs: u32, rate: &Rate) -> String {
-    format!("At {} times the stock MLFRR{},", rate.label.trim_end_matches('x'), hogs_words(hogs))
+/// "At 10 times the stock MLFRR and with 1 hog,", or "At 10x and with 1 hog," where 1 x is nobody's MLFRR.
+fn at_rate(document: &Document, hogs: u32, rate: &Rate) -> String {
+    let hogs = hogs_words(hogs);
+    match stats::base(document).is_some_and(|base| base.is_given()) {
+        true => format!("At {}{hogs},", rate.label),
+        false => format!("At {} times the stock MLFRR{hogs},", rate.label.trim_end_matches('x')),
+    }
 }
 
 /// The stock arm that reads most at a rate.
@@ -45,7 +49,7 @@ pub(crate) fn goodput(document: &Document, hogs: u32) -> Option<String> {
     let (arm, stock) = stock_at(document, hogs, &rate)?;
     let verb = verb(document);
     let said = format::kilo_said(stock.goodput_pps);
-    let stock_text = format!("{} {} {verb} {said} k/s", at_rate(hogs, &rate), arm.name);
+    let stock_text = format!("{} {} {verb} {said} k/s", at_rate(document, hogs, &rate), arm.name);
     let Some(weir) = weir(document) else { return Some(format!("{stock_text}.")) };
     let Some(point) = valid(weir, hogs, &rate) else { return Some(format!("{stock_text}.")) };
     let points = stats::curve(weir, hogs);
@@ -93,7 +97,7 @@ pub(crate) fn ledger(document: &Document, hogs: u32) -> Option<String> {
     let (arm, stock) = stock_at(document, hogs, &rate)?;
     let mut text = format!(
         "{} {} loses {} % of the packets after the NIC, when work was done for them",
-        at_rate(hogs, &rate),
+        at_rate(document, hogs, &rate),
         arm.name,
         format::percent(late(stock)?)
     );
@@ -130,7 +134,7 @@ pub(crate) fn cpu(document: &Document, hogs: u32) -> Option<String> {
     let stock = programs(stock)?;
     let weir = weir(document).and_then(|arm| valid(arm, hogs, &rate)).and_then(programs);
     let weir = weir.map_or(String::new(), |share| format!("{share} % of the CPU under weir, "));
-    Some(format!("{} {who} {weir}{stock} % under {}.", at_rate(hogs, &rate), arm.name))
+    Some(format!("{} {who} {weir}{stock} % under {}.", at_rate(document, hogs, &rate), arm.name))
 }
 
 /// Under chart 4.
@@ -160,7 +164,7 @@ pub(crate) fn wait(document: &Document, hogs: u32) -> Option<String> {
     let weir = weir(document).and_then(|arm| valid(arm, hogs, &rate))?.latency_us?;
     Some(format!(
         "{} the p99 of the wait is {} µs under weir, {} µs under {}.",
-        at_rate(hogs, &rate),
+        at_rate(document, hogs, &rate),
         format::micros(weir.p99),
         format::micros(stock.p99),
         stock_arm.name
@@ -182,7 +186,12 @@ pub(crate) fn worth(document: &Document) -> Option<String> {
         })
         .collect();
     let whole = format::kilo_said(whole.goodput_pps);
-    Some(format!("{} weir {} {whole} k/s; {}.", at_rate(0, &rate), verb(document), parts.join(", ")))
+    Some(format!(
+        "{} weir {} {whole} k/s; {}.",
+        at_rate(document, 0, &rate),
+        verb(document),
+        parts.join(", ")
+    ))
 }
 
 /// Under chart 6.

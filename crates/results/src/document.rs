@@ -149,13 +149,28 @@ pub struct Machine {
     pub device: Option<String>,
 }
 
-/// The rate that multiples are of: the MLFRR of the best stock arm.
+/// The rate that multiples are of: the MLFRR of the best stock arm, or a rate that was given.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Base {
-    /// The stock arm that reached it.
+    /// The stock arm that reached it; no arm's name if the rate was given ([`Base::given`]).
     pub arm: String,
-    /// Its MLFRR.
+    /// Its MLFRR, or the rate that was given.
     pub mlfrr_pps: f64,
+}
+
+/// What stands for the arm's name where the rate was given.
+const GIVEN: &str = "given";
+
+impl Base {
+    /// A rate that nobody measured.
+    pub fn given(pps: f64) -> Base {
+        Base { arm: GIVEN.to_string(), mlfrr_pps: pps }
+    }
+
+    /// Whether the rate was given.
+    pub fn is_given(&self) -> bool {
+        self.arm == GIVEN
+    }
 }
 
 /// A run that ended before its plan.

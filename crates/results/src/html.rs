@@ -15,7 +15,11 @@ use crate::{captions, figures, format, stats, style, table, verdict};
 /// Words of a report that its readers may not know; docs/words.md has all of them.
 const WORDS: [(&str, &str); 10] = [
     ("MLFRR", "loss-free rate: the largest rate that a host takes without loss"),
-    ("1x", "the loss-free rate of the best stock arm in the same run; 10x is ten times that"),
+    (
+        "1x",
+        "the rate that the run is measured in: the loss-free rate of the best stock arm in the same run, if none \
+         was given; 10x is ten times that",
+    ),
     ("arm", "one of the set-ups that are compared; a point is an arm at one rate"),
     ("stock", "the kernel without weir"),
     ("hog", "a program that only computes"),
@@ -24,6 +28,17 @@ const WORDS: [(&str, &str); 10] = [
     ("ledger", "the account: what arrived was delivered, was lost at a named place, or still waits"),
     ("handle", "the socket or io_uring by which weir polls a receive queue"),
     ("void", "of a trial that something disturbed, so that it proves nothing"),
+];
+
+/// Words at the head of a column, which every report has.
+const COLUMNS: [(&str, &str); 7] = [
+    ("zero loss", "the largest rate at which no trial lost a packet"),
+    ("plateau", "mean goodput at the rates beyond the MLFRR, or beyond the peak if there is no MLFRR"),
+    ("sd", "standard deviation of the plateau, from rate to rate"),
+    ("user", "share of the host CPU that programs had: those that read, and hogs"),
+    ("net", "share of the host CPU that packet work took: interrupts, softirq, weir's poller"),
+    ("rate missed", "how far the source stayed below the rate that it was to offer"),
+    ("steal", "share of the time that the hypervisor took from the host CPU"),
 ];
 
 /// Most rows of the table of points; the rest is in the download, and the page says so.
@@ -119,7 +134,7 @@ fn words(json: &str) -> Markup {
         section {
             h2 { "Words" }
             dl {
-                @for (word, meaning) in used { dt { (word) } dd { (meaning) } }
+                @for (word, meaning) in used.chain(&COLUMNS) { dt { (word) } dd { (meaning) } }
                 dt { "bound, aim" } dd { "what a claim must reach to hold, and what it is meant to reach" }
                 dt { "id" } dd { "the requirement that a claim proves; weir's docs/sources.md explains each" }
             }
@@ -186,7 +201,11 @@ fn circumstances(document: &Document) -> Markup {
     rows.extend(document.started.clone().map(|started| ("started", started)));
     if let Some(base) = stats::base(document) {
         let rate = format::kilo_said(base.mlfrr_pps);
-        rows.push(("1x", format!("{rate} k/s, the MLFRR of {}, the best stock arm", base.arm)));
+        let text = match base.is_given() {
+            true => format!("given as {rate} k/s"),
+            false => format!("{rate} k/s, the MLFRR of {}, the best stock arm", base.arm),
+        };
+        rows.push(("1x", text));
     }
     if let Some(widest) = table::widest_spread(document) {
         let percent = format::percent(widest.share);

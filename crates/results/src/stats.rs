@@ -7,6 +7,8 @@
 //! - **goodput at a rate**: the nearest point whose offered rate is within [`SAME_RATE`] of it; else on the
 //!   straight line between its two neighbours; never beyond the ends of the curve. A void point is
 //!   not bridged.
+//! - **flatness at a rate**: goodput there / peak. It is 1 by definition where the curve begins there, so it needs
+//!   [`MIN_RATES`] points that are not void, one of them at a lower rate.
 //! - **class**: ideal if every point delivers at least 1 - [`IDEAL_LOSS`] of what is offered; livelock if
 //!   some point beyond the peak is below [`REALIZABLE_FLOOR`] of it; else realizable. No class without a
 //!   point beyond the peak, unless the curve is ideal.
@@ -32,6 +34,8 @@ pub const LIVELOCKED: f64 = 0.01;
 pub const DECLINED: f64 = 0.95;
 /// Farthest extrapolation of the livelock point, in multiples of the highest offered rate.
 pub const FARTHEST: f64 = 10.0;
+/// Fewest points of a curve whose flatness says something.
+pub const MIN_RATES: usize = 3;
 /// Fewest values of which a 95 % interval of the median exists.
 pub const MIN_INTERVAL: usize = 6;
 
@@ -166,10 +170,18 @@ pub fn peak<'a>(curve: &[&'a Point]) -> Option<&'a Point> {
 /// A value read off a curve.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Reading {
+    /// Offered rate that it was read at.
+    pub offered_pps: f64,
     /// Goodput in packets/s.
     pub goodput_pps: f64,
     /// Whether it stands between two points rather than at one.
     pub interpolated: bool,
+}
+
+impl Reading {
+    fn at(point: &Point) -> Reading {
+        Reading { offered_pps: point.offered_pps, goodput_pps: point.goodput_pps, interpolated: false }
+    }
 }
 
 /// Why a value could not be read off a curve.
@@ -179,6 +191,8 @@ pub enum Unread {
     NotMeasured,
     /// The point at that rate is void, for this reason.
     Void(String),
+    /// The curve has only so many points of use, or none at a lower rate.
+    TooFew(usize),
 }
 
 /// The point nearest to `rate` among those within [`SAME_RATE`] of it.
@@ -202,7 +216,7 @@ pub fn goodput_at(arm: &Arm, hogs: u32, rate: f64) -> Result<Reading, Unread> {
     if let Some(point) = point_at(arm, hogs, rate) {
         return match &point.void {
             Some(reason) => Err(Unread::Void(reason.clone())),
-            None => Ok(Reading { goodput_pps: point.goodput_pps, interpolated: false }),
+            None => Ok(Reading::at(point)),
         };
     }
     let points = curve(arm, hogs);
@@ -214,7 +228,10 @@ pub fn goodput_at(arm: &Arm, hogs: u32, rate: f64) -> Result<Reading, Unread> {
         arm.points.iter().filter(|p| p.hogs == hogs && from < p.offered_pps && p.offered_pps < to);
     match inside.find_map(|point| point.void.clone()) {
         Some(reason) => Err(Unread::Void(reason)),
-        None => Ok(Reading { goodput_pps: on_line(rate, pair[0], pair[1]), interpolated: true }),
+        None => {
+            let goodput_pps = on_line(rate, pair[0], pair[1]);
+            Ok(Reading { offered_pps: rate, goodput_pps, interpolated: true })
+        }
     }
 }
 
@@ -230,9 +247,27 @@ pub fn goodput_at_max(arm: &Arm, hogs: u32) -> Result<Reading, Unread> {
         None => Err(Unread::NotMeasured),
         Some(point) => match &point.void {
             Some(reason) => Err(Unread::Void(reason.clone())),
-            None => Ok(Reading { goodput_pps: point.goodput_pps, interpolated: false }),
+            None => Ok(Reading::at(point)),
         },
     }
+}
+
+/// Flatness at what was read off the curve of `arm`, by the rule in the head of this file.
+///
+/// # Errors
+/// Nothing was read, nothing arrived at any rate, or the curve has too few points.
+pub fn flatness(arm: &Arm, hogs: u32, read: Result<Reading, Unread>) -> Result<f64, Unread> {
+    let reading = read?;
+    let points = curve(arm, hogs);
+    let peak = peak(&points).map_or(0.0, |point| point.goodput_pps);
+    if peak <= 0.0 {
+        return Err(Unread::NotMeasured);
+    }
+    let lower = points.iter().any(|point| point.offered_pps < (1.0 - SAME_RATE) * reading.offered_pps);
+    if points.len() < MIN_RATES || !lower {
+        return Err(Unread::TooFew(points.len()));
+    }
+    Ok(reading.goodput_pps / peak)
 }
 
 fn on_line(rate: f64, a: &Point, b: &Point) -> f64 {
@@ -312,15 +347,11 @@ pub fn summarise(arm: &Arm, hogs: u32, base_pps: Option<f64>) -> Summary {
         decline_pps: decline(&points),
         ..Summary::default()
     };
-    if top.goodput_pps > 0.0 {
-        let ten = base_pps.map(|base| goodput_at(arm, hogs, 10.0 * base));
-        if let Some(Ok(reading)) = ten {
-            summary.flatness.insert("10".to_string(), reading.goodput_pps / top.goodput_pps);
-        }
-        if let Ok(reading) = goodput_at_max(arm, hogs) {
-            summary.flatness.insert("max".to_string(), reading.goodput_pps / top.goodput_pps);
-        }
-    }
+    let ten = base_pps.and_then(|base| flatness(arm, hogs, goodput_at(arm, hogs, 10.0 * base)).ok());
+    let max = flatness(arm, hogs, goodput_at_max(arm, hogs)).ok();
+    let known =
+        [("10", ten), ("max", max)].into_iter().filter_map(|(at, flat)| Some((at.to_string(), flat?)));
+    summary.flatness.extend(known);
     summary
 }
 

@@ -69,7 +69,7 @@ fn the_livelock_point_is_drawn_on_to_zero() {
 fn a_rate_is_read_off_by_the_stated_rule() {
     let mut arm = arm(&FLAT);
     let near = goodput_at(&arm, 0, 4100e3).unwrap();
-    assert_eq!(near, Reading { goodput_pps: 405e3, interpolated: false });
+    assert_eq!(near, Reading { offered_pps: near.offered_pps, goodput_pps: 405e3, interpolated: false });
     let middle = goodput_at(&arm, 0, 2400e3).unwrap();
     assert!(middle.interpolated && (middle.goodput_pps - 407.5e3).abs() < 1e-3, "{middle:?}");
     assert_eq!(goodput_at(&arm, 0, 8000e3), Err(Unread::NotMeasured));

@@ -21,8 +21,8 @@ const MAX_RATES: usize = (WIDTH - NAME - 4 * COLUMN) / COLUMN;
 /// Points below this share of the highest goodput of the table do not count for the widest spread: a host
 /// that reads three packets instead of two has a spread of 50 % that says nothing about the machine.
 const SPREAD_FLOOR: f64 = 0.05;
-/// Spread from which the machine is called busy.
-const BUSY: f64 = 0.10;
+/// Spread from which the report says that something may have disturbed the run.
+const WIDE: f64 = 0.10;
 
 /// A rate that most arms were measured at.
 #[derive(Clone, Debug, PartialEq)]
@@ -492,7 +492,11 @@ pub(crate) fn wrap(out: &mut String, first: &str, text: &str) {
 fn notes(document: &Document, out: &mut String) {
     let mut notes: Vec<String> = Vec::new();
     if let Some(base) = stats::base(document) {
-        notes.push(format!("1x is {} k/s, the MLFRR of {}", format::kilo_said(base.mlfrr_pps), base.arm));
+        let rate = format::kilo_said(base.mlfrr_pps);
+        notes.push(match base.is_given() {
+            true => format!("1x was given as {rate} k/s"),
+            false => format!("1x is {rate} k/s, the MLFRR of {}", base.arm),
+        });
     }
     for (arm, lead) in beating(document) {
         notes.push(format!(
@@ -521,11 +525,14 @@ fn notes(document: &Document, out: &mut String) {
             point.void.as_deref().unwrap_or("")
         ));
     }
-    if let Some(widest) = widest_spread(document)
-        && widest.share > BUSY
+    // The spread of a simulated host has no other work as its reason.
+    if document.backend == Backend::Kernel
+        && let Some(widest) = widest_spread(document)
+        && widest.share > WIDE
     {
         notes.push(format!(
-            "the machine was busy: trials of {} at {} differ by {:.0} %. Quiet it, or --repeat {}",
+            "trials of {} at {} differ by {:.0} %: other work on this machine, or its hypervisor, can be the reason. Quiet \
+             it, or --repeat {}",
             widest.arm.name,
             widest.point.multiple.map_or("n/a".to_string(), format::multiple),
             100.0 * widest.share,
@@ -535,6 +542,9 @@ fn notes(document: &Document, out: &mut String) {
     if let Some(command) = &document.command {
         notes.push(format!("repeat: {command}"));
     }
+    let has_report = document.command.as_ref().is_some_and(|command| command.contains("--html"));
+    let report = if has_report { "end of the HTML report, or " } else { "" };
+    notes.push(format!("words: {report}docs/words.md"));
     if !notes.is_empty() {
         line(out, "");
     }

@@ -4,7 +4,8 @@
 //! without data, and a claim whose point is void, does not hold and says why. Reading rules are those of
 //! `stats`.
 //!
-//! - **P1** flatness of the arm weir at 10 x and at the wire's maximum, once per number of hogs.
+//! - **P1** flatness of the arm weir at 10 x and at the wire's maximum, once per number of hogs; not measured where
+//!   the curve has too few rates.
 //! - **P2** peak of weir / best peak of a stock arm, without hogs.
 //! - **P3** how far the CPU left to the program falls below the reserve, in points, worst over all loads; one
 //!   claim per arm that has a reserve.
@@ -165,6 +166,10 @@ impl Claim {
             Ok((value, note)) => self.value(Some(value)).note(note),
             Err(Unread::NotMeasured) => self.missing(),
             Err(Unread::Void(reason)) => self.note(format!("void: {reason}")),
+            Err(Unread::TooFew(valid)) => self.note(format!(
+                "{valid} of the rates can be used: {} are needed, one of them lower than this",
+                stats::MIN_RATES
+            )),
         }
     }
 
@@ -200,14 +205,9 @@ fn hogs_suffix(hogs: u32) -> String {
 
 /// Flatness of an arm, as a value and a note.
 fn flat(arm: &Arm, hogs: u32, goodput: Result<stats::Reading, Unread>) -> Result<(f64, String), Unread> {
-    let reading = goodput?;
-    let points = stats::curve(arm, hogs);
-    let peak = stats::peak(&points).map_or(0.0, |point| point.goodput_pps);
-    if peak <= 0.0 {
-        return Err(Unread::NotMeasured);
-    }
-    let note = if reading.interpolated { "interpolated between two rates" } else { "" };
-    Ok((reading.goodput_pps / peak, note.to_string()))
+    let interpolated = goodput.as_ref().is_ok_and(|reading| reading.interpolated);
+    let note = if interpolated { "interpolated between two rates" } else { "" };
+    Ok((stats::flatness(arm, hogs, goodput)?, note.to_string()))
 }
 
 fn flatness(document: &Document) -> Vec<Claim> {

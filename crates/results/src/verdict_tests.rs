@@ -103,6 +103,28 @@ fn a_void_point_proves_nothing_and_is_shown() {
     assert!(!find(&verdicts, "P8", "").holds);
 }
 
+/// A run that was cut short: the point at 10 x is the peak because it is the only one.
+#[test]
+fn a_curve_of_too_few_rates_has_no_flatness() {
+    let mut document = document();
+    document.base = Some(crate::document::Base::given(1000.0));
+    let ten = |document: &Document| find(&judge(document, &[]), "P1", "10x").clone();
+    for void in [0, 1] {
+        document.arms[3].points[void].void = Some("busy".into());
+    }
+    document.arms[3].points[3].void = Some("busy".into());
+    let alone = ten(&document);
+    assert_eq!((alone.value, alone.holds), (None, false));
+    assert_eq!(crate::format::judged(&alone), "UNMEASURED");
+    assert!(alone.note.as_deref().is_some_and(|note| note.starts_with("1 of the rates")), "{alone:?}");
+    // Two more, but none below.
+    document.arms[3].points[3].void = None;
+    document.arms[3].points.push(point(25.0, 1000.0, 0));
+    assert_eq!(ten(&document).value, None);
+    document.arms[3].points[1].void = None;
+    assert_eq!(ten(&document).value, Some(1190.0 / 1200.0));
+}
+
 #[test]
 fn hogs_have_their_own_flatness() {
     let mut document = document();

@@ -114,6 +114,36 @@ fn what_is_bad_is_said_as_plainly() {
 }
 
 #[test]
+fn a_given_rate_is_nobodys_mlfrr() {
+    let mut document = synthetic::livelock_udp();
+    document.base = Some(results::Base::given(93_800.0));
+    let (table, html) = (results::table(&document), results::html(&document).unwrap());
+    assert!(table.contains("1x was given as 93.8 k/s\n"), "{table}");
+    assert!(html.contains("given as 93.8 k/s") && !html.contains("MLFRR of given"));
+    assert!(!html.contains("times the stock MLFRR"));
+}
+
+#[test]
+fn the_table_says_where_its_words_are() {
+    let mut document = synthetic::livelock_udp();
+    assert!(results::table(&document).ends_with("\nwords: docs/words.md\n"));
+    document.command = Some("weir lab run livelock-udp --html report.html".into());
+    assert!(results::table(&document).ends_with("\nwords: end of the HTML report, or docs/words.md\n"));
+}
+
+#[test]
+fn a_wide_spread_names_what_can_be_its_reason() {
+    let mut document = synthetic::livelock_udp();
+    let point = document.arms[0].points.iter_mut().max_by(|a, b| a.goodput_pps.total_cmp(&b.goodput_pps));
+    let point = point.unwrap();
+    point.spread = Some(results::Spread { min: 0.0, max: point.goodput_pps });
+    let table = results::table(&document).replace("\n    ", " ");
+    assert!(table.contains("differ by 100 %: other work on this machine, or its hypervisor"), "{table}");
+    document.backend = Backend::Sim;
+    assert!(!results::table(&document).contains("hypervisor"));
+}
+
+#[test]
 fn the_report_has_every_chart_once_and_is_well_formed() {
     let document = synthetic::livelock_udp();
     let html = results::html(&document).unwrap();

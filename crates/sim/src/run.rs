@@ -262,7 +262,7 @@ pub(crate) fn collect(
         points[job.point].push(outcome);
     }
     let mut document = Document::new(&scenario.experiment, Backend::Sim);
-    document.base = scenario.one_x.map(|rate| results::Base { arm: "given".into(), mlfrr_pps: rate as f64 });
+    document.base = scenario.one_x.map(|rate| results::Base::given(rate as f64));
     let mut parameters = std::collections::BTreeMap::new();
     parameters.insert("machine".to_string(), scenario.machine.as_str().into());
     parameters.insert("seed".to_string(), options.seed.into());

@@ -68,6 +68,61 @@ fn every_link_of_the_installed_documentation_leads_somewhere() {
     assert!(links > 100, "only {links} links found");
 }
 
+/// A guard that was started by hand outlives the package: its locks too, or a second one could take the same CPUs.
+#[test]
+fn a_purge_leaves_the_locks_that_somebody_holds() {
+    let dir = tempfile::tempdir().expect("directory");
+    let (held, free) = (dir.path().join("cpu-0.lock"), dir.path().join("cpu-1.lock"));
+    [&held, &free].into_iter().for_each(|lock| std::fs::write(lock, "1").expect("lock"));
+    let file = std::fs::File::open(&held).expect("lock");
+    file.lock().expect("lock");
+    let script = read("packaging/deb/postrm").replace("/run/weir", &dir.path().to_string_lossy());
+    let begin = script.find("    for lock in").expect("the loop over the locks");
+    let end = begin + script[begin..].find("done").expect("its end") + "done".len();
+    let text = format!("set -e\n{}", &script[begin..end]);
+    let purge = || Command::new("sh").args(["-c", &text]).status().expect("sh").success();
+    assert!(purge() && held.exists() && !free.exists(), "{text}");
+    // Not by closing it: what another test starts has the file too, for a moment.
+    file.unlock().expect("lock");
+    assert!(purge() && !held.exists(), "{text}");
+}
+
+/// What `make demo` says when the lab gives `code`, and its own code; with `writes` there is a report.
+fn demo(code: u8, writes: bool) -> (String, Option<i32>) {
+    use std::os::unix::fs::PermissionsExt;
+    let dir = tempfile::tempdir().expect("directory");
+    // Of an earlier run.
+    let report = dir.path().join("report.html");
+    std::fs::write(&report, "old").expect("report");
+    let old = std::time::SystemTime::now() - std::time::Duration::from_secs(60);
+    std::fs::File::options().write(true).open(&report).and_then(|file| file.set_modified(old)).expect("time");
+    let write = if writes { "sleep 0.1; echo new > report.html" } else { ":" };
+    let weir = dir.path().join("weir");
+    std::fs::write(&weir, format!("#!/bin/sh\n{write}\nexit {code}\n")).expect("program");
+    std::fs::set_permissions(&weir, std::fs::Permissions::from_mode(0o755)).expect("mode");
+    let mut sh = Command::new("sh");
+    sh.arg(root().join("scripts/demo.sh")).current_dir(dir.path()).env("BUILD", dir.path());
+    let output = sh.output().expect("sh");
+    let text = [output.stdout, output.stderr].concat();
+    (String::from_utf8_lossy(&text).into_owned(), output.status.code())
+}
+
+#[test]
+fn the_demo_ends_with_0_only_if_there_is_a_report() {
+    let (text, code) = demo(0, true);
+    assert!(
+        code == Some(0) && text.contains("look at report.html") && !text.contains("falls short"),
+        "{text}"
+    );
+    let (text, code) = demo(1, true);
+    assert!(code == Some(0) && text.contains("falls short") && text.contains("--html report.html"), "{text}");
+    for lab in [1, 2, 3] {
+        let (text, code) = demo(lab, false);
+        assert!(code == Some(i32::from(lab)) && text.contains("nothing was written"), "{text}");
+        assert!(!text.contains("look at report.html") && !text.contains("falls short"), "{text}");
+    }
+}
+
 const RULES: &str = "packaging/prometheus/weir.rules.yml";
 
 /// Words of a query, with colons: names of metrics, recorded ones too, labels, functions.

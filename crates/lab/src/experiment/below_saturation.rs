@@ -44,12 +44,14 @@ pub fn run(options: &Options, progress: &mut dyn FnMut(Progress)) -> Result<Docu
     let mut runner = Runner::new(options, progress)?;
     let only = Options { arms: None, reserves: Vec::new(), ..options.clone() };
     let (arms, _) = livelock::choose(&only, runner.bench.weir.is_some(), Some(&ARMS))?;
+    runner.can_guard(&arms)?;
     let [stock, weir] = &arms[..] else {
         return Err(Error::Missing("arms stock-timer and weir".into()));
     };
     let pairs = options.pairs.unwrap_or(if options.quick { 6 } else { 20 });
     runner.total = u64::from(pairs) * 3 * PERCENT.len() as u64;
-    let (base_pps, base_arm, mut searched) = livelock::base(&mut runner, std::slice::from_ref(stock))?;
+    let (base, mut searched) = livelock::base(&mut runner, std::slice::from_ref(stock))?;
+    let base_pps = base.mlfrr_pps;
 
     let rates = |arm: &Arm| -> Vec<PairedRate> {
         let one = |percent: &f64| PairedRate {
@@ -82,7 +84,7 @@ pub fn run(options: &Options, progress: &mut dyn FnMut(Progress)) -> Result<Docu
         Err(e) => return Err(e),
     };
     let mut document = runner.document(EXPERIMENT.name)?;
-    document.base = Some(results::Base { arm: base_arm, mlfrr_pps: base_pps });
+    document.base = Some(base);
     for (arm, taken) in arms.iter().zip(taken) {
         let mut result = result_of(arm, options.reserve);
         result.points = searched.remove(&arm.name).unwrap_or_default();

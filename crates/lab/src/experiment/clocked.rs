@@ -79,7 +79,8 @@ pub fn run(options: &Options, progress: &mut dyn FnMut(Progress)) -> Result<Docu
     let arms = arms(options);
     runner.total = (arms.len() * (1 + MULTIPLES.len())) as u64 * u64::from(options.repeat());
     let stock: Vec<Arm> = arm::stock().into_iter().filter(|a| a.name == "stock-timer").collect();
-    let (base_pps, base_arm, _) = livelock::base(&mut runner, &stock)?;
+    let (base, _) = livelock::base(&mut runner, &stock)?;
+    let base_pps = base.mlfrr_pps;
     let rates: Vec<f64> = std::iter::once(IDLE_PPS).chain(MULTIPLES.map(|m| m * base_pps)).collect();
     let mut taken: BTreeMap<(usize, usize), (Vec<Trial>, Option<Mode>)> = BTreeMap::new();
     for round in 0..u64::from(options.repeat()) {
@@ -100,7 +101,7 @@ pub fn run(options: &Options, progress: &mut dyn FnMut(Progress)) -> Result<Docu
         }
     }
     let mut document = runner.document(EXPERIMENT.name)?;
-    document.base = Some(results::Base { arm: base_arm, mlfrr_pps: base_pps });
+    document.base = Some(base);
     for (a, (_, arm)) in arms.iter().enumerate() {
         let mut result = result_of(arm, options.reserve);
         for (_, (trials, mode)) in taken.range((a, 0)..(a + 1, 0)) {

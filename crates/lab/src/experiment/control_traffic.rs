@@ -123,9 +123,7 @@ fn arms(options: &Options) -> Result<Vec<Arm>> {
 pub fn run(options: &Options, progress: &mut dyn FnMut(Progress)) -> Result<Document> {
     let arms = arms(options)?;
     let mut runner = Runner::new(options, progress)?;
-    if arms.iter().any(|a| matches!(a.host, Host::Guard(_))) && runner.bench.weir.is_none() {
-        return Err(Error::Missing("arm weir needs the program weir beside this one; build it".into()));
-    }
+    runner.can_guard(&arms)?;
     let multiples = match (&options.multiples, options.quick) {
         (Some(given), _) => given.clone(),
         (None, true) => MULTIPLES_QUICK.to_vec(),
@@ -137,7 +135,8 @@ pub fn run(options: &Options, progress: &mut dyn FnMut(Progress)) -> Result<Docu
     let repeat = if options.quick { options.repeat.unwrap_or(1) } else { options.repeat() };
     runner.total = (u64::from(repeat) * rates.len() as u64 + 1) * arms.len() as u64 + 1;
     let stock: Vec<Arm> = arms.iter().filter(|a| a.role == Role::Stock).cloned().collect();
-    let (base_pps, base_arm, _) = livelock::base(&mut runner, &stock)?;
+    let (base, _) = livelock::base(&mut runner, &stock)?;
+    let base_pps = base.mlfrr_pps;
     let cost_ns = match (shed_cost::weir(options), runner.bench.weir.is_some()) {
         (Some(arm), true) => {
             runner.say("the cost of a shed packet");
@@ -171,7 +170,7 @@ pub fn run(options: &Options, progress: &mut dyn FnMut(Progress)) -> Result<Docu
     }
 
     let mut document = runner.document(EXPERIMENT.name)?;
-    document.base = Some(results::Base { arm: base_arm, mlfrr_pps: base_pps });
+    document.base = Some(base);
     document.arms = arms.iter().map(|arm| result_of(arm, options.reserve)).collect();
     let look = look(options);
     document.parameters.insert("shed_cost_ns".into(), cost_ns.into());

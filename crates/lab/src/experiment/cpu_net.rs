@@ -170,9 +170,7 @@ pub fn run(options: &Options, progress: &mut dyn FnMut(Progress)) -> Result<Docu
         }
     }
     let mut runner = Runner::new(options, progress)?;
-    if runner.bench.weir.is_none() && arms.iter().any(|arm| matches!(arm.host, Host::Guard(_))) {
-        return Err(Error::Missing("arm weir needs the program weir beside this one; build it".into()));
-    }
+    runner.can_guard(&arms)?;
     let rates: &[f64] = if options.quick { &RATES_QUICK } else { &RATES };
     runner.total = (arms.len() * rates.len()) as u64 * u64::from(options.repeat());
     let mut taken = Taken::new();

@@ -71,10 +71,12 @@ pub fn run(options: &Options, progress: &mut dyn FnMut(Progress)) -> Result<Docu
     let mut runner = Runner::new(options, progress)?;
     let only = Options { arms: None, reserves: Vec::new(), ..options.clone() };
     let (arms, _) = livelock::choose(&only, runner.bench.weir.is_some(), Some(&ARMS))?;
+    runner.can_guard(&arms)?;
     let inputs: &[u8] = if options.quick { &INPUTS_QUICK } else { &INPUTS };
     runner.total = u64::from(options.repeat()) * 2 * (arms.len() * inputs.len()) as u64;
     let stock: Vec<Arm> = arms.first().cloned().into_iter().collect();
-    let (base_pps, base_arm, mut searched) = livelock::base(&mut runner, &stock)?;
+    let (base, mut searched) = livelock::base(&mut runner, &stock)?;
+    let base_pps = base.mlfrr_pps;
     let mut taken: BTreeMap<(usize, u8, Case), Vec<Shared>> = BTreeMap::new();
     let cases = || inputs.iter().flat_map(|n| [(*n, Case::OneFlooded), (*n, Case::AllFlooded)]);
     for round in 0..options.repeat() {
@@ -91,7 +93,7 @@ pub fn run(options: &Options, progress: &mut dyn FnMut(Progress)) -> Result<Docu
         }
     }
     let mut document = runner.document(EXPERIMENT.name)?;
-    document.base = Some(results::Base { arm: base_arm, mlfrr_pps: base_pps });
+    document.base = Some(base);
     let mut claims = Vec::new();
     let panel = |title: &str, unit: &str, digits| Panel {
         title: title.into(),

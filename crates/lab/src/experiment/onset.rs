@@ -60,10 +60,12 @@ pub fn run(options: &Options, progress: &mut dyn FnMut(Progress)) -> Result<Docu
     let mut runner = Runner::new(options, progress)?;
     let only = Options { arms: None, reserves: Vec::new(), ..options.clone() };
     let (arms, _) = livelock::choose(&only, runner.bench.weir.is_some(), Some(&ARMS))?;
+    runner.can_guard(&arms)?;
     let count = options.onsets.unwrap_or(if options.quick { 3 } else { 10 });
     runner.total = u64::from(count) * 2 * arms.len() as u64;
     let stock = arms.first().cloned().into_iter().collect::<Vec<_>>();
-    let (base_pps, base_arm, mut searched) = livelock::base(&mut runner, &stock)?;
+    let (base, mut searched) = livelock::base(&mut runner, &stock)?;
+    let base_pps = base.mlfrr_pps;
 
     let mut onsets: Vec<Onset> = Vec::new();
     for arm in &arms {
@@ -94,7 +96,7 @@ pub fn run(options: &Options, progress: &mut dyn FnMut(Progress)) -> Result<Docu
         Err(e) => return Err(e),
     };
     let mut document = runner.document(EXPERIMENT.name)?;
-    document.base = Some(results::Base { arm: base_arm, mlfrr_pps: base_pps });
+    document.base = Some(base);
     for arm in &arms {
         let mut result = result_of(arm, options.reserve);
         result.points = searched.remove(&arm.name).unwrap_or_default();

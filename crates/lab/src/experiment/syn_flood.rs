@@ -131,9 +131,7 @@ fn arms(options: &Options) -> Result<Vec<Arm>> {
 pub fn run(options: &Options, progress: &mut dyn FnMut(Progress)) -> Result<Document> {
     let arms = arms(options)?;
     let mut runner = Runner::new(options, progress)?;
-    if arms.iter().any(|a| matches!(a.host, Host::Guard(_))) && runner.bench.weir.is_none() {
-        return Err(Error::Missing("arm weir needs the program weir beside this one; build it".into()));
-    }
+    runner.can_guard(&arms)?;
     let default: &[f64] = if options.quick { &RATES_QUICK } else { &RATES };
     let rates = options.rates.clone().unwrap_or_else(|| default.to_vec());
     let repeat = u64::from(if options.quick { options.repeat.unwrap_or(1) } else { options.repeat() });
