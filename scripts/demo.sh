@@ -14,7 +14,7 @@ if [ ! -x "$weir" ]; then
     exit 2
 fi
 # A report of an earlier run is older than this.
-start=$(mktemp)
+start=$(mktemp ./.demo.XXXXXX) || exit 1
 trap 'rm -f "$start"' EXIT
 run="$weir lab run livelock-udp --backend $backend"
 $run --quick --hogs 0,1 --json report.json --html report.html

@@ -147,6 +147,11 @@ impl Dispatch {
         self.policy.was_bulk(now, slot);
     }
 
+    /// Nothing counts its frames.
+    pub fn is_uncounted(&mut self, slot: usize, now: Nanos) {
+        self.policy.is_uncounted(now, slot);
+    }
+
     /// A takeover succeeded.
     pub fn succeeded(&mut self, slot: usize) {
         self.policy.succeeded(slot);

@@ -320,7 +320,7 @@ impl Work {
         // A program of another owner was in the way, and may be gone.
         if source.now.by_polls.load(Relaxed) && source.now.uncounted.load(Relaxed) && !Self::counts(source) {
             if let Ok(mut dispatch) = self.h.dispatch.lock() {
-                dispatch.was_bulk(source.slot, now);
+                dispatch.is_uncounted(source.slot, now);
             }
             source.because(format!("not taken over: {}", Release::Uncounted));
             self.decline(source, switch);

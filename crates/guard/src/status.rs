@@ -139,6 +139,8 @@ pub struct Interface {
     pub name: String,
     /// The name that the guard was started with, if it has another one by now; else empty.
     pub wanted: String,
+    /// Its XDP program is attached.
+    pub gate: bool,
     /// `guarded`, or why not: `gone`, `down`, ...
     pub state: String,
     /// Its XDP program: `attached` or `waits`, and when it is attached and why then; empty without one.

@@ -84,12 +84,21 @@ struct Slot {
     refusals: Refusals,
     /// Until when full polls say nothing: the source carried bulk TCP.
     bulk: Option<Pause>,
+    /// The same, since nothing counts its frames.
+    uncounted: Option<Pause>,
     seen: Seen,
     companion: Option<u64>,
     /// On net CPUs: packets at the last look, and when that was.
     arrived: Option<(Nanos, u64)>,
     /// The poller that is to have it, since the set has changed.
     seat: Option<usize>,
+}
+
+impl Slot {
+    /// That packets arrive is no evidence at `now`.
+    fn says_nothing(&self, now: Nanos) -> bool {
+        [self.bulk, self.uncounted].into_iter().flatten().any(|pause| pause.lasts(now))
+    }
 }
 
 /// See the module. About 10 KiB.
@@ -246,11 +255,19 @@ impl Dispatch {
         }
     }
 
-    /// The source carried bulk TCP, or nothing counts its frames, by which that is told: full polls of it, and sockets that lose
-    /// a little, are no evidence for a while, longer each time.
+    /// The source carried bulk TCP: full polls of it, and sockets that lose a little, are no evidence for a while, longer each
+    /// time.
     pub fn was_bulk(&mut self, now: Nanos, slot: usize) {
         if let Some(state) = self.slots.get_mut(slot) {
             state.bulk = Some(Pause::after(state.bulk, now));
+        }
+    }
+
+    /// Nothing counts the frames of the source, which would tell bulk TCP: full polls of it are no evidence for a while, longer each
+    /// time.
+    pub fn is_uncounted(&mut self, now: Nanos, slot: usize) {
+        if let Some(state) = self.slots.get_mut(slot) {
+            state.uncounted = Some(Pause::after(state.uncounted, now));
         }
     }
 
@@ -276,9 +293,7 @@ impl Dispatch {
         cpu: usize,
         queued: bool,
     ) -> Option<Order> {
-        if self.slots.get(slot)?.bulk.is_some_and(|pause| pause.lasts(evidence))
-            || !queued && !self.transit.full_polls_count(now)
-        {
+        if self.slots.get(slot)?.says_nothing(evidence) || !queued && !self.transit.full_polls_count(now) {
             return None;
         }
         self.order(now, evidence, slot, cpu, Cause::FullPolls)
@@ -353,7 +368,7 @@ impl Dispatch {
         let before = state.arrived.replace((now, traffic.packets));
         let calls =
             |(at, packets)| netcpu::calls(now.saturating_sub(at), traffic.packets.wrapping_sub(packets));
-        if !before.is_none_or(calls) || state.bulk.is_some_and(|pause| pause.lasts(now)) {
+        if !before.is_none_or(calls) || state.says_nothing(now) {
             return None;
         }
         self.order(now, now, slot, traffic.cpu as usize, Cause::Arrives)
@@ -372,8 +387,8 @@ impl Dispatch {
     ) -> bool {
         let mut carried = [Carried { slot: 0, packets: 0, polled: true }; SOURCES_MAX];
         let mut count = 0;
-        // What carries so little that a little lost is no overload.
-        let mut idle = [false; SOURCES_MAX];
+        // Packets per second of all of them.
+        let mut rate = 0u128;
         for (slot, state) in self.slots.iter_mut().enumerate().filter(|(_, s)| s.known) {
             let seen = traffic(slot);
             // With RPS the socket overflows on another CPU than the one that polls.
@@ -382,9 +397,7 @@ impl Dispatch {
             }
             let (base, since) = state.seen.base;
             let packets = seen.packets.wrapping_sub(base);
-            let few = u128::from(packets) * 1_000_000_000
-                < u128::from(LEAST_PPS) * u128::from(now.saturating_sub(since));
-            idle[slot] = cause == Cause::Trickle && few;
+            rate += u128::from(packets) * 1_000_000_000 / u128::from(now.saturating_sub(since).max(1));
             state.seen = Seen { base: (seen.packets, now), next: (seen.packets, now) };
             carried[count] = Carried { slot, packets, polled: state.switch.is_none() };
             count += 1;
@@ -393,13 +406,16 @@ impl Dispatch {
         if carried.iter().all(|c| c.polled || c.packets == 0) {
             return false;
         }
+        if cause == Cause::Trickle && rate < u128::from(LEAST_PPS) {
+            return true;
+        }
         if matches!(cause, Cause::Overflow | Cause::Trickle) {
             self.harmed_at = Some(now);
         }
         for slot in blame::flooded(carried) {
             // It carried bulk TCP, and beside that a little is no overload.
             let bulk = self.slots.get(slot).and_then(|state| state.bulk);
-            if idle[slot] || cause == Cause::Trickle && bulk.is_some_and(|pause| pause.lasts(evidence)) {
+            if cause == Cause::Trickle && bulk.is_some_and(|pause| pause.lasts(evidence)) {
                 continue;
             }
             if let Some(order) = self.order(now, evidence, slot, cpu as usize, cause) {

@@ -112,6 +112,11 @@ fn a_little_lost_beside_bulk_tcp_is_no_overload() {
     assert_eq!(lose(&mut d, 500, 1, 100), [Cause::Overflow], "much");
     assert_eq!(lose(&mut host(1), 10, 16, 100), [Cause::Trickle], "without bulk TCP");
     assert_eq!(lose(&mut host(1), 10, 16, 4), [], "little arrives at all");
+    // Nothing counts its frames: a little lost is the one sign left.
+    let mut d = host(1);
+    d.is_uncounted(0, 0);
+    assert!(d.full(10 * MS, 10 * MS, 0, 0, false).is_none());
+    assert_eq!(lose(&mut d, 10, 16, 100), [Cause::Trickle]);
 }
 
 /// Without weir's XDP program nothing tells bulk TCP from a flood: neither full polls nor arrivals take the source over, and each
@@ -125,7 +130,7 @@ fn frames_that_are_not_counted_may_be_bulk_tcp() {
         let order = d.full(now, now, 0, 0, false).or_else(|| d.arrives(now, 0, on(0, look * 1_000_000)));
         let Some(mut order) = order else { continue };
         tries.push(now / (1000 * MS));
-        d.was_bulk(now, 0);
+        d.is_uncounted(now, 0);
         order.switch.revoked();
         d.released(0, order.switch);
     }

@@ -36,6 +36,8 @@ pub struct Pause {
 impl Pause {
     /// The pause from `now` on that follows `last`: as long as the first one of [`RETRY`], or twice as long as `last`.
     pub fn after(last: Option<Self>, now: Nanos) -> Self {
+        // One that ended longer ago than it lasted tells nothing of now.
+        let last = last.filter(|last| now.saturating_sub(last.until) <= last.length);
         let length = last.map_or(RETRY.0, |last| (last.length * 2).min(RETRY.1));
         Self { until: now.saturating_add(length), length }
     }

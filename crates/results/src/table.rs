@@ -534,7 +534,10 @@ fn notes(document: &Document, out: &mut String) {
             "trials of {} at {} differ by {:.0} %: other work on this machine, or its hypervisor, can be the reason. Quiet \
              it, or --repeat {}",
             widest.arm.name,
-            widest.point.multiple.map_or("n/a".to_string(), format::multiple),
+            widest.point.multiple.map_or_else(
+                || format!("{} k/s", format::kilo_said(widest.point.offered_pps)),
+                format::multiple
+            ),
             100.0 * widest.share,
             2 * widest.repeats + 3
         ));

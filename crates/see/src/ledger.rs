@@ -386,6 +386,9 @@ pub fn shed(s: &mut Snapshot, gates: &BTreeSet<&str>) {
                 let maps = [&mut s.ledger.drops].into_iter();
                 let stages = interface.stages.iter_mut().chain(&mut s.path);
                 maps.chain(stages.map(|stage| &mut stage.drops)).for_each(|drops| rename(drops, n));
+                for queue in &mut interface.queues {
+                    rename(&mut queue.drops, u64::MAX);
+                }
             }
             continue;
         }

@@ -101,6 +101,7 @@ impl Maker {
         let mut row = IfStatus {
             name: interface.name.clone(),
             wanted: Some(&interface.wanted).filter(|w| **w != interface.name).cloned().unwrap_or_default(),
+            gate: interface.rx.as_ref().is_some_and(|rx| rx.attached()),
             state: interface.state.name().to_owned(),
             xdp: interface.rx.as_ref().map_or_else(String::new, |rx| {
                 match (rx.attached(), interface.is_marking()) {

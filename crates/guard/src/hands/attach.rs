@@ -73,7 +73,7 @@ impl Work {
         {
             // Before it can be ordered anew.
             if let Ok(mut dispatch) = self.h.dispatch.lock() {
-                dispatch.was_bulk(source.slot, clock::now());
+                dispatch.is_uncounted(source.slot, clock::now());
             }
             let _ = self.h.pollers[poller].commands.send(Command::Uncounted(source.slot));
         }

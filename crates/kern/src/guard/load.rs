@@ -550,6 +550,8 @@ impl Gauges {
         let next = 1 - current.load(Relaxed).min(1);
         self.update("class_rules", &next.to_ne_bytes(), table.as_bytes())?;
         current.store(next, Relaxed);
+        // Places of the old table name other rules in the new one.
+        self.views.rx_stats.iter().for_each(|stat| stat.over_rule.store(0, Relaxed));
         Ok(())
     }
 

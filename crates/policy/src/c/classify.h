@@ -386,8 +386,11 @@ WEIR_INLINE weir_u32 weir_may_pass(struct weir_bound *bound, weir_u32 rule, weir
 	rule &= WEIR_RULES - 1;
 	if (!weir_within(&bound->rule[rule], now, own ? own : 2 * per_packet, burst))
 		return 0;
-	return weir_within(&bound->all, now, per_packet, burst) ||
-	       weir_within(&bound->sure[rule], now, WEIR_RULES * per_packet, burst);
+	if (weir_within(&bound->all, now, per_packet, burst))
+		return 1;
+	/* One frame at least may be saved up. */
+	own = WEIR_RULES * per_packet;
+	return weir_within(&bound->sure[rule], now, own, own > burst ? own : burst);
 }
 
 #endif

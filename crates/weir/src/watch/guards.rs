@@ -5,7 +5,7 @@ use crate::out::{listed, shown};
 use crate::status::{self, Poller, Status};
 use see::Snapshot;
 use see::guard::{self, GUARDS_MAX, Guard, PARTS_MAX};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::ErrorKind;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -81,9 +81,12 @@ impl Guards {
         if slow > 0 {
             *s.skipped.entry("guards".into()).or_default() += slow;
         }
-        // One that is slow has still the program that it had: an interface has one at a time.
-        let gates = now.values().flat_map(|status| &status.interfaces).filter(|i| !i.xdp.is_empty());
-        see::ledger::shed(s, &gates.map(|i| i.name.as_str()).collect());
+        // An interface has one program at a time. One that is slow has the program that it had; one that let go of it within the
+        // interval has shed before.
+        let gates = now.values().flat_map(|status| &status.interfaces);
+        let gates = gates.filter(|i| i.gate || see::guard::shed_on(&s.guards, &i.name) > 0);
+        let gates: BTreeSet<String> = gates.map(|i| i.name.clone()).collect();
+        see::ledger::shed(s, &gates.iter().map(String::as_str).collect());
         self.last = now;
     }
 }

@@ -2,7 +2,7 @@
 //! selected.
 
 use super::theme::Tone;
-use crate::watch::table::{named, rate};
+use crate::watch::table::{lost_by, named, rate};
 use see::Snapshot;
 use see::model::{Consumer, Cpu, Kind, Process, Queue};
 use std::cmp::Ordering;
@@ -124,8 +124,8 @@ impl Item for Queue {
             width: 11,
             left: false,
             from: 0,
-            cell: |q, s| lost(Some(q.drops.values().sum()), s),
-            sort: |q| Sort::Number(q.drops.values().sum::<u64>() as f64),
+            cell: |q, s| lost(Some(lost_by(&q.drops).map(|(_, n)| n).sum()), s),
+            sort: |q| Sort::Number(lost_by(&q.drops).map(|(_, n)| n).sum::<u64>() as f64),
         },
         Column {
             title: "irq k/s",
@@ -198,7 +198,7 @@ impl Item for Queue {
     }
 
     fn mark(&self) -> Tone {
-        if self.drops.values().any(|n| *n > 0) { Tone::Lost } else { Tone::Plain }
+        if lost_by(&self.drops).any(|(_, n)| *n > 0) { Tone::Lost } else { Tone::Plain }
     }
 
     fn name(&self) -> String {

@@ -129,7 +129,10 @@ pub fn ledger(s: &Snapshot) -> Vec<Line> {
     lines.extend(
         l.delivered.iter().map(|(name, n)| row("=", &format!("delivered: {name}"), (*n).into(), Tone::Plain)),
     );
-    lines.extend(l.drops.iter().map(|(name, n)| row("+", &format!("lost: {name}"), (*n).into(), Tone::Lost)));
+    lines.extend(
+        lost_by(&l.drops).map(|(name, n)| row("+", &format!("lost: {name}"), (*n).into(), Tone::Lost)),
+    );
+    lines.push(row("+", "shed by weir", l.shed().into(), Tone::Plain));
     lines.push(row("+", "more in queues", l.in_flight.into(), Tone::Plain));
     lines.push(row("+", "unaccounted", l.unaccounted.into(), Tone::Plain));
     lines.push(line(
@@ -293,7 +296,7 @@ fn curve(view: &View, what: &str, value: impl Fn(&Snapshot) -> f64, top: f64) ->
 }
 
 fn lost_of(drops: &BTreeMap<String, u64>, s: &Snapshot) -> Line {
-    let parts: Vec<String> = drops.iter().map(|(why, n)| format!("{why} {} k/s", rate(*n, s))).collect();
+    let parts: Vec<String> = lost_by(drops).map(|(why, n)| format!("{why} {} k/s", rate(*n, s))).collect();
     match parts.is_empty() {
         true => line("lost", "nothing", Tone::Dim),
         false => line("lost", parts.join(", "), Tone::Lost),
