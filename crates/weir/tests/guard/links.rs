@@ -133,7 +133,10 @@ fn interfaces_come_and_go_root() {
             scene.guard.said_since(since, &["renamed", "in0", "other0"]).is_some()
         });
         scene.other_goes_on("while renamed");
-        assert_eq!(state(&scene.guard.ask(&world), "in0"), "guarded", "a name is no reason to let go");
+        let status = scene.guard.ask(&world);
+        assert_eq!(state(&status, "other0"), "guarded", "a name is no reason to let go");
+        let row = &status["interfaces"].as_array().unwrap().iter().find(|i| i["name"] == "other0").unwrap();
+        assert_eq!((&row["wanted"], &row["sources"][0]["name"]), (&"in0".into(), &"other0/0".into()));
         let pids = scene.pids();
         let (full, sink) = (scene.full[0], &mut scene.sinks[0]);
         settles(
