@@ -116,7 +116,8 @@ pub(crate) fn owner(cpu: usize) -> Option<String> {
 /// What the holder of a lock has written into its file; `None` if nobody holds it.
 fn holder(path: &Path) -> Option<String> {
     let file = File::open(path).ok()?;
-    let (mut file, _) = Flock::lock(file, FlockArg::LockSharedNonblock).err()?;
+    let refused = Flock::lock(file, FlockArg::LockSharedNonblock).err();
+    let (mut file, _) = refused.filter(|(_, why)| *why == nix::errno::Errno::EWOULDBLOCK)?;
     let mut text = String::new();
     file.read_to_string(&mut text).ok()?;
     Some(text.trim().to_owned())

@@ -11,7 +11,8 @@
 //!
 //! # Properties
 //! - A source that is taken over, or for which an order is under way, gets no second order before it is released or refused.
-//! - No order comes within the pause after a refusal ([`crate::refusals`]), none for full polls, or a little lost, while it may be bulk TCP.
+//! - No order comes within the pause after a refusal ([`crate::refusals`]), none for full polls, or a little lost, while it may
+//!   be bulk TCP.
 //! - An order names a poller that exists, is on its CPU and runs; if the source's own CPU has one, that one. While none is there
 //!   there is no order.
 

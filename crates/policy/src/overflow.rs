@@ -27,8 +27,8 @@ pub const APART: Nanos = 5 * MILLISECOND;
 /// See [`LASTING`].
 pub const GAP: Nanos = 50 * MILLISECOND;
 
-/// A source that carries fewer packets per second costs some hundredths of a CPU: who loses a little of them, as a program that
-/// hangs, does so for its own sake, and polling gives it nothing.
+/// Where the sources of a CPU carry fewer packets per second together, they cost some hundredths of it: who loses a little of them,
+/// as a program that hangs, does so for its own sake, and polling gives it nothing.
 pub const LEAST_PPS: u64 = 25_000;
 
 /// How much sockets lose.

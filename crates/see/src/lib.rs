@@ -17,6 +17,7 @@ mod snapshot;
 pub mod truth;
 pub mod waits;
 
+pub use kern::text::deceives;
 pub use model::{SCHEMA, Snapshot};
 pub use sampler::Sampler;
 pub use snapshot::snapshot;

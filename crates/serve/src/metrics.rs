@@ -164,14 +164,9 @@ fn take(
     true
 }
 
-/// Without what acts on a terminal, is not seen or turns text around: the set of `kern::text`, which this crate may not
-/// use. Names of programs come clean from there; those of a recording do not.
+/// Without what [`see::deceives`]: names of programs come clean from the kernel's files, those of a recording do not.
 fn clean(label: &str) -> String {
-    let turns = |c: char| {
-        matches!(c, '\u{61c}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}')
-            || matches!(c, '\u{2060}'..='\u{206f}' | '\u{feff}')
-    };
-    label.chars().take(LABEL_MAX).map(|c| if c.is_control() || turns(c) { '?' } else { c }).collect()
+    label.chars().take(LABEL_MAX).map(|c| if see::deceives(c) { '?' } else { c }).collect()
 }
 
 /// What weir says about itself, beside [`FAMILIES`].

@@ -186,7 +186,7 @@ impl Item for Queue {
             from: 140,
             cell: |q, s| {
                 let parts: Vec<String> =
-                    q.drops.iter().map(|(why, n)| format!("{why} {}", rate(*n, s))).collect();
+                    lost_by(&q.drops).map(|(why, n)| format!("{why} {}", rate(*n, s))).collect();
                 (format!("  {}", parts.join(", ")), Tone::Lost)
             },
             sort: |q| Sort::Text(q.drops.keys().next().map_or("", |k| k)),
