@@ -326,6 +326,54 @@ fn where_addresses_are_translated_only_the_same_flow_is_nobodys_root() {
     assert!(!bed.shed((PEER, 4000), 9400));
 }
 
+/// What a firewall drops for a port that no socket has is nobody's, whoever sends it. Who binds the port gets all that the firewall
+/// lets through, from the first datagram on, and what else is sent there passes too.
+#[test]
+fn what_a_firewall_drops_for_a_port_without_a_socket_is_nobodys_root() {
+    let bed = bed!("what_a_firewall_drops_for_a_port_without_a_socket_is_nobodys_root");
+    let rules = "add table inet w; add chain inet w in { type filter hook input priority 0; policy drop; }; \
+                 add rule inet w in ct state established accept; add rule inet w in udp dport 9601 accept";
+    bed.host.sh("nft", &[rules]);
+    bed.gauges.views.source_ctls[0].exact.store(1, Relaxed);
+    let flood = |port: u16, from: Ipv4Addr| {
+        bed.wire.run(move || {
+            // Of many flows: no two of these datagrams are of one.
+            for n in 0..600 {
+                let socket = UdpSocket::bind((from, 10_000 + n)).unwrap();
+                socket.send_to(&[0; 32], SocketAddrV4::new(HOST, port)).unwrap();
+            }
+        });
+    };
+    let passes = |from, port| (0..300).all(|_| !bed.shed(from, port));
+    flood(9600, PEER);
+    assert!(passes((PEER, 7), 9600), "six hundred refusals say little");
+    bed.until("learnt of all senders", || {
+        flood(9600, PEER);
+        bed.shed((OTHER, 7), 9600)
+    });
+    assert!(bed.shed((PEER, 40_000), 9600) && passes((PEER, 7), 9601) && passes((PEER, 7), 9599));
+    // Where packets may be for others, only what was refused itself is nobody's.
+    for by in [&bed.gauges.views.guard[0].by_flow, &bed.gauges.views.guard[0].by_end] {
+        by.store(1, Relaxed);
+        assert!(passes((OTHER, 7), 9600));
+        by.store(0, Relaxed);
+        assert!(bed.shed((OTHER, 7), 9600));
+    }
+    // A resolver's socket: its answer passes, while the firewall drops what others send to its port.
+    let client = bed.host.run(|| UdpSocket::bind((HOST, 9600)).unwrap());
+    assert!(passes((OTHER, 53), 9600), "from the bind on");
+    client.connect((OTHER, 53)).unwrap();
+    client.send(&[1]).unwrap();
+    (0..3).for_each(|_| flood(9600, PEER));
+    assert!(passes((OTHER, 53), 9600), "its answer");
+    assert!(bed.shed((PEER, 7), 9600), "what no socket takes");
+    // Where nothing tells of binds, the kernel is asked.
+    bed.gauges.views.guard[0].nobody_ticks.store(policy::gate::BRIEFLY, Relaxed);
+    bed.list();
+    flood(9600, PEER);
+    assert!(passes((OTHER, 53), 9600));
+}
+
 /// What the loopback or another interface brings teaches nothing about this one.
 #[test]
 fn only_guarded_interfaces_teach_root() {

@@ -3,19 +3,20 @@
 #![cfg(not(no_bpf))]
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a failed step is a failed test, in helpers too")]
 
+use std::collections::BTreeSet;
 use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
-use kern::guard::{Gauges, Rx, list_ports, mode};
+use kern::guard::{Gauges, Nobody, Rx, list_ports, mode};
 use nix::sys::socket::{
     AddressFamily, Backlog, SockFlag, SockType, SockaddrStorage, bind, connect, getsockopt, listen,
     setsockopt, socket, sockopt,
 };
 use policy::classes::Table;
-use policy::gate::tick;
+use policy::gate::{UNTIL_BOUND, tick};
 use policy::syns::{FREE, SYNS};
 use testkit::{NetNs, packet::checksum};
 
@@ -213,6 +214,44 @@ macro_rules! bed {
         }
         Bed::new()
     }};
+}
+
+/// What a firewall drops for a port without a listener is nobody's, whoever sends it. Once somebody listens there the kernel's search
+/// tells, and all passes, though the firewall goes on to drop it.
+#[test]
+fn syns_that_a_firewall_drops_for_a_port_without_a_listener_are_nobodys_root() {
+    let mut bed = bed!("syns_that_a_firewall_drops_for_a_port_without_a_listener_are_nobodys_root");
+    let rules = "add table inet w; add chain inet w in { type filter hook input priority 0; policy drop; }; \
+                 add rule inet w in ct state established accept";
+    bed.host.sh("nft", &[rules]);
+    let index = bed.host.run(|| kern::netns::index_of("in0").unwrap());
+    bed.gauges.set_guarded(&BTreeSet::new(), &BTreeSet::from([index])).unwrap();
+    let root = kern::cgroups::root();
+    assert_eq!(bed.gauges.watch_nobody(true, root.as_ref().map(AsFd::as_fd)), Nobody::UntilBound);
+    bed.gauges.views.guard[0].nobody_ticks.store(UNTIL_BOUND, Relaxed);
+    bed.list();
+    let tap = bed.tap();
+    for (host, peer) in FAMILIES {
+        let (to, other) = (SocketAddr::new(host, 8101), SocketAddr::new(host, 8102));
+        let syn = |port, to| segment(SocketAddr::new(peer, port), to, SYN, (1, 0));
+        let flood = || (0..600).for_each(|n| bed.send(&tap, &syn(10_000 + n, to)));
+        flood();
+        assert!(!bed.refuses(&syn(7, to)), "{to}: six hundred refusals say little");
+        bed.until("learnt of all senders", || {
+            flood();
+            bed.refuses(&syn(7, to))
+        });
+        assert!(!bed.refuses(&syn(7, other)), "{to}: another port");
+        let server = bed.server(to, 8, false);
+        assert!(!bed.refuses(&syn(7, to)), "{to}: from the bind on");
+        (0..3).for_each(|_| flood());
+        assert!(!bed.refuses(&syn(7, to)), "{to}: a listener is found");
+        drop(server);
+        bed.until("closed again", || {
+            flood();
+            bed.refuses(&syn(7, to))
+        });
+    }
 }
 
 /// A SYN is shed as long as the accept queue is full, by the kernel's own test, and no longer.

@@ -64,6 +64,8 @@ pub enum Flood {
     Fragments,
     /// UDP for a port that a rule of the host's firewall drops.
     Firewall,
+    /// The same from 60,000 addresses.
+    FirewallMany,
     /// UDP from one address for the very server that is asked: of the experiment `fair-sources` alone.
     Loud,
     /// The same from the address of one of 20 that ask: a resolver's address that is spoofed.
@@ -94,7 +96,8 @@ impl Flood {
         Flood::Firewall,
     ];
     /// What somebody does who knows the gate: only if they are named.
-    pub const ATTACKS: [Flood; 6] = [
+    pub const ATTACKS: [Flood; 7] = [
+        Flood::FirewallMany,
         Flood::Spoofed,
         Flood::Blocklisted,
         Flood::Reflection,
@@ -116,6 +119,7 @@ impl Flood {
             Flood::OtherHost => "other-host",
             Flood::Fragments => "fragments",
             Flood::Firewall => "firewall",
+            Flood::FirewallMany => "firewall-many",
             Flood::Loud => "loud",
             Flood::Spoofed => "spoofed",
             Flood::Blocklisted => "blocklisted",
@@ -166,7 +170,9 @@ impl Flood {
             Flood::Spoofed => (senders(input).next().unwrap_or(input.peer), FIRST_FLOW),
             Flood::Blocklisted => (refused(input), FIRST_FLOW),
             // Not the one that asks.
-            Flood::Connected => (senders(input).next().unwrap_or(input.peer), FIRST_FLOW),
+            Flood::Connected | Flood::FirewallMany => {
+                (senders(input).next().unwrap_or(input.peer), FIRST_FLOW)
+            }
             // One flow for each port, from 1 on.
             Flood::Connections => (refused(input), 0),
             Flood::Reflection => (input.peer, 53),
@@ -190,13 +196,15 @@ impl Flood {
                 (frame::udp(*mac, to, ends.0, ends.1, &[0xff; 18]), Payload::Fixed)
             }
             Flood::Scan => (frame::udp(*mac, to, ends.0, ends.1, &[0; 18]), Payload::Ports),
-            Flood::Connected => (frame::udp(*mac, to, ends.0, ends.1, &[0; 18]), Payload::Senders),
+            Flood::Connected | Flood::FirewallMany => {
+                (frame::udp(*mac, to, ends.0, ends.1, &[0; 18]), Payload::Senders)
+            }
             _ => (frame::udp(*mac, to, ends.0, ends.1, &[0; 18]), Payload::Stamp),
         };
         let flows = match self {
             Flood::Reflection => 1,
             Flood::Scan => HALF,
-            Flood::Connected | Flood::Connections => MANY,
+            Flood::Connected | Flood::Connections | Flood::FirewallMany => MANY,
             _ => FLOWS,
         };
         Target { frame, payload, flows }
@@ -224,13 +232,11 @@ impl Flood {
                 let known = |address| link::neighbour(input.far.index, address, input.near.mac);
                 Ok(rig.host.run(|| senders(input).try_for_each(known))?)
             }
-            // Most of its addresses have no way back.
-            Flood::Connected => Ok(rig.host.run(|| {
-                let name = &rig.inputs[0].far.name;
-                ["all", name]
-                    .into_iter()
-                    .try_for_each(|of| counters::set_sysctl(&format!("net/ipv4/conf/{of}/rp_filter"), "0"))
-            })?),
+            Flood::Connected => from_anywhere(rig),
+            Flood::FirewallMany => {
+                refuse_port(&rig.host).map_err(Error::Missing)?;
+                from_anywhere(rig)
+            }
             Flood::Connections => {
                 let rule = "add table inet lab; add chain inet lab in { type filter hook input priority 0; }; \
                             add rule inet lab in ct state established accept";
@@ -248,12 +254,19 @@ impl Flood {
     #[must_use]
     pub fn impossible(self) -> Option<String> {
         let found = match self {
-            Flood::Firewall => Namespace::create("firewall").map(|namespace| refuse_port(&namespace).err()),
+            Flood::Firewall | Flood::FirewallMany => Namespace::create("firewall").map(|namespace| refuse_port(&namespace).err()),
             Flood::Connections => connections::impossible(),
             _ => return None,
         };
         found.unwrap_or_else(|e| Some(e.to_string()))
     }
+}
+
+/// Has the host take what comes from addresses that have no way back.
+fn from_anywhere(rig: &Rig<'_>) -> Result<()> {
+    let name = &rig.inputs[0].far.name;
+    let off = |of| counters::set_sysctl(&format!("net/ipv4/conf/{of}/rp_filter"), "0");
+    Ok(rig.host.run(|| ["all", name].into_iter().try_for_each(off))?)
 }
 
 /// Has the first tool that works drop UDP for [`CLOSED`] in `namespace`; else what they say.

@@ -7,6 +7,8 @@
 //! - A port that a socket has by the list, or that a packet has left from since the list was begun, is never nobody's: of what no
 //!   socket took there the kernel's search tells frame by frame whose it is.
 //! - A packet that leaves from a port ends at once what was learnt of it.
+//! - What a filter drops for a port that no socket has by the list is nobody's, whoever sends it; where a socket may have come since,
+//!   the kernel's search tells.
 //! - What no drop confirms for [`UNTIL_BOUND`] (or [`BRIEFLY`]) ends by itself.
 //! - A flow of which a filter takes one packet of seven or more is never nobody's, however fast the rest is refused. What a limit of
 //!   its rate takes of a flow it gets with the gate too, after some seconds: the trickle brings as much, or it is nobody's no more.
@@ -193,6 +195,8 @@ unsafe extern "C" {
         most: u32,
         listed_most: u32,
     ) -> u32;
+    #[cfg(test)]
+    fn weir_host_whose_refused(port: *const Port, listed: u32, now: u32, most: u32, listed_most: u32) -> u32;
     fn weir_host_refuse(refusal: *mut Refusal, flow: u32, now: u32) -> u32;
     fn weir_host_ended(end: *mut End, mark: u32, now: u32);
     fn weir_host_ends(end: *const End, mark: u32, now: u32) -> u32;
@@ -238,6 +242,17 @@ impl Port {
             1 => Whose::Nobodys,
             2 => Whose::Ask,
             _ => Whose::Somebodys,
+        }
+    }
+
+    /// Whose a frame for it is where a filter has dropped all that was for it and one of its addresses, and the list of sockets that
+    /// was begun at `listed` does not have it.
+    #[cfg(test)]
+    fn whose_refused(&self, listed: u32, now: u32, most: u32) -> Whose {
+        // SAFETY: a pure function of its arguments and of this struct.
+        match unsafe { weir_host_whose_refused(self, listed, now, most, LISTED_MOST) } {
+            1 => Whose::Nobodys,
+            _ => Whose::Ask,
         }
     }
 
@@ -445,6 +460,16 @@ mod tests {
     }
 
     #[test]
+    fn of_what_a_filter_refuses_the_kernel_is_asked_where_binds_are_not_seen() {
+        let mut port = Port::default();
+        assert_eq!(port.whose_refused(999, 1000, UNTIL_BOUND), Whose::Nobodys);
+        assert_eq!(port.whose_refused(999, 1000, BRIEFLY), Whose::Ask, "a socket may have come unseen");
+        assert_eq!(port.whose_refused(0, 1000, UNTIL_BOUND), Whose::Ask, "there is no list");
+        port.left(1000);
+        assert_eq!(port.whose_refused(999, 1001, UNTIL_BOUND), Whose::Ask, "a socket has come since the list");
+    }
+
+    #[test]
     fn a_table_is_full_from_95_of_100_on() {
         assert!(!is_full(94, 100) && is_full(95, 100) && is_full(100, 100));
         assert!(!is_full(u64::MAX, 0), "without a limit");
@@ -485,6 +510,10 @@ mod tests {
                         // Whoever is asked finds the socket that has sent.
                         let whose = asked.whose(address, used, listed, now, UNTIL_BOUND);
                         prop_assert!(whose != Whose::Nobodys);
+                    }
+                    if !used {
+                        let whose = port.whose_refused(listed, now, UNTIL_BOUND);
+                        prop_assert_eq!(whose, Whose::Ask, "a filter drops what others send to the port");
                     }
                 }
             }

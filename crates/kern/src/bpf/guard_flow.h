@@ -80,4 +80,12 @@ static __always_inline _Bool gate_used(__u32 key)
 	return !used || used->word[key / 64] >> (key & 63) & 1;
 }
 
+/* True if what a filter drops is counted by where it was to go, whoever sent it: by the last list no socket has the port, nothing is sent
+ * on or translated, and no socket of another interface may have it. Else only the very flow is. */
+static __always_inline _Bool gate_by_port(const struct weir_guard_ctl *guard, __u32 key, __u32 now)
+{
+	return !guard->by_flow && !guard->by_end && !gate_used(key) &&
+	       weir_recent(guard->listed[key >> 16 & 1], now, WEIR_LISTED_TICKS);
+}
+
 #endif

@@ -326,6 +326,7 @@ __noinline int weir_rx_untaken(struct xdp_md *ctx, const struct weir_view *view)
 	return 0;
 }
 
+#include "rx_tcp.h"
 #include "rx_nobody.h"
 #include "rx_fair.h"
 
@@ -381,7 +382,6 @@ static __always_inline __u32 consumer_of(struct xdp_md *ctx, const struct weir_v
 }
 
 #include "rx_behind.h"
-#include "rx_tcp.h"
 
 SEC("xdp")
 int weir_rx(struct xdp_md *ctx)

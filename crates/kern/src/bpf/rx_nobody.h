@@ -43,8 +43,9 @@ __noinline int weir_rx_nobodys(struct xdp_md *ctx, const struct weir_view *view,
 	struct weir_gate_stat *learnt;
 	struct weir_guard_ctl *guard;
 	struct gate_flow flow = {};
-	struct weir_port *port;
-	__u32 listed, whose;
+	struct weir_port *port = NULL;
+	__u32 listed = 0, whose;
+	_Bool by_port = 0;
 
 	if (!view || !rx_flow(data, end, view, &flow))
 		return 0;
@@ -65,6 +66,7 @@ __noinline int weir_rx_nobodys(struct xdp_md *ctx, const struct weir_view *view,
 		if (whose == WEIR_NOBODYS)
 			return WEIR_NOBODYS;
 		left = port->left;
+		by_port = exact && guard && gate_by_port(guard, key, now);
 	} else {
 		flow.ports = 0;
 	}
@@ -72,8 +74,12 @@ __noinline int weir_rx_nobodys(struct xdp_md *ctx, const struct weir_view *view,
 	if (!learnt || !weir_recent(learnt->refused, now, WEIR_REFUSAL_KEPT))
 		return 0;
 	if (flow.words == 1 && refused(gate_target_hash(flow.target[0]), 0, now, most, trickle))
-		return 1;
-	return flow.ports && refused(gate_flow_hash(&flow), left, now, most, trickle);
+		return WEIR_NOBODYS;
+	if (!by_port)
+		return flow.ports && refused(gate_flow_hash(&flow), left, now, most, trickle);
+	if (!port || !refused(gate_destination_hash(&flow), left, now, most, trickle))
+		return WEIR_SOMEBODYS;
+	return weir_whose_refused(port, listed, now, most, WEIR_LISTED_TICKS);
 }
 
 /* A frame for a tracked consumer passes. A filter may refuse it all the same, and counts how many of its flow it does. */
@@ -101,5 +107,7 @@ static __always_inline int is_nobodys(struct xdp_md *ctx, const struct weir_view
 {
 	__u32 whose = weir_rx_nobodys(ctx, view, guard->nobody_ticks, trickle, ctl->exact);
 
-	return whose == WEIR_ASK ? weir_rx_untaken(ctx, view) : whose == WEIR_NOBODYS;
+	if (whose == WEIR_ASK)
+		return view->lane == WEIR_LANE_TCP ? weir_rx_taker(ctx, view) == WEIR_TAKER_NONE : weir_rx_untaken(ctx, view);
+	return whose == WEIR_NOBODYS;
 }

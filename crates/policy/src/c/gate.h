@@ -130,6 +130,17 @@ WEIR_INLINE weir_u32 weir_whose(const struct weir_port *port, weir_u32 address, 
 	return weir_learns(port, used, listed, now, listed_most) ? WEIR_NOBODYS : WEIR_ASK;
 }
 
+/* Memory that lasts no longer is of a host where nothing tells of binds: policy::gate::BRIEFLY. */
+#define WEIR_BRIEFLY 3
+
+/* Whose a frame is where a filter has dropped all that was for its destination. A filter drops what is for a socket too: where one may have
+ * come since the list, the kernel's search tells. */
+WEIR_INLINE weir_u32 weir_whose_refused(const struct weir_port *port, weir_u32 listed, weir_u32 now, weir_u32 most,
+					weir_u32 listed_most)
+{
+	return most > WEIR_BRIEFLY && weir_learns(port, 0, listed, now, listed_most) ? WEIR_NOBODYS : WEIR_ASK;
+}
+
 /* Ticks since then; 0 also where another CPU, which is a few ticks ahead, has written it, and the most for what never was. */
 WEIR_INLINE weir_u32 weir_age(weir_u32 then, weir_u32 now)
 {
