@@ -195,7 +195,7 @@ pub fn run(opts: GuardOptions) -> anyhow::Result<ExitCode> {
         pulse,
         beats: beats.clone(),
         hands_beat: Arc::default(),
-        dispatch: Arc::new(Mutex::new(Dispatch::new(possible, orders.clone()))),
+        dispatch: Arc::new(Mutex::new(Dispatch::new(possible, orders.clone(), opts.mode != Mode::Auto))),
         orders,
         hands: None,
         level_wakes: Arc::default(),

@@ -14,6 +14,7 @@ use kern::guard::{Behind, Event, EventRing, EventSource, SOURCES, Views};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use policy::causes::{Fallback, Refusal};
 use policy::dispatch::{self, BUSY_SPAN, Order, Traffic};
+use policy::load::Load;
 use policy::standing::Call;
 use policy::switch::{ModeSwitch, Timing};
 use policy::{MILLISECOND, Nanos, lending};
@@ -65,9 +66,14 @@ fn traffic(views: &Views, slot: usize) -> Traffic {
 }
 
 impl Dispatch {
-    /// For CPUs below `cpus`, without sources and pollers; orders are carried out by the hands.
-    pub fn new(cpus: usize, hands: Sender<HandsOrder>) -> Self {
-        Self { policy: dispatch::Dispatch::new(cpus), sources: std::array::from_fn(|_| None), hands }
+    /// For CPUs below `cpus`, without sources and pollers; orders are carried out by the hands. `insists`: the user wants sources
+    /// polled, whatever they carry.
+    pub fn new(cpus: usize, hands: Sender<HandsOrder>, insists: bool) -> Self {
+        let mut policy = dispatch::Dispatch::new(cpus);
+        if insists {
+            policy.insist();
+        }
+        Self { policy, sources: std::array::from_fn(|_| None), hands }
     }
 
     /// A poller on `cpu` takes sources.
@@ -142,9 +148,9 @@ impl Dispatch {
         if self.knows(source) { self.policy.refused(now, source.slot, switch, why) } else { None }
     }
 
-    /// The source carried bulk TCP.
-    pub fn was_bulk(&mut self, slot: usize, now: Nanos) {
-        self.policy.was_bulk(now, slot);
+    /// The source carried this load.
+    pub fn carries(&mut self, slot: usize, now: Nanos, load: Load) {
+        self.policy.carries(now, slot, load);
     }
 
     /// Nothing counts its frames.
@@ -204,7 +210,7 @@ impl Dispatch {
             let Some(source) = self.sources[order.slot].as_ref().map(Arc::clone) else { continue };
             source.because(format!("{}; polled on CPU {}", order.cause, order.cpu));
             source.now.by_polls.store(order.cause.by_polls(), Relaxed);
-            source.now.may_be_bulk.store(order.cause.may_be_bulk(), Relaxed);
+            order.loads.iter().zip(&source.now.loads).for_each(|(is, of)| of.store(*is, Relaxed));
             let Order { poller, by_io_uring, switch, evidence, .. } = order;
             // Hands that do not listen any more are ending with the guard.
             let _ = self.hands.send(HandsOrder::TakeOver { source, switch, poller, by_io_uring, evidence });

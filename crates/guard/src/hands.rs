@@ -605,7 +605,7 @@ impl Work {
             End::Released(why) => {
                 match why {
                     // On a veth it halves the transfer for as long as it is attached.
-                    Release::Bulk | Release::Uncounted => {
+                    Release::Load(_) | Release::Uncounted => {
                         source.release_rx(0);
                         let _ = self.jobs.send(attach::Job::Detach(Arc::clone(&source)));
                     }

@@ -8,11 +8,11 @@ use std::sync::mpsc::{Receiver, Sender, TryRecvError};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use kern::guard::{Handle, OpenBell, Views, mode};
-use policy::bulk::Bulk;
+use kern::guard::{Handle, OpenBell, RxStat, Views, mode};
 use policy::causes::Release;
 use policy::contention::Pauses;
 use policy::holding::Holding;
+use policy::load::{Carried, Load};
 use policy::netmove::Pressure;
 use policy::poller::{Action, Config, Poller as Policy};
 use policy::settling::Settling;
@@ -70,8 +70,8 @@ struct Polled {
     turns: Turns,
     /// Watches its interrupts, if they can be counted.
     holding: Option<Holding>,
-    /// Judges whether it carries bulk TCP, if its full polls were all the evidence.
-    bulk: Option<Bulk>,
+    /// Judge whether it carries what explains why it was taken over.
+    loads: Vec<Carried>,
 }
 
 /// A running poller.
@@ -214,7 +214,9 @@ impl Loop {
             Command::Move(source) => self.release(source, Release::Resized),
             Command::Expect(slot) => self.policy.expect(clock::now(), slot),
             Command::Uncounted(slot) => {
-                let judged = |p: &Option<Polled>| p.as_ref().is_some_and(|p| p.bulk.is_some());
+                let judged = |p: &Option<Polled>| {
+                    p.as_ref().is_some_and(|p| p.loads.iter().any(|c| c.load() == Load::Bulk))
+                };
                 if self.polled.get(slot).is_some_and(judged) {
                     self.release(slot, Release::Uncounted);
                 }
@@ -293,8 +295,9 @@ impl Loop {
         self.policy.taken_over(now, slot, switch);
         let holding = source.counters(&self.p.views).map(|c| Holding::new(now, c));
         let rx = &self.p.views.rx_stats[slot];
-        let watched = source.now.may_be_bulk.load(Relaxed);
-        let bulk = watched.then(|| Bulk::new(now, rx.frames.load(Relaxed), rx.tcp.load(Relaxed)));
+        let watched = Load::ALL.into_iter().zip(&source.now.loads).filter(|(_, is)| is.load(Relaxed));
+        let loads = watched.map(|(load, _)| Carried::new(load, now, rx.frames.load(Relaxed), part(rx, load)));
+        let loads = loads.collect();
         self.settling.taken_over(slot);
         self.polled[slot] = Some(Polled {
             source: Arc::clone(&source),
@@ -302,7 +305,7 @@ impl Loop {
             revoked,
             turns: Turns::default(),
             holding,
-            bulk,
+            loads,
         });
         self.dispatch(|dispatch| dispatch.succeeded(slot));
         self.p.reports.send(Report::TakenOver { source, time: now, evidence });
@@ -384,6 +387,14 @@ impl Loop {
             let own = &self.p.views.poller_ctls[self.p.index];
             [&own.admit, &own.feeds, &own.quota].iter().for_each(|of_turns| of_turns.store(0, Relaxed));
         }
+    }
+}
+
+/// Frames of a source that were of this load.
+fn part(rx: &RxStat, load: Load) -> u64 {
+    match load {
+        Load::Bulk => rx.tcp.load(Relaxed),
+        Load::Unknown => rx.unknown.load(Relaxed),
     }
 }
 

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex};
 use kern::change::Change;
 use kern::guard::{Rx, Views};
 use policy::holding::Counters;
+use policy::load::Load;
 
 use crate::plan::{self, LeftAlone};
 
@@ -67,8 +68,8 @@ pub struct Now {
     holds_rx: AtomicBool,
     /// Taken over because its polls were full, for no other sign.
     pub by_polls: AtomicBool,
-    /// Taken over for a sign that bulk TCP explains, or beside which it is no overload.
-    pub may_be_bulk: AtomicBool,
+    /// It is given back if it carries the load of this number: by the sign for which it was taken over.
+    pub loads: [AtomicBool; Load::ALL.len()],
     /// Polled through an io_uring.
     pub by_io_uring: AtomicBool,
     /// While it was polled last nothing counted its frames: its XDP program was refused.
@@ -102,7 +103,7 @@ impl Now {
             is_marking: AtomicBool::new(false),
             holds_rx: AtomicBool::new(false),
             by_polls: AtomicBool::new(false),
-            may_be_bulk: AtomicBool::new(false),
+            loads: Default::default(),
             by_io_uring: AtomicBool::new(false),
             uncounted: AtomicBool::new(false),
         }

@@ -156,6 +156,7 @@ impl Bed {
         let nobody = gauges.watch_nobody(true, root.as_ref().map(AsFd::as_fd));
         assert_eq!(nobody, Nobody::UntilBound, "the tests run at the root of all cgroups");
         gauges.views.guard[0].nobody_ticks.store(UNTIL_BOUND, Relaxed);
+        gauges.views.guard[0].slices.store(1, Relaxed);
         let server = |(n, reads): (usize, Reads)| {
             let socket = UdpSocket::bind((Ipv6Addr::UNSPECIFIED, 9000 + n as u16)).unwrap();
             socket.set_nonblocking(true).unwrap();

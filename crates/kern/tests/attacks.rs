@@ -43,6 +43,7 @@ impl Live {
         let nobody = gauges.watch_nobody(true, root.as_ref().map(AsFd::as_fd));
         assert_eq!(nobody, Nobody::UntilBound, "the tests run at the root of all cgroups");
         gauges.views.guard[0].nobody_ticks.store(UNTIL_BOUND, Relaxed);
+        gauges.views.guard[0].slices.store(1, Relaxed);
         let rx = gauges.load_rx(0, 1).unwrap().of(index);
         rx.hold().unwrap();
         Live { gauges, rx, wire }

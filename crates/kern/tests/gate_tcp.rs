@@ -229,6 +229,7 @@ fn syns_that_a_firewall_drops_for_a_port_without_a_listener_are_nobodys_root() {
     let root = kern::cgroups::root();
     assert_eq!(bed.gauges.watch_nobody(true, root.as_ref().map(AsFd::as_fd)), Nobody::UntilBound);
     bed.gauges.views.guard[0].nobody_ticks.store(UNTIL_BOUND, Relaxed);
+    bed.gauges.views.guard[0].slices.store(1, Relaxed);
     bed.list();
     let tap = bed.tap();
     for (host, peer) in FAMILIES {

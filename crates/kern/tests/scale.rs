@@ -56,6 +56,7 @@ fn judge(guarded: u32) -> (Gauges, Rx) {
     ctl.exact.store(1, Relaxed);
     watch(&mut gauges, true);
     gauges.views.guard[0].nobody_ticks.store(UNTIL_BOUND, Relaxed);
+    gauges.views.guard[0].slices.store(1, Relaxed);
     let rx = gauges.load_rx(0, 1).unwrap();
     (gauges, rx)
 }

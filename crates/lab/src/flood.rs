@@ -66,6 +66,8 @@ pub enum Flood {
     Firewall,
     /// The same from 60,000 addresses.
     FirewallMany,
+    /// The same on a host that forwards and translates addresses, as one with containers does: the gate cannot tell whose it is.
+    TranslatedMany,
     /// UDP from one address for the very server that is asked: of the experiment `fair-sources` alone.
     Loud,
     /// The same from the address of one of 20 that ask: a resolver's address that is spoofed.
@@ -96,8 +98,9 @@ impl Flood {
         Flood::Firewall,
     ];
     /// What somebody does who knows the gate: only if they are named.
-    pub const ATTACKS: [Flood; 7] = [
+    pub const ATTACKS: [Flood; 8] = [
         Flood::FirewallMany,
+        Flood::TranslatedMany,
         Flood::Spoofed,
         Flood::Blocklisted,
         Flood::Reflection,
@@ -120,6 +123,7 @@ impl Flood {
             Flood::Fragments => "fragments",
             Flood::Firewall => "firewall",
             Flood::FirewallMany => "firewall-many",
+            Flood::TranslatedMany => "translated-many",
             Flood::Loud => "loud",
             Flood::Spoofed => "spoofed",
             Flood::Blocklisted => "blocklisted",
@@ -170,7 +174,7 @@ impl Flood {
             Flood::Spoofed => (senders(input).next().unwrap_or(input.peer), FIRST_FLOW),
             Flood::Blocklisted => (refused(input), FIRST_FLOW),
             // Not the one that asks.
-            Flood::Connected | Flood::FirewallMany => {
+            Flood::Connected | Flood::FirewallMany | Flood::TranslatedMany => {
                 (senders(input).next().unwrap_or(input.peer), FIRST_FLOW)
             }
             // One flow for each port, from 1 on.
@@ -196,7 +200,7 @@ impl Flood {
                 (frame::udp(*mac, to, ends.0, ends.1, &[0xff; 18]), Payload::Fixed)
             }
             Flood::Scan => (frame::udp(*mac, to, ends.0, ends.1, &[0; 18]), Payload::Ports),
-            Flood::Connected | Flood::FirewallMany => {
+            Flood::Connected | Flood::FirewallMany | Flood::TranslatedMany => {
                 (frame::udp(*mac, to, ends.0, ends.1, &[0; 18]), Payload::Senders)
             }
             _ => (frame::udp(*mac, to, ends.0, ends.1, &[0; 18]), Payload::Stamp),
@@ -204,7 +208,7 @@ impl Flood {
         let flows = match self {
             Flood::Reflection => 1,
             Flood::Scan => HALF,
-            Flood::Connected | Flood::Connections | Flood::FirewallMany => MANY,
+            Flood::Connected | Flood::Connections | Flood::FirewallMany | Flood::TranslatedMany => MANY,
             _ => FLOWS,
         };
         Target { frame, payload, flows }
@@ -237,6 +241,17 @@ impl Flood {
                 refuse_port(&rig.host).map_err(Error::Missing)?;
                 from_anywhere(rig)
             }
+            Flood::TranslatedMany => {
+                refuse_port(&rig.host).map_err(Error::Missing)?;
+                let rule =
+                    "add table ip lab; add chain ip lab out { type nat hook postrouting priority 100; }";
+                tool(&rig.host, "nft", vec![rule.into()]).map_err(Error::Missing)?;
+                rig.host.run(|| counters::set_sysctl("net/ipv4/ip_forward", "1"))?;
+                from_anywhere(rig)?;
+                // A guard looks once a second.
+                std::thread::sleep(std::time::Duration::from_millis(1200));
+                Ok(())
+            }
             Flood::Connections => {
                 let rule = "add table inet lab; add chain inet lab in { type filter hook input priority 0; }; \
                             add rule inet lab in ct state established accept";
@@ -254,7 +269,9 @@ impl Flood {
     #[must_use]
     pub fn impossible(self) -> Option<String> {
         let found = match self {
-            Flood::Firewall | Flood::FirewallMany => Namespace::create("firewall").map(|namespace| refuse_port(&namespace).err()),
+            Flood::Firewall | Flood::FirewallMany | Flood::TranslatedMany => {
+                Namespace::create("firewall").map(|namespace| refuse_port(&namespace).err())
+            }
             Flood::Connections => connections::impossible(),
             _ => return None,
         };

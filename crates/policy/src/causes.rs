@@ -1,5 +1,6 @@
 //! Why a source is taken over, refused, or given back: one type each, and the sentence that the status shows for it.
 
+use crate::load::Load;
 use crate::switch::Evidence;
 use std::fmt;
 
@@ -38,9 +39,12 @@ impl Cause {
         matches!(self, Self::FullPolls | Self::Arrives | Self::Resized)
     }
 
-    /// True if the source is watched for bulk TCP, which explains it, or beside which it is no overload.
-    pub fn may_be_bulk(self) -> bool {
-        self.by_polls() || self == Self::Trickle
+    /// True if the source is watched for this load, which explains it, or beside which it is no overload.
+    pub fn may_be(self, load: Load) -> bool {
+        match load {
+            Load::Bulk => self.by_polls() || self == Self::Trickle,
+            Load::Unknown => self == Self::FullPolls,
+        }
     }
 }
 
@@ -96,8 +100,8 @@ pub enum Release {
     Gone,
     /// Its handle belongs to a NAPI that is gone.
     Stale,
-    /// It carries bulk TCP.
-    Bulk,
+    /// It carries what polling does no good.
+    Load(Load),
     /// Its driver lets interrupts in while it is polled.
     Leaks,
     /// The keeper has put its settings back, because the guard stood still.
@@ -122,7 +126,8 @@ impl fmt::Display for Release {
             Self::Stops => "weir stops",
             Self::Gone => "its interface is gone",
             Self::Stale => "stale_source: its turns poll nothing",
-            Self::Bulk => "bulk TCP, which slows itself down",
+            Self::Load(Load::Bulk) => "bulk TCP, which slows itself down",
+            Self::Load(Load::Unknown) => "nothing is known that could be shed: left to the kernel",
             Self::Leaks => "the driver keeps its interrupts on",
             Self::Stuck => "its poller does not run",
             Self::Uncounted => "its frames are not counted: full polls may be bulk TCP",
@@ -148,15 +153,21 @@ mod tests {
             (Cause::Budget, Evidence::Harm, false),
             (Cause::Arrives, Evidence::FullPolls, true),
         ] {
-            assert_eq!((cause.evidence(), cause.may_be_bulk()), (harm, bulk), "{cause}");
+            assert_eq!((cause.evidence(), cause.may_be(Load::Bulk)), (harm, bulk), "{cause}");
         }
     }
 
     #[test]
     fn every_reason_has_its_sentence() {
         // The status and its readers know these words.
-        let told =
-            [Release::Calm, Release::Stops, Release::Gone, Release::Stale, Release::Bulk, Release::Leaks];
+        let told = [
+            Release::Calm,
+            Release::Stops,
+            Release::Gone,
+            Release::Stale,
+            Release::Load(Load::Bulk),
+            Release::Leaks,
+        ];
         assert_eq!(
             told.map(|r| r.to_string()),
             [

@@ -3,7 +3,7 @@
 //! ```text
 //! evidence -> full(..) | overflow(..) | over_budget(..) | bypassed(..) | companion(..) | arrives(..)
 //!             each gives an Order: take this source over, on that poller, for this cause
-//! result   -> succeeded(..) | refused(..) | released(..) | was_bulk(..)
+//! result   -> succeeded(..) | refused(..) | released(..) | carries(..)
 //! ```
 //!
 //! The evidence names a source (its polls are full) or only a CPU; for a CPU, [`crate::blame`] finds the sources by what each has
@@ -12,12 +12,13 @@
 //! # Properties
 //! - A source that is taken over, or for which an order is under way, gets no second order before it is released or refused.
 //! - No order comes within the pause after a refusal ([`crate::refusals`]), none for full polls, or a little lost, while it may
-//!   be bulk TCP.
+//!   be bulk TCP, and none for full polls while the gate would know nothing of what comes.
 //! - An order names a poller that exists, is on its CPU and runs; if the source's own CPU has one, that one. While none is there
 //!   there is no order.
 
 use crate::blame::{self, Carried};
 use crate::causes::{Cause, Fallback, Refusal};
+use crate::load::Load;
 use crate::netcpu;
 use crate::overflow::{LEAST_PPS, Overflow, Sign};
 use crate::poller::SOURCES_MAX;
@@ -58,6 +59,8 @@ pub struct Order {
     pub cpu: usize,
     /// For what.
     pub cause: Cause,
+    /// Loads that it is given back for, if it carries one of them.
+    pub loads: [bool; Load::ALL.len()],
     /// An io_uring may poll it: 8 packets at a time, which pass on a third of what the kernel's own polls do, and shed as well.
     pub by_io_uring: bool,
     /// The source's mode switch, which has decided so.
@@ -85,6 +88,8 @@ struct Slot {
     refusals: Refusals,
     /// Until when full polls say nothing: the source carried bulk TCP.
     bulk: Option<Pause>,
+    /// The same, since the gate knew nothing of what it carried.
+    unknown: Option<Pause>,
     /// The same, since nothing counts its frames.
     uncounted: Option<Pause>,
     seen: Seen,
@@ -98,7 +103,7 @@ struct Slot {
 impl Slot {
     /// That packets arrive is no evidence at `now`.
     fn says_nothing(&self, now: Nanos) -> bool {
-        [self.bulk, self.uncounted].into_iter().flatten().any(|pause| pause.lasts(now))
+        [self.bulk, self.unknown, self.uncounted].into_iter().flatten().any(|pause| pause.lasts(now))
     }
 }
 
@@ -122,6 +127,8 @@ pub struct Dispatch {
     harmed_at: Option<Nanos>,
     /// Programs are asked about packets.
     asked: bool,
+    /// A source stays polled although polling does it no good.
+    insists: bool,
 }
 
 impl Dispatch {
@@ -138,7 +145,14 @@ impl Dispatch {
             transit: Transit::default(),
             harmed_at: None,
             asked: false,
+            insists: false,
         }
+    }
+
+    /// What was taken over stays polled although the gate knows nothing of what it carries: somebody has asked for that. Part of the
+    /// construction.
+    pub fn insist(&mut self) {
+        self.insists = true;
     }
 
     /// One more poller, on `cpu`. Part of the construction: before the first evidence.
@@ -256,11 +270,15 @@ impl Dispatch {
         }
     }
 
-    /// The source carried bulk TCP: full polls of it, and sockets that lose a little, are no evidence for a while, longer each
-    /// time.
-    pub fn was_bulk(&mut self, now: Nanos, slot: usize) {
+    /// The source carried this load: full polls of it are no evidence for a while, longer each time. Nor are sockets that lose a
+    /// little, beside bulk TCP.
+    pub fn carries(&mut self, now: Nanos, slot: usize, load: Load) {
         if let Some(state) = self.slots.get_mut(slot) {
-            state.bulk = Some(Pause::after(state.bulk, now));
+            let pause = match load {
+                Load::Bulk => &mut state.bulk,
+                Load::Unknown => &mut state.unknown,
+            };
+            *pause = Some(Pause::after(*pause, now));
         }
     }
 
@@ -452,7 +470,10 @@ impl Dispatch {
             self.next = self.next.wrapping_add(1);
             able.nth(self.next % there).map(|(poller, _)| poller)
         })?;
-        Some(Order { slot, poller, cpu: self.pollers[poller], cause, by_io_uring, switch, evidence })
+        // Of what a program is asked about the gate knows nothing, and its queue may be what is full.
+        let given_back = |load| cause.may_be(load) && (load == Load::Bulk || !self.insists && !self.asked);
+        let (cpu, loads) = (self.pollers[poller], Load::ALL.map(given_back));
+        Some(Order { slot, poller, cpu, cause, loads, by_io_uring, switch, evidence })
     }
 }
 

@@ -83,12 +83,12 @@ fn what_came_two_ticks_ago_blames_nobody() {
 #[test]
 fn bulk_tcp_fills_polls_for_a_while_without_effect() {
     let mut d = host(1);
-    d.was_bulk(0, 0);
+    d.carries(0, 0, Load::Bulk);
     assert!(d.full(999 * MS, 999 * MS, 0, 0, false).is_none());
     let mut switch = d.full(1000 * MS, 1000 * MS, 0, 0, false).unwrap().switch;
     switch.released(1000 * MS);
     d.released(0, switch);
-    d.was_bulk(1000 * MS, 0);
+    d.carries(1000 * MS, 0, Load::Bulk);
     assert!(d.full(2999 * MS, 2999 * MS, 0, 0, false).is_none(), "twice as long");
     assert!(!d.overflows(1001 * MS, 1001 * MS, 0, |_| on(0, 100), |_| ()), "harm counts all the same");
     assert!(!d.waits(0));
@@ -107,7 +107,7 @@ fn a_little_lost_beside_bulk_tcp_is_no_overload() {
         }
         causes.clone()
     };
-    d.was_bulk(0, 0);
+    d.carries(0, 0, Load::Bulk);
     assert_eq!(lose(&mut d, 10, 16, 100), [], "a little");
     assert_eq!(lose(&mut d, 500, 1, 100), [Cause::Overflow], "much");
     assert_eq!(lose(&mut host(1), 10, 16, 100), [Cause::Trickle], "without bulk TCP");
@@ -117,6 +117,34 @@ fn a_little_lost_beside_bulk_tcp_is_no_overload() {
     d.is_uncounted(0, 0);
     assert!(d.full(10 * MS, 10 * MS, 0, 0, false).is_none());
     assert_eq!(lose(&mut d, 10, 16, 100), [Cause::Trickle]);
+}
+
+/// Full polls of what the gate knows nothing of take over for a moment, and less and less often; what harms programs does at once.
+#[test]
+fn what_the_gate_knows_nothing_of_is_left_to_the_kernel() {
+    let mut d = host(1);
+    let mut order = d.full(0, 0, 0, 0, false).unwrap();
+    assert_eq!(order.loads, [true, true]);
+    order.switch.released(200 * MS);
+    d.carries(200 * MS, 0, Load::Unknown);
+    d.released(0, order.switch);
+    let counts = |packets| move |_| on(0, packets);
+    assert!(d.full(1100 * MS, 1100 * MS, 0, 0, false).is_none());
+    let mut starve = None;
+    d.clone().over_budget(1100 * MS, 1100 * MS, 0, counts(100_000), |o| starve = Some(o.loads));
+    assert_eq!(starve, Some([false, false]), "it stays, whatever the gate knows");
+    let mut order = d.full(1300 * MS, 1300 * MS, 0, 0, false).unwrap();
+    order.switch.released(1500 * MS);
+    d.carries(1500 * MS, 0, Load::Unknown);
+    d.released(0, order.switch);
+    assert!(d.full(3400 * MS, 3400 * MS, 0, 0, false).is_none(), "twice as long");
+    assert!(d.clone().full(3600 * MS, 3600 * MS, 0, 0, false).is_some());
+    // A program is asked about packets, or the user wants it polled.
+    d.tick(3600 * MS, counts(0), None, true);
+    assert_eq!(d.clone().full(3600 * MS, 3600 * MS, 0, 0, false).map(|o| o.loads), Some([true, false]));
+    d.tick(3600 * MS, counts(0), None, false);
+    d.insist();
+    assert_eq!(d.full(3600 * MS, 3600 * MS, 0, 0, false).map(|o| o.loads), Some([true, false]));
 }
 
 /// Without weir's XDP program nothing tells bulk TCP from a flood: neither full polls nor arrivals take the source over, and each
@@ -230,7 +258,7 @@ proptest! {
                 Step::Overflow(cpu) => _ = d.overflow(now, now, cpu, |s| traffic[s], |o| orders.push(o)),
                 Step::Budget(cpu) => d.over_budget(now, now, cpu, |s| traffic[s], |o| orders.push(o)),
                 Step::Companion(slot) => orders.extend(d.companion(now, slot, traffic[slot])),
-                Step::Bulk(slot) => d.was_bulk(now, slot),
+                Step::Bulk(slot) => d.carries(now, slot, Load::Bulk),
                 Step::Tick => d.tick(now, |s| traffic[s], None, false),
                 Step::Remove(slot) => {
                     d.remove(slot);

@@ -466,7 +466,11 @@ mod tests {
         assert_eq!(port.whose_refused(999, 1000, BRIEFLY), Whose::Ask, "a socket may have come unseen");
         assert_eq!(port.whose_refused(0, 1000, UNTIL_BOUND), Whose::Ask, "there is no list");
         port.left(1000);
-        assert_eq!(port.whose_refused(999, 1001, UNTIL_BOUND), Whose::Ask, "a socket has come since the list");
+        assert_eq!(
+            port.whose_refused(999, 1001, UNTIL_BOUND),
+            Whose::Ask,
+            "a socket has come since the list"
+        );
     }
 
     #[test]

@@ -23,7 +23,7 @@
 //! | [`behind`] | which losses of other namespaces are evidence, whose room a frame for them is judged by | MR-22, MR-23 |
 //! | [`seats`] | which consumers are tracked when there are more than places | MR-22 |
 //! | [`switch`] | when polling replaces interrupts, and back | M&R 5.2, MR-10, MR-19 |
-//! | [`bulk`] | whether a source carries bulk TCP, which slows itself down | |
+//! | [`load`] | whether a source carries what polling does no good: bulk TCP, or what the gate knows nothing of | |
 //! | [`gate`] | where a frame would end: room, full, nobody, unknown | MR-22, MR-23 |
 //! | [`syns`] | which SYNs for a flooded listener pass, which segments the kernel can only refuse | MR-22, MR-23 |
 //! | [`settling`] | when a takeover is over, and how long softirqs are kept short | MR-10 |
@@ -52,7 +52,6 @@ pub mod admission;
 pub mod behind;
 pub mod blame;
 pub mod budget;
-pub mod bulk;
 pub mod causes;
 pub mod classes;
 pub mod contention;
@@ -64,6 +63,7 @@ pub mod holding;
 pub mod host;
 pub mod lease;
 pub mod lending;
+pub mod load;
 pub mod look;
 pub mod lull;
 pub mod marking;

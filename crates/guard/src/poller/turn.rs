@@ -11,7 +11,7 @@ use policy::gate::tick;
 use policy::poller::{Turned, WakeOn};
 use policy::turns::REFUSED_NAP;
 
-use super::Loop;
+use super::{Loop, part};
 use crate::clock;
 use crate::messages::Report;
 
@@ -113,8 +113,11 @@ impl Loop {
             .as_mut()
             .filter(|h| h.due(now))
             .is_some_and(|h| polled.source.counters(&views).is_some_and(|seen| h.leaks(now, seen)));
-        let bulk =
-            polled.bulk.as_mut().is_some_and(|b| b.is(now, rx.frames.load(Relaxed), rx.tcp.load(Relaxed)));
+        let frames = rx.frames.load(Relaxed);
+        let carries = polled.loads.iter_mut().find_map(|c| {
+            let load = c.load();
+            c.is(now, frames, part(rx, load)).then_some(load)
+        });
         let turn = Turned {
             packets: work.saturating_sub(shed),
             frames: rx.frames.load(Relaxed).wrapping_sub(before.2) as u32,
@@ -139,10 +142,10 @@ impl Loop {
         if high != 0 && self.pressure.turned(now, carried, turn.spent, high) {
             self.p.reports.send(Report::Pressed { cpu: self.p.cpu });
         }
-        if bulk {
+        if let Some(load) = carries {
             // Before it can be ordered anew.
-            self.dispatch(|dispatch| dispatch.was_bulk(slot, now));
-            self.release(slot, Release::Bulk);
+            self.dispatch(|dispatch| dispatch.carries(slot, now, load));
+            self.release(slot, Release::Load(load));
         } else if leaks {
             self.release(slot, Release::Leaks);
         }

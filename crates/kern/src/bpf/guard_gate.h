@@ -105,7 +105,8 @@ int BPF_PROG(weir_nobody, struct sk_buff *skb, void *location, enum skb_drop_rea
 	if (!GATE_IS(reason, NO_SOCKET) && !GATE_IS(reason, NETFILTER_DROP) && !GATE_IS(reason, IP_INADDRERRORS))
 		return 0;
 	guard = the_guard();
-	if (!guard || !guard->nobody_ticks || !from_guarded(skb) || !gate_read(skb, &flow, &whole))
+	/* What nothing judges by is not learnt. */
+	if (!guard || !guard->nobody_ticks || !guard->slices || !from_guarded(skb) || !gate_read(skb, &flow, &whole))
 		return 0;
 	stat = bpf_map_lookup_elem(&gate_stats, &zero);
 	if (!stat)

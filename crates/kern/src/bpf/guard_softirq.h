@@ -5,7 +5,8 @@
 struct window {
 	__u64 begin_ns;
 	__u64 used; /* `net_rx_ns` at that time */
-	__u64 starved; /* windows over the budget, while a program wanted the CPU at their ends, less the others since */
+	__u32 starved; /* windows over the budget, while a program wanted the CPU at their ends, less the others since */
+	__u32 idled; /* the CPU had nothing to run in it, so that every program had got what it wanted */
 };
 
 struct {
@@ -20,10 +21,14 @@ SEC("tp_btf/sched_switch")
 int BPF_PROG(weir_switch, _Bool preempt, struct task_struct *prev, struct task_struct *next)
 {
 	struct weir_guard_ctl *guard;
-	__u32 cpu, *poller;
+	__u32 cpu, *poller, zero = 0;
+	struct window *window;
 
 	if (next->pid)
 		return 0;
+	window = bpf_map_lookup_elem(&windows, &zero);
+	if (window && !window->idled)
+		window->idled = 1;
 	guard = the_guard();
 	if (!guard || !guard->pollers_waiting_idle)
 		return 0;
@@ -95,8 +100,8 @@ static __always_inline _Bool programs_want(const struct weir_guard_ctl *guard, _
 
 /* The end of a window: softirq that takes more than the budget from programs that want the CPU is overload (MR-27), also
  * while no poll is full. A program that was just woken looks as if it wanted, and any host has some that run now and then: so many
- * windows more than others tell. */
-#define STARVED_WINDOWS 2
+ * windows more than others tell, since the CPU last had nothing to run. */
+#define STARVED_WINDOWS 4
 
 static __always_inline void judge(struct weir_cpu_stat *stat, struct window *window, __u32 cpu, __u64 now)
 {
@@ -105,13 +110,16 @@ static __always_inline void judge(struct weir_cpu_stat *stat, struct window *win
 	struct weir_guard_ctl *guard = the_guard();
 
 	if (guard && guard->budget && window->begin_ns && used * 1000 > (now - window->begin_ns) * guard->budget &&
-	    programs_want(guard, cpu))
+	    !window->idled && programs_want(guard, cpu))
 		window->starved += window->starved < STARVED_WINDOWS;
+	else if (window->idled)
+		window->starved = 0;
 	else
 		window->starved -= window->starved > 0;
 	if (window->starved >= STARVED_WINDOWS)
 		bpf_ringbuf_output(&events, &event, sizeof(event), BPF_RB_FORCE_WAKEUP);
 	window->begin_ns = now;
+	window->idled = 0;
 	window->used = stat->net_rx_ns;
 }
 

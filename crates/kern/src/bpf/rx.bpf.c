@@ -520,6 +520,7 @@ int weir_rx(struct xdp_md *ctx)
 		stat->shed_class[class]++;
 		return XDP_DROP;
 	}
+	stat->unknown += view.lane == WEIR_LANE_UDP && !(view.key[2] & WEIR_F_FRAGMENT);
 	return XDP_PASS;
 }
 

@@ -107,6 +107,7 @@ impl Bed {
         // As on any host that translates.
         gauges.views.guard[0].by_flow.store(1, Relaxed);
         gauges.views.guard[0].nobody_ticks.store(UNTIL_BOUND, Relaxed);
+        gauges.views.guard[0].slices.store(1, Relaxed);
         let rx = gauges.load_rx(0, 1).unwrap();
         let bed = Bed { host, wire, pods, gauges, ring, rx };
         bed.list();

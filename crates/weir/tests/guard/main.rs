@@ -37,5 +37,6 @@ mod session;
 mod shed;
 mod stops;
 mod tracked;
+mod unknown;
 mod user;
 mod users;
