@@ -1,6 +1,8 @@
 //! Without competitors the poller runs when its readers rest (M&R's idle rule, MR-29); beside one it runs first.
 
 use std::fs;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -24,12 +26,13 @@ fn policy(pid: u32, name: &str) -> Option<i32> {
     })
 }
 
-/// Computes on the host CPU for `length`.
-fn hog(length: Duration) -> JoinHandle<()> {
+/// Computes on the host CPU for `length`, or until it may `rest`.
+fn hog(length: Duration, rest: &Arc<AtomicBool>) -> JoinHandle<()> {
+    let rest = Arc::clone(rest);
     std::thread::spawn(move || {
         bind_to(&[HOST_CPU]);
         let begin = Instant::now();
-        while begin.elapsed() < length {
+        while begin.elapsed() < length && !rest.load(Relaxed) {
             std::hint::spin_loop();
         }
     })
@@ -53,11 +56,13 @@ fn a_lent_poller_ends_beside_programs_root() {
         let name = format!("weir-poll-{HOST_CPU}");
         let load = world.send(&[(0, PORT)], &[], &[(ms(30_000), FLOOD)]);
         within("lent", LENT, || policy(guard.pid(), &name) == Some(libc::SCHED_IDLE));
-        let hogs: Vec<_> = (0..4).map(|_| hog(HOGS)).collect();
+        let rest = Arc::default();
+        let hogs: Vec<_> = (0..4).map(|_| hog(HOGS, &rest)).collect();
         let (status, took) = guard.stop();
         assert_eq!(status.code(), Some(0));
         ends.push(took);
         drop(load);
+        rest.store(true, Relaxed);
         hogs.into_iter().for_each(|hog| hog.join().unwrap());
     }
     ends.sort();
@@ -83,7 +88,7 @@ fn a_poller_lends_its_priority_until_somebody_else_wants_the_cpu_root() {
     let load = world.send(&[(0, PORT)], &[], &[(ms(300_000), FLOOD)]);
     within("takeover", ms(200), || world.taken(0));
     within("lent", LENT, || is(libc::SCHED_IDLE));
-    let hog = hog(ms(1500));
+    let hog = hog(ms(1500), &Arc::default());
     let took = within("promoted beside a hog", PROMOTED * 5, || is(libc::SCHED_FIFO));
     let window = sink.window(ms(800));
     println!("SCHED_FIFO again {took:.1?} after the hog began, then {:.0} k/s read", window.pps / 1e3);

@@ -55,7 +55,7 @@ fn many_sources_cost_little_root() {
     assert!(resident.iter().sum::<u64>() <= RESIDENT_MAX_KIB, "{resident:?} KiB");
 
     let used = || [guard.pid(), guard.keeper()].map(|pid| tasks::process_cpu_ns(pid as i32).unwrap());
-    let length = Duration::from_secs(rounds(10, 60) as u64);
+    let length = Duration::from_secs(rounds(4, 60) as u64);
     // A deadline in CPU time, so with the tolerance of a deadline.
     let most = IDLE_MAX * f64::from(PATIENCE);
     let share = least(most, || {
