@@ -3,6 +3,7 @@
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::path::Path;
 use std::process::Command;
+use std::time::Duration;
 
 use kern::wire::link::{self, End};
 use kern::wire::netns::Namespace;
@@ -249,7 +250,7 @@ impl Flood {
                 rig.host.run(|| counters::set_sysctl("net/ipv4/ip_forward", "1"))?;
                 from_anywhere(rig)?;
                 // A guard looks once a second.
-                std::thread::sleep(std::time::Duration::from_millis(1200));
+                std::thread::sleep(Duration::from_millis(1200));
                 Ok(())
             }
             Flood::Connections => {
@@ -325,7 +326,7 @@ pub(crate) fn tool(namespace: &Namespace, name: &str, args: Vec<String>) -> std:
 
 #[cfg(test)]
 mod tests {
-    use std::time::{Duration, Instant};
+    use std::time::Instant;
 
     use kern::wire::source::{Phase, Wire};
 
@@ -389,7 +390,11 @@ mod tests {
                 Flood::SynClosed => ("Tcp.OutRsts", "Udp.NoPorts"),
                 Flood::OtherHost => ("Ip.InAddrErrors", "Udp.NoPorts"),
                 Flood::Fragments => ("Ip.ReasmReqds", "Udp.NoPorts"),
-                Flood::Firewall | Flood::Blocklisted | Flood::Connections => ("Ip.InReceives", "Udp.NoPorts"),
+                Flood::Firewall
+                | Flood::FirewallMany
+                | Flood::TranslatedMany
+                | Flood::Blocklisted
+                | Flood::Connections => ("Ip.InReceives", "Udp.NoPorts"),
                 // No program runs here.
                 _ => ("Udp.NoPorts", "Udp.InDatagrams"),
             };
