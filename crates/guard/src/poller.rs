@@ -12,7 +12,7 @@ use kern::guard::{Handle, OpenBell, RxStat, Views, mode};
 use policy::causes::Release;
 use policy::contention::Pauses;
 use policy::holding::Holding;
-use policy::load::{Carried, Load};
+use policy::load::{Load, Share};
 use policy::netmove::Pressure;
 use policy::poller::{Action, Config, Poller as Policy};
 use policy::settling::Settling;
@@ -71,7 +71,9 @@ struct Polled {
     /// Watches its interrupts, if they can be counted.
     holding: Option<Holding>,
     /// Judge whether it carries what explains why it was taken over.
-    loads: Vec<Carried>,
+    loads: Vec<Share>,
+    /// Flows that were refused, and its datagrams of which nothing is known, at its takeover.
+    learnt: (u64, u64),
 }
 
 /// A running poller.
@@ -296,7 +298,7 @@ impl Loop {
         let holding = source.counters(&self.p.views).map(|c| Holding::new(now, c));
         let rx = &self.p.views.rx_stats[slot];
         let watched = Load::ALL.into_iter().zip(&source.now.loads).filter(|(_, is)| is.load(Relaxed));
-        let loads = watched.map(|(load, _)| Carried::new(load, now, rx.frames.load(Relaxed), part(rx, load)));
+        let loads = watched.map(|(load, _)| Share::new(load, now, rx.frames.load(Relaxed), part(rx, load)));
         let loads = loads.collect();
         self.settling.taken_over(slot);
         self.polled[slot] = Some(Polled {
@@ -306,6 +308,7 @@ impl Loop {
             turns: Turns::default(),
             holding,
             loads,
+            learnt: (self.p.views.gate[0].flows.load(Relaxed), rx.unknown.load(Relaxed)),
         });
         self.dispatch(|dispatch| dispatch.succeeded(slot));
         self.p.reports.send(Report::TakenOver { source, time: now, evidence });

@@ -1,4 +1,5 @@
-//! Whether a source that was taken over because its polls were full carries a load that polling does no good.
+//! Whether a source that was taken over because its polls were full, or sockets lost a little, carries a load that polling does no
+//! good.
 //!
 //! [`Load::Bulk`]: a bulk transfer over TCP fills poll after poll and is no overload, since the receiver's window holds the sender.
 //! Small turns undo what GRO merges, so that poll mode harms it. A flood is not answered and does not slow down, whatever it is
@@ -42,16 +43,25 @@ impl Load {
     }
 }
 
+/// One flow in so many that is new, of the datagrams of which nothing is known, leaves nothing to learn.
+const NEW: u64 = 16;
+
+/// True if the gate is about to learn whose the datagrams are, of which it knows nothing yet: they are `refused` now, and of so many
+/// `unknown` ones since the takeover only `flows` were the first of their flow.
+pub fn learns(refused: bool, flows: u64, unknown: u64) -> bool {
+    refused && flows.saturating_mul(NEW) < unknown
+}
+
 /// Counts of one load at the last judgement.
 #[derive(Clone, Copy, Debug)]
-pub struct Carried {
+pub struct Share {
     load: Load,
     at: Nanos,
     frames: u64,
     part: u64,
 }
 
-impl Carried {
+impl Share {
     /// A source that was taken over at `now`, with its counts of frames and of those of this load.
     #[must_use]
     pub fn new(load: Load, now: Nanos, frames: u64, part: u64) -> Self {
@@ -81,10 +91,17 @@ mod tests {
     use super::*;
 
     #[test]
+    fn flows_that_come_again_are_learnt() {
+        assert!(learns(true, 1000, 140_000), "a thousand flows");
+        assert!(!learns(true, 60_000, 140_000), "sixty thousand");
+        assert!(!learns(false, 0, 140_000), "nobody refuses them");
+    }
+
+    #[test]
     fn a_load_is_told_from_floods_of_something_else() {
         for load in Load::ALL {
             let window = load.window();
-            let mut carried = Carried::new(load, 0, 100, 0);
+            let mut carried = Share::new(load, 0, 100, 0);
             assert!(!carried.is(window - 1, 1100, 1000), "too early");
             assert!(carried.is(window, 1100, 1000));
             assert!(!carried.is(2 * window, 2100, 1899), "one frame in ten is something else");

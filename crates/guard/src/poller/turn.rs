@@ -8,6 +8,7 @@ use kern::guard::{CONSUMERS, TurnEnd, wake};
 use policy::Nanos;
 use policy::causes::Release;
 use policy::gate::tick;
+use policy::load::{self, Load};
 use policy::poller::{Turned, WakeOn};
 use policy::turns::REFUSED_NAP;
 
@@ -117,6 +118,14 @@ impl Loop {
         let carries = polled.loads.iter_mut().find_map(|c| {
             let load = c.load();
             c.is(now, frames, part(rx, load)).then_some(load)
+        });
+        let carries = carries.filter(|load| {
+            let gate = &views.gate[0];
+            let refused = tick(now).wrapping_sub(gate.refused.load(Relaxed)) < tick(Load::Unknown.window());
+            let (flows, unknown) = polled.learnt;
+            let flows = gate.flows.load(Relaxed).wrapping_sub(flows);
+            let unknown = rx.unknown.load(Relaxed).wrapping_sub(unknown);
+            *load == Load::Bulk || !load::learns(refused, flows, unknown)
         });
         let turn = Turned {
             packets: work.saturating_sub(shed),

@@ -92,7 +92,7 @@ struct weir_rx_stat {
 	__u64 over_share;	/* of `shed`, with room for them, which is held for senders that have had less */
 	__u64 innocents;	/* of `frames`, those that a pause would lose, passed or shed: of quiet senders beside a loud one, and
 				 * for tracked consumers that nothing is kept away from, or that get few beside another one */
-	__u64 unknown;		/* of `frames`, datagrams that passed since nothing is known of where they would end */
+	__u64 unknown;		/* of `frames`, datagrams in one piece that passed since nothing is known of where they end */
 	__u64 pad[5];
 };
 

@@ -5,7 +5,8 @@
  *
  *   room     its consumer has room                                       pass
  *   full     its consumer has none                                       shed
- *   nobody   no socket has that port, or all of this flow is refused     shed, a trickle passes
+ *   nobody   no socket has that port, or all of this flow is refused,    shed, a trickle passes
+ *            or all for a port without a socket
  *   unknown  everything else                                             pass
  *
  * Nobody's are learnt from the kernel's own drops, never guessed. A port is nobody's only if the last list of sockets does

@@ -37,6 +37,6 @@ fn softirq_over_the_budget_is_taken_over_soon_root() {
         assert_eq!(guard.stop().0.code(), Some(0));
     }
     println!("slowest takeover for the budget: {slowest:.1?}");
-    // Three windows of 10 ms after a busy one tell that it is over while a program wants the CPU.
+    // Four windows of 10 ms tell that it is over while a program wants the CPU.
     timely("takeover for the budget", slowest, ms(110));
 }
