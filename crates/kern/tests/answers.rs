@@ -230,8 +230,7 @@ fn what_is_shed_is_what_the_kernel_would_drop_root() {
     if !testkit::root_or_skip(name) {
         return;
     }
-    if std::process::Command::new("nft").arg("--version").output().is_err() {
-        eprintln!("skipped: {name} needs nft");
+    if !testkit::nft_or_skip(name) {
         return;
     }
     let wanted = if std::env::var("WEIR_SOAK").is_ok_and(|v| v == "1") { 1_000_000 } else { 100_000u64 };

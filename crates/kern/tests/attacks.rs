@@ -192,8 +192,7 @@ fn a_full_table_of_connections_teaches_nothing_root() {
     if !testkit::root_or_skip(name) {
         return;
     }
-    if std::process::Command::new("nft").arg("--version").output().is_err() {
-        eprintln!("skipped: {name} needs nft");
+    if !testkit::nft_or_skip(name) {
         return;
     }
     match kern::wire::connections::impossible() {
@@ -266,8 +265,7 @@ fn what_is_invalid_teaches_nothing_of_the_flow_it_pretends_to_be_root() {
     if !testkit::root_or_skip(name) {
         return;
     }
-    if std::process::Command::new("nft").arg("--version").output().is_err() {
-        eprintln!("skipped: {name} needs nft");
+    if !testkit::nft_or_skip(name) {
         return;
     }
     for (hook, says) in [("input priority 0", table::USED), ("prerouting priority -150", table::SILENT)] {

@@ -220,6 +220,9 @@ macro_rules! bed {
 /// tells, and all passes, though the firewall goes on to drop it.
 #[test]
 fn syns_that_a_firewall_drops_for_a_port_without_a_listener_are_nobodys_root() {
+    if !testkit::nft_or_skip("syns_that_a_firewall_drops_for_a_port_without_a_listener_are_nobodys_root") {
+        return;
+    }
     let mut bed = bed!("syns_that_a_firewall_drops_for_a_port_without_a_listener_are_nobodys_root");
     let rules = "add table inet w; add chain inet w in { type filter hook input priority 0; policy drop; }; \
                  add rule inet w in ct state established accept";

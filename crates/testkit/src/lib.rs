@@ -36,6 +36,15 @@ pub fn root_or_skip(name: &str) -> bool {
     root
 }
 
+/// True with nft; else says that the test is skipped.
+pub fn nft_or_skip(name: &str) -> bool {
+    let found = std::process::Command::new("nft").arg("--version").output().is_ok();
+    if !found {
+        eprintln!("skipped: {name} needs nft: apt-get install nftables");
+    }
+    found
+}
+
 /// Returns from the calling test, with a line that says so, unless it runs as root.
 #[macro_export]
 macro_rules! need_root {

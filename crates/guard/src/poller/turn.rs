@@ -121,11 +121,10 @@ impl Loop {
         });
         let carries = carries.filter(|load| {
             let gate = &views.gate[0];
-            let refused = tick(now).wrapping_sub(gate.refused.load(Relaxed)) < tick(Load::Unknown.window());
             let (flows, unknown) = polled.learnt;
             let flows = gate.flows.load(Relaxed).wrapping_sub(flows);
             let unknown = rx.unknown.load(Relaxed).wrapping_sub(unknown);
-            *load == Load::Bulk || !load::learns(refused, flows, unknown)
+            *load == Load::Bulk || !load::learns(tick(now), gate.refused.load(Relaxed), flows, unknown)
         });
         let turn = Turned {
             packets: work.saturating_sub(shed),

@@ -64,15 +64,6 @@ fn unpublished(world: &World, n: u16) -> Namespace {
     container
 }
 
-/// True with nft; else says that the test is skipped.
-fn translates(name: &str) -> bool {
-    let found = std::process::Command::new("nft").arg("--version").output().is_ok();
-    if !found {
-        eprintln!("skipped: {name} needs nft: apt-get install nftables");
-    }
-    found
-}
-
 /// Of the flood so many packets/s must arrive where a flood is to be judged: several times what the host can read. A program of
 /// another session gets as much of the wire's CPU as this test, whatever its nice value, so the wire may miss its rate by far.
 const OFFERED: f64 = 200_000.0;
@@ -123,7 +114,7 @@ fn hog() -> std::process::Child {
 #[test]
 fn a_container_behind_a_bridge_has_its_level_and_its_gate_root() {
     const NAME: &str = "a_container_behind_a_bridge_has_its_level_and_its_gate_root";
-    if !possible(NAME) || !translates(NAME) {
+    if !possible(NAME) || !testkit::nft_or_skip(NAME) {
         return;
     }
     let _alone = alone();
@@ -197,7 +188,7 @@ fn a_container_behind_a_bridge_has_its_level_and_its_gate_root() {
 #[test]
 fn a_hung_container_costs_its_own_packets_only_root() {
     const NAME: &str = "a_hung_container_costs_its_own_packets_only_root";
-    if !possible(NAME) || !translates(NAME) {
+    if !possible(NAME) || !testkit::nft_or_skip(NAME) {
         return;
     }
     let _alone = alone();
@@ -234,7 +225,7 @@ fn a_hung_container_costs_its_own_packets_only_root() {
 #[test]
 fn of_three_containers_behind_a_port_the_hung_one_costs_its_own_packets_only_root() {
     const NAME: &str = "of_three_containers_behind_a_port_the_hung_one_costs_its_own_packets_only_root";
-    if !possible(NAME) || !translates(NAME) {
+    if !possible(NAME) || !testkit::nft_or_skip(NAME) {
         return;
     }
     let members = [0, 1, 2].map(|n| format!("{n} : {}", inside(n).ip())).join(", ");
@@ -249,7 +240,7 @@ fn of_three_containers_behind_a_port_the_hung_one_costs_its_own_packets_only_roo
 #[test]
 fn of_three_pods_of_a_service_the_hung_one_costs_its_own_packets_only_root() {
     const NAME: &str = "of_three_pods_of_a_service_the_hung_one_costs_its_own_packets_only_root";
-    if !possible(NAME) || !translates(NAME) {
+    if !possible(NAME) || !testkit::nft_or_skip(NAME) {
         return;
     }
     if std::process::Command::new("iptables").arg("--version").output().is_err() {
@@ -312,7 +303,7 @@ fn one_of_three_hangs(rules: &[String]) {
 #[test]
 fn a_full_listener_in_a_container_is_left_to_its_kernel_root() {
     const NAME: &str = "a_full_listener_in_a_container_is_left_to_its_kernel_root";
-    if !possible(NAME) || !translates(NAME) {
+    if !possible(NAME) || !testkit::nft_or_skip(NAME) {
         return;
     }
     let _alone = alone();

@@ -16,7 +16,8 @@ const SENDERS: u32 = 60_000;
 
 #[test]
 fn a_flood_of_which_nothing_is_known_is_left_to_the_kernel_root() {
-    if !possible("a_flood_of_which_nothing_is_known_is_left_to_the_kernel_root") {
+    const NAME: &str = "a_flood_of_which_nothing_is_known_is_left_to_the_kernel_root";
+    if !possible(NAME) || !testkit::nft_or_skip(NAME) {
         return;
     }
     let _alone = alone();
