@@ -51,9 +51,12 @@ struct rt_rq {
 	unsigned int rt_nr_running;
 } __attribute__((preserve_access_index));
 
+struct task_struct;
+
 struct rq {
 	unsigned int nr_running;
 	struct rt_rq rt;
+	struct task_struct *idle;
 } __attribute__((preserve_access_index));
 
 struct cfs_rq {
@@ -68,6 +71,8 @@ struct task_struct {
 	int pid;
 	unsigned int flags;
 	struct sched_entity se;
+	unsigned long nvcsw;
+	unsigned long nivcsw;
 } __attribute__((preserve_access_index));
 
 /* Cookie of this network namespace; 0: the kernel does not tell. */

@@ -5,6 +5,7 @@
 struct window {
 	__u64 begin_ns;
 	__u64 used; /* `net_rx_ns` at that time */
+	__u64 idled; /* how often the CPU had left its idle task then */
 	__u64 starved; /* windows over the budget, while a program wanted the CPU at their ends, less the others since */
 };
 
@@ -93,19 +94,30 @@ static __always_inline _Bool programs_want(const struct weir_guard_ctl *guard, _
 	return rq->nr_running > 1 + own + rq->rt.rt_nr_running;
 }
 
+/* How often this CPU has left its idle task so far; 0 where the kernel does not lead there. */
+static __always_inline __u64 idled(void)
+{
+	struct task_struct *here = bpf_get_current_task_btf(), *idle;
+
+	if (!bpf_core_field_exists(here->se.cfs_rq))
+		return 0;
+	idle = here->se.cfs_rq->rq->idle;
+	return idle->nvcsw + idle->nivcsw;
+}
+
 /* The end of a window: softirq that takes more than the budget from programs that want the CPU is overload (MR-27), also
- * while no poll is full. A program that was just woken looks as if it wanted, and any host has some that run now and then: so many
- * windows more than others tell. */
+ * while no poll is full. On a CPU that idled meanwhile, for however short, nobody waited. A program that was just woken looks as if it
+ * wanted, and any host has some that run now and then: so many windows more than others tell. */
 #define STARVED_WINDOWS 4
 
 static __always_inline void judge(struct weir_cpu_stat *stat, struct window *window, __u32 cpu, __u64 now)
 {
 	struct weir_event event = { .kind = WEIR_EVENT_BUDGET, .cpu = cpu, .time_ns = now };
-	__u64 used = stat->net_rx_ns - window->used;
+	__u64 used = stat->net_rx_ns - window->used, idle = idled();
 	struct weir_guard_ctl *guard = the_guard();
 
 	if (guard && guard->budget && window->begin_ns && used * 1000 > (now - window->begin_ns) * guard->budget &&
-	    programs_want(guard, cpu))
+	    idle == window->idled && programs_want(guard, cpu))
 		window->starved += window->starved < STARVED_WINDOWS;
 	else
 		window->starved -= window->starved > 0;
@@ -113,6 +125,7 @@ static __always_inline void judge(struct weir_cpu_stat *stat, struct window *win
 		bpf_ringbuf_output(&events, &event, sizeof(event), BPF_RB_FORCE_WAKEUP);
 	window->begin_ns = now;
 	window->used = stat->net_rx_ns;
+	window->idled = idle;
 }
 
 SEC("tp_btf/softirq_exit")

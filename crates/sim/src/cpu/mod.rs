@@ -152,6 +152,9 @@ pub struct Cpu<S> {
     since: Nanos,
     accounts: [Nanos; BUCKETS],
     switches: u64,
+    /// No thread was runnable when one was looked for last.
+    idle: bool,
+    idled: u64,
     scheduler: S,
 }
 
@@ -178,6 +181,8 @@ impl<S: Scheduler> Cpu<S> {
             since: 0,
             accounts: [0; BUCKETS],
             switches: 0,
+            idle: false,
+            idled: 0,
             scheduler,
         }
     }
@@ -484,6 +489,7 @@ impl<S: Scheduler> Cpu<S> {
         self.due = false;
         if let Some((thread, slice)) = self.scheduler.pick(now) {
             self.current = Some(thread);
+            self.idled += u64::from(std::mem::take(&mut self.idle));
             self.slice = slice;
             self.switching = 0;
             if self.last != Some(thread) {
@@ -492,6 +498,8 @@ impl<S: Scheduler> Cpu<S> {
                 self.refill(thread);
                 self.last = Some(thread);
             }
+        } else {
+            self.idle = true;
         }
         self.choose();
     }
@@ -499,6 +507,11 @@ impl<S: Scheduler> Cpu<S> {
     /// Changes from one thread to another.
     pub fn switches(&self) -> u64 {
         self.switches
+    }
+
+    /// How often a thread came while none was runnable.
+    pub fn idled(&self) -> u64 {
+        self.idled
     }
 
     /// Time by bucket up to `now`.

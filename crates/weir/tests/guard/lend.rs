@@ -7,6 +7,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use crate::common::procs::timely;
+use crate::common::quiet::quiet_or_skip;
 use crate::common::world::{FLOOD, PORT, World, bind_to};
 use crate::common::{HOST_CPU, alone, ms, possible, rounds, within};
 
@@ -48,6 +49,9 @@ fn a_lent_poller_ends_beside_programs_root() {
         return;
     }
     let _alone = alone();
+    if !quiet_or_skip("a_lent_poller_ends_beside_programs_root") {
+        return;
+    }
     let world = World::new("lendend", 1);
     let _sink = world.sink(0, PORT);
     let mut ends = Vec::new();
@@ -79,6 +83,9 @@ fn a_poller_lends_its_priority_until_somebody_else_wants_the_cpu_root() {
         return;
     }
     let _alone = alone();
+    if !quiet_or_skip("a_poller_lends_its_priority_until_somebody_else_wants_the_cpu_root") {
+        return;
+    }
     let world = World::new("lend", 1);
     let mut sink = world.sink(0, PORT);
     let guard = world.guard(&[]);

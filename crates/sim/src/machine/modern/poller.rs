@@ -90,12 +90,14 @@ pub struct Weir {
 struct Meter {
     begin: Nanos,
     used: Nanos,
+    /// How often the CPU had ceased to idle then.
+    idled: u64,
     /// Windows over the budget, while a program wanted the CPU at their ends, less the others since.
     starved: u32,
 }
 
 /// So many tell that programs starve.
-const STARVED_WINDOWS: u32 = 2;
+const STARVED_WINDOWS: u32 = 4;
 /// Length of that window, ns.
 const WINDOW: Nanos = 10 * policy::MILLISECOND;
 
@@ -230,19 +232,20 @@ impl State {
         self.cpu.current().is_some_and(|thread| thread != own || self.cpu.runnable() > 1)
     }
 
-    /// A softirq has ended: one that takes more than the budget from programs that want the CPU is overload.
+    /// A softirq has ended: one that takes more than the budget from programs that want the CPU is overload. Where the CPU
+    /// idled meanwhile nobody waited.
     pub(super) fn meter(&mut self, now: Nanos) {
         if !self.guarded() || now - self.weir.window.begin < WINDOW {
             return;
         }
-        let used = self.spent(now).1;
+        let (used, idle) = (self.spent(now).1, self.cpu.idled());
         let budget = self.weir.poller.config().budget;
         let held = budget < 1000 && !self.weir.threads;
-        let Meter { begin, used: before, starved } = self.weir.window;
+        let Meter { begin, used: before, idled, starved } = self.weir.window;
         let over = held && begin > 0 && (used - before) * 1000 > (now - begin) * u64::from(budget);
-        let starves = over && self.programs_want();
+        let starves = over && idle == idled && self.programs_want();
         let starved = if starves { (starved + 1).min(STARVED_WINDOWS) } else { starved.saturating_sub(1) };
-        self.weir.window = Meter { begin: now, used, starved };
+        self.weir.window = Meter { begin: now, used, idled: idle, starved };
         if starved >= STARVED_WINDOWS && !self.weir.polling {
             self.overloaded(now, Cause::Budget);
         }
