@@ -21,7 +21,7 @@ use policy::{MILLISECOND, Nanos, lending};
 
 use crate::lend::Lending;
 use crate::messages::Order as HandsOrder;
-use crate::source::Source;
+use crate::source::{Source, UNWATCHED};
 use crate::{clock, sched};
 
 /// How often the watch thread looks whether it is to end, ms.
@@ -210,7 +210,11 @@ impl Dispatch {
             let Some(source) = self.sources[order.slot].as_ref().map(Arc::clone) else { continue };
             source.because(format!("{}; polled on CPU {}", order.cause, order.cpu));
             source.now.by_polls.store(order.cause.by_polls(), Relaxed);
-            order.loads.iter().zip(&source.now.loads).for_each(|(is, of)| of.store(*is, Relaxed));
+            order
+                .loads
+                .iter()
+                .zip(&source.now.loads)
+                .for_each(|(at, of)| of.store(at.unwrap_or(UNWATCHED), Relaxed));
             let Order { poller, by_io_uring, switch, evidence, .. } = order;
             // Hands that do not listen any more are ending with the guard.
             let _ = self.hands.send(HandsOrder::TakeOver { source, switch, poller, by_io_uring, evidence });

@@ -219,6 +219,7 @@ impl Work {
                 }
             }
             Order::Seize(poller) => self.seize(poller),
+            Order::Bare(source) => self.bare(&source),
             Order::Spare(slot) => self.spare(slot),
             Order::GiveBack { adopted, why } => self.give_back(adopted, why),
             Order::Attached { source, held } => self.attached(source, held),
@@ -420,6 +421,12 @@ impl Work {
         self.h.reports.send(Report::Stuck { cpu });
     }
 
+    /// The source needs its XDP program no more, and it is detached at once.
+    fn bare(&self, source: &Arc<Source>) {
+        source.release_rx(0);
+        let _ = self.jobs.send(attach::Job::Detach(Arc::clone(source)));
+    }
+
     /// The source needs its XDP program no more; true if it was in mode shed, which ends by that.
     fn end_gate(&self, source: &Source, now: Nanos) -> bool {
         let mode = &self.h.views.source_ctls[source.slot].mode;
@@ -605,10 +612,7 @@ impl Work {
             End::Released(why) => {
                 match why {
                     // On a veth it halves the transfer for as long as it is attached.
-                    Release::Load(_) | Release::Uncounted => {
-                        source.release_rx(0);
-                        let _ = self.jobs.send(attach::Job::Detach(Arc::clone(&source)));
-                    }
+                    Release::Load(_) | Release::Uncounted => self.bare(&source),
                     Release::Sheds => {}
                     _ => _ = self.end_gate(&source, now),
                 }

@@ -111,6 +111,9 @@ pub enum Order {
     Settle(usize),
     /// This poller may not run: if so, its sources are the kernel's from here on.
     Seize(usize),
+    /// A polled source is about to be given back, and its gate sheds nothing: its XDP program goes first. To wait for that while its
+    /// flood is the kernel's would take far longer.
+    Bare(Arc<Source>),
     /// Nothing is shed of a source in mode shed: it is the kernel's alone again.
     Spare(usize),
     /// A poller has made its last turn of the source.

@@ -3,7 +3,7 @@
 //! It owns the turns, and the handles of the sources that it polls. It changes no setting and waits for nothing but its
 //! next turn: takeover and release are the hands' work. Everything it shares goes through atomics.
 
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, Sender, TryRecvError};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -27,7 +27,7 @@ use crate::messages::{Adopted, Command, End, Order, Report, Reports};
 use crate::prod::Prod;
 use crate::pulse::Pulse;
 use crate::sched::{self, Class};
-use crate::source::Source;
+use crate::source::{Source, UNWATCHED};
 
 mod turn;
 
@@ -72,8 +72,11 @@ struct Polled {
     holding: Option<Holding>,
     /// Judge whether it carries what explains why it was taken over.
     loads: Vec<Share>,
-    /// Flows that were refused, and its datagrams of which nothing is known, at its takeover.
-    learnt: (u64, u64),
+    /// Flows that were refused, and its datagrams of which nothing is known, at its takeover; `None`: it is judged too late for the
+    /// gate to be about to learn.
+    learnt: Option<(u64, u64)>,
+    /// Since when it waits to be given back without its XDP program.
+    bare: Option<Nanos>,
 }
 
 /// A running poller.
@@ -297,9 +300,15 @@ impl Loop {
         self.policy.taken_over(now, slot, switch);
         let holding = source.counters(&self.p.views).map(|c| Holding::new(now, c));
         let rx = &self.p.views.rx_stats[slot];
-        let watched = Load::ALL.into_iter().zip(&source.now.loads).filter(|(_, is)| is.load(Relaxed));
-        let loads = watched.map(|(load, _)| Share::new(load, now, rx.frames.load(Relaxed), part(rx, load)));
-        let loads = loads.collect();
+        // What came before it was adopted here says nothing.
+        let since =
+            |at: &AtomicU64| Some(at.load(Relaxed)).filter(|at| *at != UNWATCHED).map(|at| at.max(now));
+        let watched = Load::ALL.into_iter().zip(&source.now.loads);
+        let share = |load, at| Share::new(load, at, rx.frames.load(Relaxed), part(rx, load));
+        let loads = watched.clone().filter_map(|(load, at)| since(at).map(|at| share(load, at))).collect();
+        // What is watched later only has had the time to be learnt.
+        let late =
+            watched.clone().any(|(load, at)| load == Load::Unknown && since(at).is_some_and(|at| at > now));
         self.settling.taken_over(slot);
         self.polled[slot] = Some(Polled {
             source: Arc::clone(&source),
@@ -308,7 +317,8 @@ impl Loop {
             turns: Turns::default(),
             holding,
             loads,
-            learnt: (self.p.views.gate[0].flows.load(Relaxed), rx.unknown.load(Relaxed)),
+            bare: None,
+            learnt: (!late).then(|| (self.p.views.gate[0].flows.load(Relaxed), rx.unknown.load(Relaxed))),
         });
         self.dispatch(|dispatch| dispatch.succeeded(slot));
         self.p.reports.send(Report::TakenOver { source, time: now, evidence });

@@ -68,13 +68,16 @@ pub struct Now {
     holds_rx: AtomicBool,
     /// Taken over because its polls were full, for no other sign.
     pub by_polls: AtomicBool,
-    /// It is given back if it carries the load of this number: by the sign for which it was taken over.
-    pub loads: [AtomicBool; Load::ALL.len()],
+    /// By load: since when it is watched for it, by the sign for which it was taken over, ns; [`UNWATCHED`] if it is not.
+    pub loads: [AtomicU64; Load::ALL.len()],
     /// Polled through an io_uring.
     pub by_io_uring: AtomicBool,
     /// While it was polled last nothing counted its frames: its XDP program was refused.
     pub uncounted: AtomicBool,
 }
+
+/// A source that is not watched for a load.
+pub const UNWATCHED: u64 = u64::MAX;
 
 /// Counters of a source since it is known.
 #[derive(Default)]
@@ -103,7 +106,7 @@ impl Now {
             is_marking: AtomicBool::new(false),
             holds_rx: AtomicBool::new(false),
             by_polls: AtomicBool::new(false),
-            loads: Default::default(),
+            loads: [const { AtomicU64::new(UNWATCHED) }; Load::ALL.len()],
             by_io_uring: AtomicBool::new(false),
             uncounted: AtomicBool::new(false),
         }

@@ -43,7 +43,7 @@ impl Cause {
     pub fn may_be(self, load: Load) -> bool {
         match load {
             Load::Bulk => self.by_polls() || self == Self::Trickle,
-            Load::Unknown => self == Self::FullPolls,
+            Load::Unknown => matches!(self, Self::FullPolls | Self::Budget),
         }
     }
 }

@@ -59,8 +59,8 @@ pub struct Order {
     pub cpu: usize,
     /// For what.
     pub cause: Cause,
-    /// Loads that it is given back for, if it carries one of them.
-    pub loads: [bool; Load::ALL.len()],
+    /// By load: since when it is watched for it, to be given back if it carries that.
+    pub loads: [Option<Nanos>; Load::ALL.len()],
     /// An io_uring may poll it: 8 packets at a time, which pass on a third of what the kernel's own polls do, and shed as well.
     pub by_io_uring: bool,
     /// The source's mode switch, which has decided so.
@@ -90,7 +90,9 @@ struct Slot {
     bulk: Option<Pause>,
     /// The same, since the gate knew nothing of what it carried.
     unknown: Option<Pause>,
-    /// The same, since nothing counts its frames.
+    /// Left to the kernel since the gate knew nothing of it, it took the CPU from programs: until when it is not tried again.
+    starved: Option<Pause>,
+    /// As `bulk`, since nothing counts its frames.
     uncounted: Option<Pause>,
     seen: Seen,
     companion: Option<u64>,
@@ -106,6 +108,10 @@ impl Slot {
         [self.bulk, self.unknown, self.uncounted].into_iter().flatten().any(|pause| pause.lasts(now))
     }
 }
+
+/// So long after a source was left to the kernel its softirqs are no evidence: its ring is full, and programs of weir are detached
+/// meanwhile, ns.
+const LEAVES: Nanos = 40 * MILLISECOND;
 
 /// See the module. About 10 KiB.
 #[derive(Clone, Debug)]
@@ -278,7 +284,7 @@ impl Dispatch {
                 Load::Bulk => &mut state.bulk,
                 Load::Unknown => &mut state.unknown,
             };
-            *pause = Some(Pause::after(*pause, now));
+            *pause = Some(Pause::of(load.pause(), *pause, now));
         }
     }
 
@@ -437,6 +443,10 @@ impl Dispatch {
             if cause == Cause::Trickle && bulk.is_some_and(|pause| pause.lasts(evidence)) {
                 continue;
             }
+            let unknown = self.slots.get(slot).and_then(|state| state.unknown);
+            if cause == Cause::Budget && unknown.is_some_and(|pause| pause.begins(evidence, LEAVES)) {
+                continue;
+            }
             if let Some(order) = self.order(now, evidence, slot, cpu as usize, cause) {
                 give(order);
             }
@@ -472,7 +482,13 @@ impl Dispatch {
         })?;
         // Of what a program is asked about the gate knows nothing, and its queue may be what is full.
         let given_back = |load| cause.may_be(load) && (load == Load::Bulk || !self.insists && !self.asked);
-        let (cpu, loads) = (self.pollers[poller], Load::ALL.map(given_back));
+        if cause == Cause::Budget && state.unknown.is_some_and(|pause| pause.lasts(now)) {
+            state.starved = Some(Pause::after(state.starved, now));
+        }
+        let tried = state.starved.filter(|pause| pause.lasts(now)).map_or(now, |pause| pause.until);
+        let since = |load| if load == Load::Unknown { tried } else { now };
+        let (cpu, loads) =
+            (self.pollers[poller], Load::ALL.map(|load| given_back(load).then(|| since(load))));
         Some(Order { slot, poller, cpu, cause, loads, by_io_uring, switch, evidence })
     }
 }

@@ -124,27 +124,60 @@ fn a_little_lost_beside_bulk_tcp_is_no_overload() {
 fn what_the_gate_knows_nothing_of_is_left_to_the_kernel() {
     let mut d = host(1);
     let mut order = d.full(0, 0, 0, 0, false).unwrap();
-    assert_eq!(order.loads, [true, true]);
+    assert_eq!(order.loads, [Some(0), Some(0)]);
     order.switch.released(200 * MS);
     d.carries(200 * MS, 0, Load::Unknown);
     d.released(0, order.switch);
     let counts = |packets| move |_| on(0, packets);
-    assert!(d.full(1100 * MS, 1100 * MS, 0, 0, false).is_none());
+    assert!(d.full(4100 * MS, 4100 * MS, 0, 0, false).is_none());
+    d.clone().over_budget(239 * MS, 239 * MS, 0, counts(50_000), |_| panic!("its release costs too"));
     let mut starve = None;
-    d.clone().over_budget(1100 * MS, 1100 * MS, 0, counts(100_000), |o| starve = Some(o.loads));
-    assert_eq!(starve, Some([false, false]), "it stays, whatever the gate knows");
-    let mut order = d.full(1300 * MS, 1300 * MS, 0, 0, false).unwrap();
-    order.switch.released(1500 * MS);
-    d.carries(1500 * MS, 0, Load::Unknown);
+    d.clone().over_budget(4100 * MS, 4100 * MS, 0, counts(100_000), |o| starve = Some(o.loads));
+    assert_eq!(starve, Some([None, Some(5100 * MS)]), "it stays for a while, whatever the gate knows");
+    let mut order = d.full(4300 * MS, 4300 * MS, 0, 0, false).unwrap();
+    order.switch.released(4500 * MS);
+    d.carries(4500 * MS, 0, Load::Unknown);
     d.released(0, order.switch);
-    assert!(d.full(3400 * MS, 3400 * MS, 0, 0, false).is_none(), "twice as long");
-    assert!(d.clone().full(3600 * MS, 3600 * MS, 0, 0, false).is_some());
+    assert!(d.full(12_400 * MS, 12_400 * MS, 0, 0, false).is_none(), "twice as long");
+    assert!(d.clone().full(12_600 * MS, 12_600 * MS, 0, 0, false).is_some());
     // A program is asked about packets, or the user wants it polled.
-    d.tick(3600 * MS, counts(0), None, true);
-    assert_eq!(d.clone().full(3600 * MS, 3600 * MS, 0, 0, false).map(|o| o.loads), Some([true, false]));
-    d.tick(3600 * MS, counts(0), None, false);
+    d.tick(12_600 * MS, counts(0), None, true);
+    assert_eq!(
+        d.clone().full(12_600 * MS, 12_600 * MS, 0, 0, false).map(|o| o.loads),
+        Some([Some(12_600 * MS), None])
+    );
+    d.tick(12_600 * MS, counts(0), None, false);
     d.insist();
-    assert_eq!(d.full(3600 * MS, 3600 * MS, 0, 0, false).map(|o| o.loads), Some([true, false]));
+    assert_eq!(
+        d.full(12_600 * MS, 12_600 * MS, 0, 0, false).map(|o| o.loads),
+        Some([Some(12_600 * MS), None])
+    );
+}
+
+/// A flood of which the gate knows nothing, that takes the CPU from programs whenever the kernel has it: these lose less and less of it.
+#[test]
+fn what_starves_programs_is_tried_with_the_kernel_ever_more_seldom() {
+    let mut d = host(1);
+    let (mut now, mut packets, mut polled) = (0, 0, Vec::new());
+    for _ in 0..9 {
+        packets += 100_000;
+        let mut order = None;
+        d.over_budget(now, now, 0, |_| on(0, packets), |o| order = Some(o));
+        let mut order = order.unwrap();
+        let since = order.loads[Load::Unknown as usize].unwrap();
+        let release = since + Load::Unknown.window();
+        polled.push((release - now) / MS);
+        order.switch.released(release);
+        d.carries(release, 0, Load::Unknown);
+        d.released(0, order.switch);
+        now = release + 140 * MS;
+    }
+    assert_eq!(polled, [200, 1200, 2200, 4200, 8200, 16_200, 30_200, 30_200, 30_200]);
+    // Once programs had what they need, it is tried soon again.
+    now += 100_000 * MS;
+    let mut order = None;
+    d.over_budget(now, now, 0, |_| on(0, packets + 100_000), |o| order = Some(o));
+    assert_eq!(order.unwrap().loads, [None, Some(now)]);
 }
 
 /// Without weir's XDP program nothing tells bulk TCP from a flood: neither full polls nor arrivals take the source over, and each

@@ -36,10 +36,20 @@ pub struct Pause {
 impl Pause {
     /// The pause from `now` on that follows `last`: as long as the first one of [`RETRY`], or twice as long as `last`.
     pub fn after(last: Option<Self>, now: Nanos) -> Self {
+        Self::of(RETRY.0, last, now)
+    }
+
+    /// The same, where the first one is of another length.
+    pub fn of(first: Nanos, last: Option<Self>, now: Nanos) -> Self {
         // One that ended longer ago than it lasted tells nothing of now.
         let last = last.filter(|last| now.saturating_sub(last.until) <= last.length);
-        let length = last.map_or(RETRY.0, |last| (last.length * 2).min(RETRY.1));
+        let length = last.map_or(first, |last| (last.length * 2).min(RETRY.1));
         Self { until: now.saturating_add(length), length }
+    }
+
+    /// True in the first `span` of it.
+    pub fn begins(&self, now: Nanos, span: Nanos) -> bool {
+        now < self.until.saturating_sub(self.length).saturating_add(span)
     }
 
     /// True while it lasts.

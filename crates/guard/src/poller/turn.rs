@@ -5,16 +5,19 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use kern::guard::{CONSUMERS, TurnEnd, wake};
-use policy::Nanos;
 use policy::causes::Release;
 use policy::gate::tick;
-use policy::load::{self, Load};
+use policy::load::{self, Learning, Load};
 use policy::poller::{Turned, WakeOn};
 use policy::turns::REFUSED_NAP;
+use policy::{MILLISECOND, Nanos};
 
 use super::{Loop, part};
 use crate::clock;
-use crate::messages::Report;
+use crate::messages::{Order, Report};
+
+/// A program that is still there after so long is needed by other sources, ns.
+const BARE_MOST: Nanos = 100 * MILLISECOND;
 
 impl Loop {
     /// Other programs may run between two charges.
@@ -116,16 +119,19 @@ impl Loop {
             .is_some_and(|h| polled.source.counters(&views).is_some_and(|seen| h.leaks(now, seen)));
         let frames = rx.frames.load(Relaxed);
         let carries = polled.loads.iter_mut().find_map(|c| {
-            let load = c.load();
-            c.is(now, frames, part(rx, load)).then_some(load)
+            let (load, gate) = (c.load(), &views.gate[0]);
+            let learning = match polled.learnt {
+                Some((flows, unknown)) if load == Load::Unknown => {
+                    let flows = gate.flows.load(Relaxed).wrapping_sub(flows);
+                    let unknown = rx.unknown.load(Relaxed).wrapping_sub(unknown);
+                    load::learning(tick(now), gate.refused.load(Relaxed), flows, unknown)
+                }
+                _ => Learning::Untold,
+            };
+            c.is(now, frames, part(rx, load), learning).then_some(load)
         });
-        let carries = carries.filter(|load| {
-            let gate = &views.gate[0];
-            let (flows, unknown) = polled.learnt;
-            let flows = gate.flows.load(Relaxed).wrapping_sub(flows);
-            let unknown = rx.unknown.load(Relaxed).wrapping_sub(unknown);
-            *load == Load::Bulk || !load::learns(tick(now), gate.refused.load(Relaxed), flows, unknown)
-        });
+        // True once its program is gone, or has not gone for long: others may need it.
+        let bare = polled.bare.map(|at| !polled.source.rx_attached() || now.saturating_sub(at) > BARE_MOST);
         let turn = Turned {
             packets: work.saturating_sub(shed),
             frames: rx.frames.load(Relaxed).wrapping_sub(before.2) as u32,
@@ -150,7 +156,9 @@ impl Loop {
         if high != 0 && self.pressure.turned(now, carried, turn.spent, high) {
             self.p.reports.send(Report::Pressed { cpu: self.p.cpu });
         }
-        if let Some(load) = carries {
+        if carries == Some(Load::Unknown) && bare.is_none() {
+            self.bare(slot, now);
+        } else if let Some(load) = carries.or(bare.filter(|b| *b).map(|_| Load::Unknown)) {
             // Before it can be ordered anew.
             self.dispatch(|dispatch| dispatch.carries(slot, now, load));
             self.release(slot, Release::Load(load));
@@ -162,6 +170,15 @@ impl Loop {
             unsafe { libc::sched_yield() };
         }
     }
+
+    /// Has the XDP program of a source detached that is to be given back then.
+    fn bare(&mut self, slot: usize, now: Nanos) {
+        let Some(polled) = &mut self.polled[slot] else { return };
+        polled.bare = Some(now);
+        let source = Arc::clone(&polled.source);
+        self.order(Order::Bare(source));
+    }
+
     /// Feeds the levels that BPF sampled to the policy and mirrors its inhibits into the maps.
     pub(super) fn watch_levels(&mut self, now: Nanos) {
         let used = (self.p.views.guard[0].consumers.load(Relaxed) as usize).min(CONSUMERS);
