@@ -126,11 +126,6 @@ impl Gate {
         }
     }
 
-    /// A source is left to the kernel since nothing can be learnt of what it carries: each drop costs while that is tried.
-    pub fn learn_nothing(&mut self) {
-        self.watching.learn_nothing();
-    }
-
     /// What it has to do without, as far as that is known.
     pub fn missing(&self) -> Option<&'static str> {
         match self.nobody? {

@@ -151,11 +151,6 @@ impl Watching {
         })
     }
 
-    /// Nothing can be learnt of what came: they need not stay for the next onset.
-    pub fn learn_nothing(&mut self) {
-        self.needed_at = 0;
-    }
-
     /// The kernel has refused them.
     pub fn refused(&mut self) {
         self.attached = false;
@@ -423,10 +418,6 @@ mod tests {
         assert_eq!(watching.next(detached + ticks + 50 * ms, true), Some(Watch::Attach));
         watching.refused();
         assert_eq!(watching.next(detached + ticks + 60 * ms, true), Some(Watch::Attach), "it is tried again");
-        watching.learn_nothing();
-        assert_eq!(watching.next(detached + ticks + 70 * ms, true), None, "another source needs them");
-        watching.learn_nothing();
-        assert_eq!(watching.next(detached + ticks + 80 * ms, false), Some(Watch::Detach));
     }
 
     #[test]

@@ -10,7 +10,6 @@ use kern::guard::{MACS, When};
 use kern::sysfs::Sysfs;
 use policy::causes::{Fallback, Release};
 use policy::host::STAYS;
-use policy::load::Load;
 use policy::lull::Lull;
 use policy::standing::Call;
 use policy::{MILLISECOND, Nanos};
@@ -132,7 +131,6 @@ impl Control {
                     (Release::Stale, Some(index)) => self.interfaces[index].doubtful = true,
                     (Release::Leaks, Some(index)) => self.go_thread(index, why.to_string(), None),
                     (Release::Resized, _) => self.follow(source.slot),
-                    (Release::Load(Load::Unknown), _) => self.gate.learn_nothing(),
                     _ => {}
                 }
             }

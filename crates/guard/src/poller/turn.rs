@@ -130,6 +130,8 @@ impl Loop {
             };
             c.is(now, frames, part(rx, load), learning).then_some(load)
         });
+        // It is judged once.
+        let carries = carries.filter(|_| polled.bare.is_none());
         // True once its program is gone, or has not gone for long: others may need it.
         let bare = polled.bare.map(|at| !polled.source.rx_attached() || now.saturating_sub(at) > BARE_MOST);
         let turn = Turned {
@@ -156,9 +158,9 @@ impl Loop {
         if high != 0 && self.pressure.turned(now, carried, turn.spent, high) {
             self.p.reports.send(Report::Pressed { cpu: self.p.cpu });
         }
-        if carries == Some(Load::Unknown) && bare.is_none() {
+        if carries == Some(Load::Unknown) {
             self.bare(slot, now);
-        } else if let Some(load) = carries.or(bare.filter(|b| *b).map(|_| Load::Unknown)) {
+        } else if let Some(load) = carries.or((bare == Some(true)).then_some(Load::Unknown)) {
             // Before it can be ordered anew.
             self.dispatch(|dispatch| dispatch.carries(slot, now, load));
             self.release(slot, Release::Load(load));
