@@ -376,13 +376,17 @@ impl Control {
         }
     }
 
+    fn look_at_gate(&mut self) {
+        self.gate.look(&mut self.gauges, clock::now(), self.opts.mode == Mode::Net, self.others);
+    }
+
     /// Links, stale ids, closed consumers, the keeper: each looked at once.
     fn look_around(&mut self, now: Nanos) {
         let thorough = now >= self.thorough_at;
         // Some milliseconds once a second, in which no program's packet is to wait for it.
         let _patient = thorough.then(sched::Patient::begin);
         self.watch_cpus();
-        self.gate.look(&mut self.gauges, now, self.opts.mode == Mode::Net, self.others);
+        self.look_at_gate();
         self.look_at_cpus();
         self.look_at_stuck(now);
         self.tick_dispatch();

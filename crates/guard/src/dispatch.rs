@@ -14,6 +14,7 @@ use kern::guard::{Behind, Event, EventRing, EventSource, SOURCES, Views};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use policy::causes::{Fallback, Refusal};
 use policy::dispatch::{self, BUSY_SPAN, Order, Traffic};
+use policy::gate::tick;
 use policy::load::Load;
 use policy::standing::Call;
 use policy::switch::{ModeSwitch, Timing};
@@ -239,6 +240,9 @@ impl Dispatch {
                 {
                     source.because("its polls were full of what is only passed on: left to the kernel");
                 }
+                if let Some(until) = self.policy.says_nothing(source, time_ns) {
+                    views.source_ctls[source].quiet.store(tick(until), Relaxed);
+                }
                 orders.extend(order);
             }
             Event::NewConsumer { sk, cookie, inode, port, uid, lost, behind, .. } => {
@@ -253,8 +257,8 @@ impl Dispatch {
                     unexplained = Some((cpu, time_ns));
                 }
             }
-            Event::OverBudget { cpu, time_ns } => {
-                self.policy.over_budget(now, time_ns, cpu, counts, |order| orders.push(order));
+            Event::OverBudget { cpu, time_ns, waited } => {
+                self.policy.over_budget(now, time_ns, cpu, waited, counts, |order| orders.push(order));
             }
         }
         self.send(orders);

@@ -385,6 +385,7 @@ impl Interface {
             setup.gauges.views.source_stats[slot].napi_id.store(0, Relaxed);
             let ctl = &setup.gauges.views.source_ctls[slot];
             ctl.full_polls.store(if threaded { 0 } else { setup.full_polls }, Relaxed);
+            ctl.quiet.store(0, Relaxed);
             // Whether a frame may be for others is looked at soon.
             ctl.exact.store(0, Relaxed);
             ctl.mode.store(if setup.sheds { mode::SHED } else { mode::INTERRUPT }, Relaxed);

@@ -103,15 +103,36 @@ struct Slot {
 }
 
 impl Slot {
-    /// That packets arrive is no evidence at `now`.
-    fn says_nothing(&self, now: Nanos) -> bool {
-        [self.bulk, self.unknown, self.uncounted].into_iter().flatten().any(|pause| pause.lasts(now))
+    /// That packets arrive is no evidence at `now`, and until then.
+    fn says_nothing(&self, now: Nanos) -> Option<Nanos> {
+        let pauses = [self.bulk, self.unknown, self.uncounted].into_iter().flatten();
+        pauses.filter(|pause| pause.lasts(now)).map(|pause| pause.until).max()
     }
 }
 
 /// So long after a source was left to the kernel its softirqs are no evidence: its ring is full, and programs of weir are detached
 /// meanwhile, ns.
-const LEAVES: Nanos = 40 * MILLISECOND;
+const LEAVES: Nanos = 200 * MILLISECOND;
+
+/// Who waits for less than so long before it runs lacks little, ns. Of a source that was left to the kernel since polling does it no good
+/// softirqs over the budget are then no evidence: near what a CPU can take they are, and its programs get what they need.
+pub const LONG: Nanos = 3 * MILLISECOND;
+
+/// A CPU is overloaded.
+#[derive(Clone, Copy, Debug)]
+struct Told {
+    evidence: Nanos,
+    cpu: u32,
+    cause: Cause,
+    /// How long a task waits for it, on average.
+    waited: Nanos,
+}
+
+impl Told {
+    fn of(evidence: Nanos, cpu: u32, cause: Cause) -> Self {
+        Self { evidence, cpu, cause, waited: Nanos::MAX }
+    }
+}
 
 /// See the module. About 10 KiB.
 #[derive(Clone, Debug)]
@@ -318,10 +339,17 @@ impl Dispatch {
         cpu: usize,
         queued: bool,
     ) -> Option<Order> {
-        if self.slots.get(slot)?.says_nothing(evidence) || !queued && !self.transit.full_polls_count(now) {
+        if self.slots.get(slot)?.says_nothing(evidence).is_some()
+            || !queued && !self.transit.full_polls_count(now)
+        {
             return None;
         }
         self.order(now, evidence, slot, cpu, Cause::FullPolls)
+    }
+
+    /// Until when full polls of the source say nothing at `now`: it carried what polling does no good.
+    pub fn says_nothing(&self, slot: usize, now: Nanos) -> Option<Nanos> {
+        self.slots.get(slot)?.says_nothing(now)
     }
 
     /// Full polls say nothing at `now`: what arrives is only passed on.
@@ -346,7 +374,7 @@ impl Dispatch {
             Some(Sign::Little) => (Cause::Trickle, false),
             None => return false,
         };
-        !self.flooded(now, evidence, cpu, cause, traffic, give) && much
+        !self.flooded(now, Told::of(evidence, cpu, cause), traffic, give) && much
     }
 
     /// The same, where somebody else has found the overflows of `cpu` to be evidence.
@@ -358,19 +386,21 @@ impl Dispatch {
         traffic: impl Fn(usize) -> Traffic,
         give: impl FnMut(Order),
     ) -> bool {
-        !self.flooded(now, evidence, cpu, Cause::Overflow, traffic, give)
+        !self.flooded(now, Told::of(evidence, cpu, Cause::Overflow), traffic, give)
     }
 
-    /// Softirqs took more of `cpu` than the budget, while programs wanted it.
+    /// Softirqs took more of `cpu` than the budget, while programs wanted it, and each of them waits for so long.
     pub fn over_budget(
         &mut self,
         now: Nanos,
         evidence: Nanos,
         cpu: u32,
+        waited: Nanos,
         traffic: impl Fn(usize) -> Traffic,
         give: impl FnMut(Order),
     ) {
-        self.flooded(now, evidence, cpu, Cause::Budget, traffic, give);
+        let told = Told { waited, ..Told::of(evidence, cpu, Cause::Budget) };
+        self.flooded(now, told, traffic, give);
     }
 
     /// Packets that overflow sockets of `cpu` come past every NAPI, and the interface of this source receives most.
@@ -393,7 +423,7 @@ impl Dispatch {
         let before = state.arrived.replace((now, traffic.packets));
         let calls =
             |(at, packets)| netcpu::calls(now.saturating_sub(at), traffic.packets.wrapping_sub(packets));
-        if !before.is_none_or(calls) || state.says_nothing(now) {
+        if !before.is_none_or(calls) || state.says_nothing(now).is_some() {
             return None;
         }
         self.order(now, now, slot, traffic.cpu as usize, Cause::Arrives)
@@ -404,12 +434,11 @@ impl Dispatch {
     fn flooded(
         &mut self,
         now: Nanos,
-        evidence: Nanos,
-        cpu: u32,
-        cause: Cause,
+        told: Told,
         traffic: impl Fn(usize) -> Traffic,
         mut give: impl FnMut(Order),
     ) -> bool {
+        let Told { evidence, cpu, cause, waited } = told;
         let mut carried = [Carried { slot: 0, packets: 0, polled: true }; SOURCES_MAX];
         let mut count = 0;
         // Packets per second of all of them.
@@ -444,7 +473,9 @@ impl Dispatch {
                 continue;
             }
             let unknown = self.slots.get(slot).and_then(|state| state.unknown);
-            if cause == Cause::Budget && unknown.is_some_and(|pause| pause.begins(evidence, LEAVES)) {
+            let bears =
+                |pause: Pause| pause.begins(evidence, LEAVES) || waited < LONG && pause.lasts(evidence);
+            if cause == Cause::Budget && unknown.is_some_and(bears) {
                 continue;
             }
             if let Some(order) = self.order(now, evidence, slot, cpu as usize, cause) {

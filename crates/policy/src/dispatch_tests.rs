@@ -130,9 +130,11 @@ fn what_the_gate_knows_nothing_of_is_left_to_the_kernel() {
     d.released(0, order.switch);
     let counts = |packets| move |_| on(0, packets);
     assert!(d.full(4100 * MS, 4100 * MS, 0, 0, false).is_none());
-    d.clone().over_budget(239 * MS, 239 * MS, 0, counts(50_000), |_| panic!("its release costs too"));
+    assert_eq!([4100, 4200].map(|at| d.says_nothing(0, at * MS)), [Some(4200 * MS), None]);
+    d.clone().over_budget(239 * MS, 239 * MS, 0, LONG, counts(50_000), |_| panic!("its release costs too"));
     let mut starve = None;
-    d.clone().over_budget(4100 * MS, 4100 * MS, 0, counts(100_000), |o| starve = Some(o.loads));
+    d.clone().over_budget(4100 * MS, 4100 * MS, 0, LONG - 1, counts(100_000), |_| panic!("they come to run"));
+    d.clone().over_budget(4100 * MS, 4100 * MS, 0, LONG, counts(100_000), |o| starve = Some(o.loads));
     assert_eq!(starve, Some([None, Some(5100 * MS)]), "it stays for a while, whatever the gate knows");
     let mut order = d.full(4300 * MS, 4300 * MS, 0, 0, false).unwrap();
     order.switch.released(4500 * MS);
@@ -162,7 +164,7 @@ fn what_starves_programs_is_tried_with_the_kernel_ever_more_seldom() {
     for _ in 0..9 {
         packets += 100_000;
         let mut order = None;
-        d.over_budget(now, now, 0, |_| on(0, packets), |o| order = Some(o));
+        d.over_budget(now, now, 0, LONG, |_| on(0, packets), |o| order = Some(o));
         let mut order = order.unwrap();
         let since = order.loads[Load::Unknown as usize].unwrap();
         let release = since + Load::Unknown.window();
@@ -176,7 +178,7 @@ fn what_starves_programs_is_tried_with_the_kernel_ever_more_seldom() {
     // Once programs had what they need, it is tried soon again.
     now += 100_000 * MS;
     let mut order = None;
-    d.over_budget(now, now, 0, |_| on(0, packets + 100_000), |o| order = Some(o));
+    d.over_budget(now, now, 0, 0, |_| on(0, packets + 100_000), |o| order = Some(o));
     assert_eq!(order.unwrap().loads, [None, Some(now)]);
 }
 
@@ -197,7 +199,7 @@ fn frames_that_are_not_counted_may_be_bulk_tcp() {
     }
     assert_eq!(tries, [0, 1, 3, 7, 15, 31, 61, 91]);
     let mut harm = Vec::new();
-    d.over_budget(now, now, 0, |_| on(0, u64::MAX / 2), |order| harm.push(order.cause));
+    d.over_budget(now, now, 0, 0, |_| on(0, u64::MAX / 2), |order| harm.push(order.cause));
     assert_eq!(harm, [Cause::Budget], "harm counts all the same");
 }
 
@@ -289,7 +291,7 @@ proptest! {
             match step {
                 Step::Full(slot, cpu) => orders.extend(d.full(now, now, slot, cpu, false)),
                 Step::Overflow(cpu) => _ = d.overflow(now, now, cpu, |s| traffic[s], |o| orders.push(o)),
-                Step::Budget(cpu) => d.over_budget(now, now, cpu, |s| traffic[s], |o| orders.push(o)),
+                Step::Budget(cpu) => d.over_budget(now, now, cpu, LONG, |s| traffic[s], |o| orders.push(o)),
                 Step::Companion(slot) => orders.extend(d.companion(now, slot, traffic[slot])),
                 Step::Bulk(slot) => d.carries(now, slot, Load::Bulk),
                 Step::Tick => d.tick(now, |s| traffic[s], None, false),
@@ -370,7 +372,7 @@ fn full_polls_of_what_is_passed_on_take_nothing_over() {
     );
     let starve = |d: &Dispatch, now: Nanos| {
         let mut order = None;
-        d.clone().over_budget(now, now, 0, counts(400_000), |o| order = Some((o.cause, o.by_io_uring)));
+        d.clone().over_budget(now, now, 0, LONG, counts(400_000), |o| order = Some((o.cause, o.by_io_uring)));
         order
     };
     assert_eq!(starve(&d, 200 * MS), Some((Cause::Budget, false)), "programs lack CPU");

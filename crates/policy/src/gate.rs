@@ -119,9 +119,8 @@ pub enum Watch {
     Detach,
 }
 
-/// When the programs that learn are attached: while a source is polled or sheds, or containers lose, and
-/// [`STAYS`] longer. While they are not, nobody
-/// sees what leaves, so they come back only when everything that was learnt before has run out.
+/// When the programs that learn are attached: while a source is polled or sheds, or containers lose, and [`STAYS`] longer. While they
+/// are not, nobody sees what leaves, so what was learnt before never counts again ([`Watching::memory`]).
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Watching {
     attached: bool,
@@ -143,12 +142,25 @@ impl Watching {
                 Watch::Detach
             });
         }
-        let run_out = Nanos::from(UNTIL_BOUND + 2) << TICK_SHIFT;
-        let fresh = self.detached_at.is_none_or(|at| now.saturating_sub(at) > run_out);
-        (needed && fresh).then(|| {
+        (needed && self.since(now) > 0).then(|| {
             self.attached = true;
             Watch::Attach
         })
+    }
+
+    /// How many ticks back a refusal counts at `now` where one counts for `most`: none that came before they were detached last.
+    pub fn memory(&self, now: Nanos, most: u32) -> u32 {
+        most.min(self.since(now))
+    }
+
+    /// Whole ticks since they were detached last, less one that the packet path may be behind.
+    fn since(&self, now: Nanos) -> u32 {
+        self.detached_at.map_or(u32::MAX, |at| tick(now).saturating_sub(tick(at)).saturating_sub(2))
+    }
+
+    /// Nothing can be learnt of what came: they need not stay for the next onset.
+    pub fn learn_nothing(&mut self) {
+        self.needed_at = 0;
     }
 
     /// The kernel has refused them.
@@ -405,7 +417,7 @@ mod tests {
     }
 
     #[test]
-    fn the_programs_come_back_only_to_what_has_run_out() {
+    fn the_programs_come_back_to_nothing_that_was_learnt_before() {
         let (ms, mut watching) = (MILLISECOND, Watching::default());
         assert_eq!(watching.next(0, false), None);
         assert_eq!(watching.next(ms, true), Some(Watch::Attach));
@@ -413,11 +425,21 @@ mod tests {
         assert_eq!(watching.next(2 * ms + STAYS, false), None, "they stay for the next onset");
         assert_eq!(watching.next(3 * ms + STAYS, false), Some(Watch::Detach));
         let detached = 3 * ms + STAYS;
-        let ticks = Nanos::from(UNTIL_BOUND) << TICK_SHIFT;
-        assert_eq!(watching.next(detached + ticks, true), None, "what was learnt before may still count");
-        assert_eq!(watching.next(detached + ticks + 50 * ms, true), Some(Watch::Attach));
+        assert_eq!(watching.next(detached + ms, true), None, "no memory is short enough");
+        let soon = detached + 60 * ms;
+        assert_eq!(watching.next(soon, true), Some(Watch::Attach));
+        for later in (0..2000).map(|n| soon + n * ms) {
+            let memory = watching.memory(later, UNTIL_BOUND);
+            // The packet path may be a tick behind, and never says that something lies in front of it.
+            assert!(tick(later) - 1 - memory > tick(detached) && memory > 0, "{later}");
+        }
+        assert_eq!(watching.memory(detached + 1100 * ms, UNTIL_BOUND), UNTIL_BOUND);
         watching.refused();
-        assert_eq!(watching.next(detached + ticks + 60 * ms, true), Some(Watch::Attach), "it is tried again");
+        assert_eq!(watching.next(soon + ms, true), Some(Watch::Attach), "it is tried again");
+        watching.learn_nothing();
+        assert_eq!(watching.next(soon + 2 * ms, true), None, "another source needs them");
+        watching.learn_nothing();
+        assert_eq!(watching.next(soon + 3 * ms, false), Some(Watch::Detach));
     }
 
     #[test]

@@ -10,6 +10,7 @@ use kern::guard::{MACS, When};
 use kern::sysfs::Sysfs;
 use policy::causes::{Fallback, Release};
 use policy::host::STAYS;
+use policy::load::Load;
 use policy::lull::Lull;
 use policy::standing::Call;
 use policy::{MILLISECOND, Nanos};
@@ -88,7 +89,7 @@ impl Control {
                 self.mode_switches += 1;
                 // Here, not in the poller: attaching waits for the whole kernel.
                 let _ = self.gauges.watch_idle(true);
-                self.gate.look(&mut self.gauges, clock::now(), self.opts.mode == Mode::Net, self.others);
+                self.look_at_gate();
                 let mine = |w: &&Worker| w.cpu == source.now.cpu.load(Relaxed) as usize;
                 let known = self.sessions.any(clock::now(), &self.opts.classes);
                 if let Some(worker) = self.workers.iter().find(mine).filter(|_| known) {
@@ -131,6 +132,10 @@ impl Control {
                     (Release::Stale, Some(index)) => self.interfaces[index].doubtful = true,
                     (Release::Leaks, Some(index)) => self.go_thread(index, why.to_string(), None),
                     (Release::Resized, _) => self.follow(source.slot),
+                    (Release::Load(Load::Unknown), _) => {
+                        self.gate.learn_nothing();
+                        self.look_at_gate();
+                    }
                     _ => {}
                 }
             }

@@ -57,6 +57,7 @@ struct rq {
 	unsigned int nr_running;
 	struct rt_rq rt;
 	struct task_struct *idle;
+	__u64 nr_switches;
 } __attribute__((preserve_access_index));
 
 struct cfs_rq {
@@ -332,6 +333,9 @@ int BPF_PROG(weir_napi_poll, struct napi_struct *napi, int work, int budget)
 
 		stat->streak = 0;
 		if (event.time_ns - stat->reported_ns < WEIR_EVENT_EVERY_NS)
+			return 0;
+		/* Whoever is told of them comes to run on this CPU, before the programs. */
+		if (ctl->quiet && (__s32)((__u32)(event.time_ns >> WEIR_TICK_SHIFT) - ctl->quiet) < 0)
 			return 0;
 		stat->reported_ns = event.time_ns;
 		bpf_ringbuf_output(&events, &event, sizeof(event), BPF_RB_FORCE_WAKEUP);

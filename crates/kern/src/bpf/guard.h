@@ -57,7 +57,7 @@ struct weir_source_ctl {
 	__u32 spare;		/* `spared` up to which a frame that somebody would miss is not rewritten */
 	__u64 lease;		/* until then frames may be shed or rewritten; coarse CLOCK_MONOTONIC, ns */
 	__u32 exact;	/* 1: who gets a TCP frame, or a datagram, is who the kernel's search finds where XDP runs */
-	__u32 pad;
+	__u32 quiet;		/* tick up to which full polls are no evidence, and not told; 0: they are */
 	__u64 mac[WEIR_MACS];	/* of the interface and of those on it, in memory order, 0 after the last; [0] == 0: not told */
 };
 
@@ -248,6 +248,7 @@ struct weir_event {
 	__u64 inner;		/* of a socket behind the host: where its packets go, by hash */
 	__u32 netns;		/* its network namespace; 0: the guard's */
 	__u32 address;		/* IPv4 address of the packet that it refused; 0: another one */
+	__u64 waited;		/* how long a task waits for the CPU, ns; ~0: not known */
 };
 
 /* A handle that waits for a datagram of its interface; written by user space, but for the three that say so. */
@@ -279,6 +280,6 @@ _Static_assert(sizeof(struct weir_overflow_stat) == 64, "one line");
 _Static_assert(sizeof(struct weir_steer) == 64, "one line");
 _Static_assert(sizeof(struct weir_gate_stat) == 64, "one line");
 _Static_assert(sizeof(struct weir_ports_used) == 16384, "whole pages");
-_Static_assert(sizeof(struct weir_event) == 72, "no holes");
+_Static_assert(sizeof(struct weir_event) == 80, "no holes");
 
 #endif

@@ -6,7 +6,9 @@ struct window {
 	__u64 begin_ns;
 	__u64 used; /* `net_rx_ns` at that time */
 	__u64 idled; /* how often the CPU had left its idle task then */
-	__u64 starved; /* windows over the budget, while a program wanted the CPU at their ends, less the others since */
+	__u64 switches; /* how often it had changed from one task to another then */
+	__u64 waited; /* the time between two changes, on average; ~0 where that is not told */
+	__u64 starved; /* windows over the budget, while a program wanted the CPU at their ends, less the others since: of those told last none */
 };
 
 struct {
@@ -105,6 +107,30 @@ static __always_inline __u64 idled(void)
 	return idle->nvcsw + idle->nivcsw;
 }
 
+/* One window of so many makes the average. */
+#define WAITED_WINDOWS 8
+
+/* How long a task waits that wants this CPU: as long as another runs before it. A window in which the CPU has not changed counts whole,
+ * and one in which it `idled` not at all: nobody waited. */
+static __always_inline void wait_for(struct window *window, __u64 now, _Bool idled)
+{
+	struct task_struct *here = bpf_get_current_task_btf();
+	__u64 switches, waited;
+
+	if (!bpf_core_field_exists(here->se.cfs_rq)) {
+		window->waited = ~0ULL;
+		return;
+	}
+	switches = here->se.cfs_rq->rq->nr_switches;
+	waited = now - window->begin_ns;
+	if (switches - window->switches)
+		waited /= switches - window->switches;
+	if (idled)
+		waited = 0;
+	window->waited = window->begin_ns ? (window->waited * (WAITED_WINDOWS - 1) + waited) / WAITED_WINDOWS : 0;
+	window->switches = switches;
+}
+
 /* The end of a window: softirq that takes more than the budget from programs that want the CPU is overload (MR-27), also
  * while no poll is full. On a CPU that idled meanwhile, for however short, nobody waited. A program that was just woken looks as if it
  * wanted, and any host has some that run now and then: so many windows more than others tell. */
@@ -118,11 +144,15 @@ static __always_inline void judge(struct weir_cpu_stat *stat, struct window *win
 
 	if (guard && guard->budget && window->begin_ns && used * 1000 > (now - window->begin_ns) * guard->budget &&
 	    idle == window->idled && programs_want(guard, cpu))
-		window->starved += window->starved < STARVED_WINDOWS;
+		window->starved++;
 	else
 		window->starved -= window->starved > 0;
-	if (window->starved >= STARVED_WINDOWS)
+	wait_for(window, now, idle != window->idled);
+	event.waited = window->waited;
+	if (window->starved >= STARVED_WINDOWS) {
+		window->starved = 0;
 		bpf_ringbuf_output(&events, &event, sizeof(event), BPF_RB_FORCE_WAKEUP);
+	}
 	window->begin_ns = now;
 	window->used = stat->net_rx_ns;
 	window->idled = idle;

@@ -100,6 +100,8 @@ shared!(
         /// 1 if who gets a TCP frame is who the kernel's search finds where the XDP program runs; else only the share of a flooded
         /// listener is judged.
         exact: AtomicU32,
+        /// Tick up to which full polls are no evidence, and not told; 0: they are.
+        quiet: AtomicU32,
         /// Ethernet addresses of the interface and of those that stand on it, in memory order, 0 after the last; all 0: not told.
         mac: [AtomicU64; MACS],
     }
@@ -413,8 +415,9 @@ struct RawEvent {
     inner: u64,
     netns: u32,
     address: u32,
+    waited: u64,
 }
-const _: () = assert!(size_of::<RawEvent>() == 72);
+const _: () = assert!(size_of::<RawEvent>() == 80);
 
 /// Where a socket of another network namespace is, whose packets the host sends on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -473,6 +476,8 @@ pub enum Event {
         cpu: u32,
         /// CLOCK_MONOTONIC ns.
         time_ns: u64,
+        /// How long a task waits for it, on average, ns; the most where the kernel does not tell.
+        waited: u64,
     },
     /// Sockets overflowed `overflow_step` times more on one CPU.
     Overflow {
@@ -510,7 +515,7 @@ impl Event {
                 time_ns: raw.time_ns,
             }),
             3 => Some(Self::Overflow { cpu: raw.cpu, time_ns: raw.time_ns }),
-            5 => Some(Self::OverBudget { cpu: raw.cpu, time_ns: raw.time_ns }),
+            5 => Some(Self::OverBudget { cpu: raw.cpu, time_ns: raw.time_ns, waited: raw.waited }),
             4 => Some(Self::NewFilter { sk: raw.sk, cookie: raw.cookie, port: raw.slot }),
             _ => None,
         }

@@ -193,7 +193,14 @@ impl State {
         match cause {
             Cause::FullPolls => order = dispatch.full(now, now, SOURCE, CPU, false),
             Cause::Budget => {
-                dispatch.over_budget(now, now, CPU as u32, |_| traffic, |given| order = Some(given));
+                dispatch.over_budget(
+                    now,
+                    now,
+                    CPU as u32,
+                    Nanos::MAX,
+                    |_| traffic,
+                    |given| order = Some(given),
+                );
             }
             _ => {
                 dispatch.overflows(now, now, CPU as u32, |_| traffic, |given| order = Some(given));
@@ -244,9 +251,10 @@ impl State {
         let Meter { begin, used: before, idled, starved } = self.weir.window;
         let over = held && begin > 0 && (used - before) * 1000 > (now - begin) * u64::from(budget);
         let starves = over && idle == idled && self.programs_want();
-        let starved = if starves { (starved + 1).min(STARVED_WINDOWS) } else { starved.saturating_sub(1) };
-        self.weir.window = Meter { begin: now, used, idled: idle, starved };
-        if starved >= STARVED_WINDOWS && !self.weir.polling {
+        let starved = if starves { starved + 1 } else { starved.saturating_sub(1) };
+        let told = starved >= STARVED_WINDOWS;
+        self.weir.window = Meter { begin: now, used, idled: idle, starved: if told { 0 } else { starved } };
+        if told && !self.weir.polling {
             self.overloaded(now, Cause::Budget);
         }
     }
