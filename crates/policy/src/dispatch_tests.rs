@@ -131,7 +131,7 @@ fn what_the_gate_knows_nothing_of_is_left_to_the_kernel() {
     let counts = |packets| move |_| on(0, packets);
     assert!(d.full(4100 * MS, 4100 * MS, 0, 0, false).is_none());
     assert_eq!([4100, 4200].map(|at| d.says_nothing(0, at * MS)), [Some(4200 * MS), None]);
-    d.clone().over_budget(239 * MS, 239 * MS, 0, LONG, counts(50_000), |_| panic!("its release costs too"));
+    d.clone().over_budget(399 * MS, 399 * MS, 0, LONG, counts(50_000), |_| panic!("its release costs too"));
     let mut starve = None;
     d.clone().over_budget(4100 * MS, 4100 * MS, 0, LONG - 1, counts(100_000), |_| panic!("they come to run"));
     d.clone().over_budget(4100 * MS, 4100 * MS, 0, LONG, counts(100_000), |o| starve = Some(o.loads));
@@ -172,7 +172,7 @@ fn what_starves_programs_is_tried_with_the_kernel_ever_more_seldom() {
         order.switch.released(release);
         d.carries(release, 0, Load::Unknown);
         d.released(0, order.switch);
-        now = release + 140 * MS;
+        now = release + 300 * MS;
     }
     assert_eq!(polled, [200, 1200, 2200, 4200, 8200, 16_200, 30_200, 30_200, 30_200]);
     // Once programs had what they need, it is tried soon again.

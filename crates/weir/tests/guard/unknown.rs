@@ -6,7 +6,7 @@
 use std::net::SocketAddrV4;
 
 use crate::common::procs::sources;
-use crate::common::world::{FLOOD, World, address, peer};
+use crate::common::world::{FLOOD, PORT, World, address, peer};
 use crate::common::{alone, ms, possible, within};
 use kern::wire::source::{Payload, Target};
 
@@ -21,7 +21,7 @@ fn a_flood_of_which_nothing_is_known_is_left_to_the_kernel_root() {
         return;
     }
     let _alone = alone();
-    let world = World::new("unknown", 1);
+    let world = World::new("unknown", 2);
     world.sh("sysctl -q net.ipv4.conf.all.rp_filter=0 net.ipv4.conf.in0.rp_filter=0");
     world.sh("nft add table ip w; add chain ip w out { type nat hook postrouting priority 100; }");
     world.sh(
@@ -39,6 +39,12 @@ fn a_flood_of_which_nothing_is_known_is_left_to_the_kernel_root() {
     let status = guard.ask(&world);
     let source = &sources(&status)[0];
     assert_eq!(source["total"]["nobody"], 0, "something was shed all the same: {source:#}");
+    drop(load);
+    // The programs that learn have gone with the release, and come back at once for a source whose flood can be learnt.
+    let load = world.send(&[(1, PORT)], &[], &[(ms(8000), FLOOD)]);
+    within("another source's flood is nobody's", ms(4000), || {
+        sources(&guard.ask(&world))[1]["total"]["nobody"].as_u64().is_some_and(|n| n > 0)
+    });
     drop(load);
     assert_eq!(guard.stop().0.code(), Some(0));
 }
