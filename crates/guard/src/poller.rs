@@ -373,7 +373,14 @@ impl Loop {
     }
     fn release(&mut self, slot: usize, why: Release) {
         let Some(polled) = self.polled[slot].take() else { return };
-        let Polled { source, handle, revoked, .. } = polled;
+        let Polled { source, handle, revoked, bare, .. } = polled;
+        // Its program is going: without it there is no gate, and what it was judged to carry counts.
+        let calm = matches!(why, Release::Calm | Release::Rests | Release::Sheds);
+        let why = if bare.is_some() && calm { Release::Load(Load::Unknown) } else { why };
+        if let Release::Load(load) = why {
+            // Before it can be ordered anew.
+            self.dispatch(|dispatch| dispatch.carries(slot, clock::now(), load));
+        }
         // An interface that was lost meanwhile has another mode by now.
         let mode = &self.p.views.source_ctls[slot].mode;
         let then = if why == Release::Sheds { mode::SHED } else { mode::INTERRUPT };

@@ -172,6 +172,12 @@ impl Source {
         self.now.of_device.store(changes.iter().any(Change::of_device), Relaxed);
     }
 
+    /// Its hold on the XDP program has ended, and the program has gone or stays for others.
+    pub fn is_bare(&self) -> bool {
+        let goes = |rx: &Rx| rx.attached() && !rx.held();
+        !self.now.holds_rx.load(Relaxed) && !self.rx.as_ref().is_some_and(|rx| goes(rx))
+    }
+
     /// Whether its XDP program is attached now.
     pub fn rx_attached(&self) -> bool {
         self.rx.as_ref().is_some_and(|rx| rx.attached())

@@ -16,7 +16,7 @@ use super::{Loop, part};
 use crate::clock;
 use crate::messages::{Order, Report};
 
-/// A program that is still there after so long is needed by other sources, ns.
+/// A program that has not gone after so long waits for the kernel, ns.
 const BARE_MOST: Nanos = 100 * MILLISECOND;
 
 impl Loop {
@@ -132,8 +132,8 @@ impl Loop {
         });
         // It is judged once.
         let carries = carries.filter(|_| polled.bare.is_none());
-        // True once its program is gone, or has not gone for long: others may need it.
-        let bare = polled.bare.map(|at| !polled.source.rx_attached() || now.saturating_sub(at) > BARE_MOST);
+        let bare =
+            polled.bare.is_some_and(|at| polled.source.is_bare() || now.saturating_sub(at) > BARE_MOST);
         let turn = Turned {
             packets: work.saturating_sub(shed),
             frames: rx.frames.load(Relaxed).wrapping_sub(before.2) as u32,
@@ -160,9 +160,7 @@ impl Loop {
         }
         if carries == Some(Load::Unknown) {
             self.bare(slot, now);
-        } else if let Some(load) = carries.or((bare == Some(true)).then_some(Load::Unknown)) {
-            // Before it can be ordered anew.
-            self.dispatch(|dispatch| dispatch.carries(slot, now, load));
+        } else if let Some(load) = carries.or(bare.then_some(Load::Unknown)) {
             self.release(slot, Release::Load(load));
         } else if leaks {
             self.release(slot, Release::Leaks);

@@ -113,6 +113,12 @@ impl Rx {
         }
     }
 
+    /// Whether somebody holds it now; never waits.
+    #[must_use]
+    pub fn held(&self) -> bool {
+        self.users.load(SeqCst) > 0
+    }
+
     /// Index of its interface.
     #[must_use]
     pub fn ifindex(&self) -> u32 {
