@@ -93,4 +93,7 @@ dev) built=target/$target/debug ;;
 esac
 # The release profile strips by itself, others do not.
 install -s --strip-program="$strip" -m 755 "$built/weir" "$built/weir-guard" "$out"
-echo "built: ${out#"$PWD"/}/weir, $(stat -c %s "$out/weir") bytes, and weir-guard, $(stat -c %s "$out/weir-guard") bytes"
+guard=$(stat -c %s "$out/weir-guard")
+[ "$profile" != release ] || [ "$machine" != x86_64 ] || [ "$guard" -le 4194304 ] ||
+    fail "weir-guard has $guard bytes, more than the 4 MiB that docs/dependencies.md promises"
+echo "built: ${out#"$PWD"/}/weir, $(stat -c %s "$out/weir") bytes, and weir-guard, $guard bytes"

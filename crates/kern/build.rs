@@ -43,7 +43,9 @@ fn compile(clang: &str, source: &Path, object: &Path) {
         "bpf",
         "-mcpu=v3",
         "-O2",
+        // For the BTF; what else it writes is for debuggers, and goes into a file that no program carries.
         "-g",
+        "-gsplit-dwarf",
         "-Wall",
         "-Wextra",
         "-Werror",
