@@ -118,6 +118,7 @@ impl Gate {
                 self.shared.attached.store(0, Relaxed);
                 guard.listed.iter().for_each(|l| l.store(0, Relaxed));
                 gauges.watch_nobody(false, None);
+                self.watching.detached(clock::now());
             }
             Some(Watch::Attach) => {
                 let nobody = gauges.watch_nobody(true, self.cgroup.as_ref().map(AsFd::as_fd));

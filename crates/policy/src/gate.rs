@@ -137,8 +137,7 @@ impl Watching {
         if self.attached {
             let over = now.saturating_sub(self.needed_at) > STAYS;
             return over.then(|| {
-                self.attached = false;
-                self.detached_at = Some(now);
+                self.detached(now);
                 Watch::Detach
             });
         }
@@ -146,6 +145,12 @@ impl Watching {
             self.attached = true;
             Watch::Attach
         })
+    }
+
+    /// They are gone by `now`: detaching waits for the whole kernel, and until then they learn.
+    pub fn detached(&mut self, now: Nanos) {
+        self.attached = false;
+        self.detached_at = Some(now);
     }
 
     /// How many ticks back a refusal counts at `now` where one counts for `most`: none that came before they were detached last.
