@@ -42,8 +42,6 @@ pub struct Gate {
     nobody: Option<Nobody>,
     times: u64,
     watching: Watching,
-    /// How long what is learnt counts; 0 while the programs are not attached.
-    ticks: u32,
     /// Whether losses of other namespaces are a reason to attach them too.
     behind: behind::Watch,
 }
@@ -71,7 +69,6 @@ impl Gate {
             nobody: None,
             times: 0,
             watching: Watching::default(),
-            ticks: 0,
             behind: behind::Watch::default(),
         })
     }
@@ -105,15 +102,8 @@ impl Gate {
             guard.table.store(kern::discover::table(others.drops_early), Relaxed);
         }
         match self.watching.next(now, needed) {
-            None if self.ticks != 0 => {
-                let memory = self.watching.memory(now, self.ticks);
-                if guard.nobody_ticks.load(Relaxed) != memory {
-                    guard.nobody_ticks.store(memory, Relaxed);
-                }
-            }
             None => {}
             Some(Watch::Detach) => {
-                self.ticks = 0;
                 guard.nobody_ticks.store(0, Relaxed);
                 self.shared.attached.store(0, Relaxed);
                 guard.listed.iter().for_each(|l| l.store(0, Relaxed));
@@ -123,7 +113,7 @@ impl Gate {
             Some(Watch::Attach) => {
                 let nobody = gauges.watch_nobody(true, self.cgroup.as_ref().map(AsFd::as_fd));
                 self.nobody = Some(nobody);
-                self.ticks = match nobody {
+                let ticks = match nobody {
                     Nobody::Off => return self.watching.refused(),
                     Nobody::Briefly => BRIEFLY,
                     Nobody::UntilBound => UNTIL_BOUND,
@@ -131,7 +121,7 @@ impl Gate {
                 self.times += 1;
                 guard.listed.iter().for_each(|l| l.store(0, Relaxed));
                 self.shared.attached.store(self.times, Relaxed);
-                guard.nobody_ticks.store(self.watching.memory(now, self.ticks), Relaxed);
+                guard.nobody_ticks.store(ticks, Relaxed);
                 self.wake();
             }
         }

@@ -18,6 +18,7 @@
 
 use crate::blame::{self, Carried};
 use crate::causes::{Cause, Fallback, Refusal};
+use crate::gate::BLIND;
 use crate::load::Load;
 use crate::netcpu;
 use crate::overflow::{LEAST_PPS, Overflow, Sign};
@@ -156,6 +157,8 @@ pub struct Dispatch {
     asked: bool,
     /// A source stays polled although polling does it no good.
     insists: bool,
+    /// When a source was left to the kernel last since the gate knew nothing of it: what learns is detached then.
+    left_at: Option<Nanos>,
 }
 
 impl Dispatch {
@@ -173,6 +176,7 @@ impl Dispatch {
             harmed_at: None,
             asked: false,
             insists: false,
+            left_at: None,
         }
     }
 
@@ -245,6 +249,8 @@ impl Dispatch {
     pub fn remove(&mut self, slot: usize) {
         if let Some(state) = self.slots.get_mut(slot) {
             (state.known, state.switch) = (false, None);
+            // What takes its place has carried nothing.
+            (state.bulk, state.unknown, state.uncounted) = (None, None, None);
         }
     }
 
@@ -300,6 +306,9 @@ impl Dispatch {
     /// The source carried this load: full polls of it are no evidence for a while, longer each time. Nor are sockets that lose a
     /// little, beside bulk TCP.
     pub fn carries(&mut self, now: Nanos, slot: usize, load: Load) {
+        if load == Load::Unknown {
+            self.left_at = Some(now);
+        }
         if let Some(state) = self.slots.get_mut(slot) {
             let pause = match load {
                 Load::Bulk => &mut state.bulk,
@@ -517,7 +526,9 @@ impl Dispatch {
             state.starved = Some(Pause::after(state.starved, now));
         }
         let tried = state.starved.filter(|pause| pause.lasts(now)).map_or(now, |pause| pause.until);
-        let since = |load| if load == Load::Unknown { tried } else { now };
+        // Nothing is learnt of it before what learns is back.
+        let blind = self.left_at.map_or(0, |at| at + LEAVES + BLIND).max(tried);
+        let since = |load| if load == Load::Unknown { blind } else { now };
         let (cpu, loads) =
             (self.pollers[poller], Load::ALL.map(|load| given_back(load).then(|| since(load))));
         Some(Order { slot, poller, cpu, cause, loads, by_io_uring, switch, evidence })

@@ -156,6 +156,20 @@ fn what_the_gate_knows_nothing_of_is_left_to_the_kernel() {
     );
 }
 
+/// What learns goes with the release: a source that is taken over before it is back has not been told anything.
+#[test]
+fn another_source_is_not_judged_while_nothing_is_learnt() {
+    let mut d = host(2);
+    let mut order = d.full(0, 0, 0, 0, false).unwrap();
+    order.switch.released(200 * MS);
+    d.carries(200 * MS, 0, Load::Unknown);
+    d.released(0, order.switch);
+    let other = d.full(300 * MS, 300 * MS, 1, 0, false).unwrap();
+    assert_eq!(other.loads, [Some(300 * MS), Some(200 * MS + LEAVES + BLIND)]);
+    d.remove(0);
+    assert_eq!(d.says_nothing(0, 300 * MS), None, "what takes its place has carried nothing");
+}
+
 /// A flood of which the gate knows nothing, that takes the CPU from programs whenever the kernel has it: these lose less and less of it.
 #[test]
 fn what_starves_programs_is_tried_with_the_kernel_ever_more_seldom() {

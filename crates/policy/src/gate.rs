@@ -110,6 +110,9 @@ pub fn next_look(begun: Nanos, took: Nanos) -> Nanos {
     begun.saturating_add(took.saturating_mul(LOOK_SHARE).min(LOOK_LATEST))
 }
 
+/// So long after they were detached the programs that learn stay away.
+pub const BLIND: Nanos = (UNTIL_BOUND as Nanos + 2) << TICK_SHIFT;
+
 /// What is to be done about the programs that learn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Watch {
@@ -120,7 +123,7 @@ pub enum Watch {
 }
 
 /// When the programs that learn are attached: while a source is polled or sheds, or containers lose, and [`STAYS`] longer. While they
-/// are not, nobody sees what leaves, so what was learnt before never counts again ([`Watching::memory`]).
+/// are not, nobody sees what leaves, so they come back only when everything that was learnt before has run out ([`BLIND`]).
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Watching {
     attached: bool,
@@ -141,7 +144,8 @@ impl Watching {
                 Watch::Detach
             });
         }
-        (needed && self.since(now) > 0).then(|| {
+        let fresh = self.detached_at.is_none_or(|at| now.saturating_sub(at) > BLIND);
+        (needed && fresh).then(|| {
             self.attached = true;
             Watch::Attach
         })
@@ -151,16 +155,6 @@ impl Watching {
     pub fn detached(&mut self, now: Nanos) {
         self.attached = false;
         self.detached_at = Some(now);
-    }
-
-    /// How many ticks back a refusal counts at `now` where one counts for `most`: none that came before they were detached last.
-    pub fn memory(&self, now: Nanos, most: u32) -> u32 {
-        most.min(self.since(now))
-    }
-
-    /// Whole ticks since they were detached last, less one that the packet path may be behind.
-    fn since(&self, now: Nanos) -> u32 {
-        self.detached_at.map_or(u32::MAX, |at| tick(now).saturating_sub(tick(at)).saturating_sub(2))
     }
 
     /// Nothing can be learnt of what came: they need not stay for the next onset.
@@ -422,7 +416,7 @@ mod tests {
     }
 
     #[test]
-    fn the_programs_come_back_to_nothing_that_was_learnt_before() {
+    fn the_programs_come_back_only_to_what_has_run_out() {
         let (ms, mut watching) = (MILLISECOND, Watching::default());
         assert_eq!(watching.next(0, false), None);
         assert_eq!(watching.next(ms, true), Some(Watch::Attach));
@@ -430,15 +424,13 @@ mod tests {
         assert_eq!(watching.next(2 * ms + STAYS, false), None, "they stay for the next onset");
         assert_eq!(watching.next(3 * ms + STAYS, false), Some(Watch::Detach));
         let detached = 3 * ms + STAYS;
-        assert_eq!(watching.next(detached + ms, true), None, "no memory is short enough");
-        let soon = detached + 60 * ms;
+        // Detaching takes time, in which they learn.
+        let detached = detached + 70 * ms;
+        watching.detached(detached);
+        let ticks = Nanos::from(UNTIL_BOUND) << TICK_SHIFT;
+        assert_eq!(watching.next(detached + ticks, true), None, "what was learnt before may still count");
+        let soon = detached + ticks + 50 * ms;
         assert_eq!(watching.next(soon, true), Some(Watch::Attach));
-        for later in (0..2000).map(|n| soon + n * ms) {
-            let memory = watching.memory(later, UNTIL_BOUND);
-            // The packet path may be a tick behind, and never says that something lies in front of it.
-            assert!(tick(later) - 1 - memory > tick(detached) && memory > 0, "{later}");
-        }
-        assert_eq!(watching.memory(detached + 1100 * ms, UNTIL_BOUND), UNTIL_BOUND);
         watching.refused();
         assert_eq!(watching.next(soon + ms, true), Some(Watch::Attach), "it is tried again");
         watching.learn_nothing();

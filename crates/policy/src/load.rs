@@ -7,7 +7,7 @@
 //!
 //! [`Load::Unknown`]: of hardly any datagram the gate knows where it would end, so it has nothing to shed, and no socket is full that
 //! it knows. A poller then hands up what the kernel's own NAPI would, at a higher price. Sockets that overflow are evidence of their
-//! own. If programs lack CPU time as soon as the kernel has it back, it is polled, and left to the kernel again less and less often.
+//! own. If programs starve once the kernel has it back, it is polled, and left to the kernel again less and less often.
 //!
 //! Where nothing counts frames, full polls alone are no evidence ([`crate::dispatch::Dispatch::carries`]).
 
@@ -39,7 +39,7 @@ impl Load {
         }
     }
 
-    /// For how long full polls of it are no evidence, at first. Where programs starve or sockets overflow that is told apart, at once.
+    /// For how long full polls of it are no evidence, at first. Where programs starve or sockets overflow that is told apart.
     pub fn pause(self) -> Nanos {
         match self {
             Load::Bulk => RETRY.0,

@@ -335,7 +335,7 @@ int BPF_PROG(weir_napi_poll, struct napi_struct *napi, int work, int budget)
 		if (event.time_ns - stat->reported_ns < WEIR_EVENT_EVERY_NS)
 			return 0;
 		/* Whoever is told of them comes to run on this CPU, before the programs. */
-		if (ctl->quiet && (__s32)((__u32)(event.time_ns >> WEIR_TICK_SHIFT) - ctl->quiet) < 0)
+		if (ctl->quiet - (__u32)(event.time_ns >> WEIR_TICK_SHIFT) - 1 < WEIR_QUIET_TICKS)
 			return 0;
 		stat->reported_ns = event.time_ns;
 		bpf_ringbuf_output(&events, &event, sizeof(event), BPF_RB_FORCE_WAKEUP);

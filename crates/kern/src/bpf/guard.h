@@ -32,6 +32,9 @@ enum weir_mode { WEIR_MODE_NONE = 0, WEIR_MODE_INTERRUPT = 1, WEIR_MODE_POLL = 2
 /* In mode shed so many times as many full polls in a row are evidence. */
 #define WEIR_SHED_POLLS 4
 
+/* Full polls are quiet for no longer than so many ticks, 34 s: a tick that is further ahead has wrapped. */
+#define WEIR_QUIET_TICKS 2048
+
 /* Window in which softirq is held against the budget. */
 #define WEIR_WINDOW_NS 10000000ULL
 
@@ -57,7 +60,7 @@ struct weir_source_ctl {
 	__u32 spare;		/* `spared` up to which a frame that somebody would miss is not rewritten */
 	__u64 lease;		/* until then frames may be shed or rewritten; coarse CLOCK_MONOTONIC, ns */
 	__u32 exact;	/* 1: who gets a TCP frame, or a datagram, is who the kernel's search finds where XDP runs */
-	__u32 quiet;		/* tick up to which full polls are no evidence, and not told; 0: they are */
+	__u32 quiet;		/* tick up to which full polls are no evidence, and not told */
 	__u64 mac[WEIR_MACS];	/* of the interface and of those on it, in memory order, 0 after the last; [0] == 0: not told */
 };
 

@@ -164,7 +164,7 @@ static __always_inline _Bool gate_hears(const struct weir_guard_ctl *guard)
 	if (!stat || !(stat->refused | stat->elsewhere))
 		return 0;
 	now = bpf_ktime_get_ns() >> WEIR_TICK_SHIFT;
-	return weir_recent(stat->refused, now, WEIR_NOBODY_TICKS) ||
+	return weir_recent(stat->refused, now, guard->nobody_ticks) ||
 	       weir_recent(stat->elsewhere, now, WEIR_ELSEWHERE_TICKS);
 }
 

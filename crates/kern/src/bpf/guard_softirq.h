@@ -110,7 +110,7 @@ static __always_inline __u64 idled(void)
 /* One window of so many makes the average. */
 #define WAITED_WINDOWS 8
 
-/* How long a task waits that wants this CPU: as long as another runs before it. A window in which the CPU has not changed counts whole,
+/* How long a task waits that wants this CPU, at least: as long as another runs before it. A window in which the CPU has not changed counts whole,
  * and one in which it `idled` not at all: nobody waited. */
 static __always_inline void wait_for(struct window *window, __u64 now, _Bool idled)
 {
@@ -123,6 +123,9 @@ static __always_inline void wait_for(struct window *window, __u64 now, _Bool idl
 	}
 	switches = here->se.cfs_rq->rq->nr_switches;
 	waited = now - window->begin_ns;
+	/* One that softirqs of minutes ago began tells no more than another. */
+	if (waited > 2 * WEIR_WINDOW_NS)
+		waited = 2 * WEIR_WINDOW_NS;
 	if (switches - window->switches)
 		waited /= switches - window->switches;
 	if (idled)

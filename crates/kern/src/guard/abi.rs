@@ -100,7 +100,7 @@ shared!(
         /// 1 if who gets a TCP frame is who the kernel's search finds where the XDP program runs; else only the share of a flooded
         /// listener is judged.
         exact: AtomicU32,
-        /// Tick up to which full polls are no evidence, and not told; 0: they are.
+        /// Tick up to which full polls are no evidence, and not told.
         quiet: AtomicU32,
         /// Ethernet addresses of the interface and of those that stand on it, in memory order, 0 after the last; all 0: not told.
         mac: [AtomicU64; MACS],

@@ -131,9 +131,6 @@ WEIR_INLINE weir_u32 weir_whose(const struct weir_port *port, weir_u32 address, 
 	return weir_learns(port, used, listed, now, listed_most) ? WEIR_NOBODYS : WEIR_ASK;
 }
 
-/* No refusal counts for longer: policy::gate::UNTIL_BOUND. */
-#define WEIR_NOBODY_TICKS 60
-
 /* Memory that lasts no longer is of a host where nothing tells of binds: policy::gate::BRIEFLY. */
 #define WEIR_BRIEFLY 3
 

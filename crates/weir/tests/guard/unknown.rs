@@ -40,7 +40,8 @@ fn a_flood_of_which_nothing_is_known_is_left_to_the_kernel_root() {
     let source = &sources(&status)[0];
     assert_eq!(source["total"]["nobody"], 0, "something was shed all the same: {source:#}");
     drop(load);
-    // The programs that learn have gone with the release, and come back at once for a source whose flood can be learnt.
+    // The programs that learn have gone with the release, and come back after a second. Another source is not judged before: left to
+    // the kernel as well, it would be let be for as long as this waits.
     let load = world.send(&[(1, PORT)], &[], &[(ms(8000), FLOOD)]);
     within("another source's flood is nobody's", ms(4000), || {
         sources(&guard.ask(&world))[1]["total"]["nobody"].as_u64().is_some_and(|n| n > 0)
