@@ -374,9 +374,7 @@ impl Loop {
     fn release(&mut self, slot: usize, why: Release) {
         let Some(polled) = self.polled[slot].take() else { return };
         let Polled { source, handle, revoked, bare, .. } = polled;
-        // Its program is going: without it there is no gate, and what it was judged to carry counts.
-        let calm = matches!(why, Release::Calm | Release::Rests | Release::Sheds);
-        let why = if bare.is_some() && calm { Release::Load(Load::Unknown) } else { why };
+        let why = if bare.is_some() { why.without_gate() } else { why };
         if let Release::Load(load) = why {
             // Before it can be ordered anew.
             self.dispatch(|dispatch| dispatch.carries(slot, clock::now(), load));

@@ -174,8 +174,7 @@ impl Source {
 
     /// Its hold on the XDP program has ended, and the program has gone or stays for others.
     pub fn is_bare(&self) -> bool {
-        let goes = |rx: &Rx| rx.attached() && !rx.held();
-        !self.now.holds_rx.load(Relaxed) && !self.rx.as_ref().is_some_and(|rx| goes(rx))
+        !self.now.holds_rx.load(Relaxed) && self.rx.as_ref().is_none_or(|rx| !rx.attached() || rx.held())
     }
 
     /// Whether its XDP program is attached now.

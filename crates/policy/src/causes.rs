@@ -116,6 +116,18 @@ pub enum Release {
     Resized,
 }
 
+impl Release {
+    /// The same of a source whose XDP program is going, since it was judged to carry what the gate knows nothing of: without a gate
+    /// nothing is shed, and that it seems calm by then is no reason to forget the judgement.
+    #[must_use]
+    pub fn without_gate(self) -> Self {
+        match self {
+            Self::Calm | Self::Rests | Self::Sheds => Self::Load(Load::Unknown),
+            _ => self,
+        }
+    }
+}
+
 impl fmt::Display for Release {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
@@ -143,6 +155,16 @@ mod tests {
     use super::*;
 
     #[test]
+    fn without_a_gate_calm_is_no_reason() {
+        for why in [Release::Calm, Release::Rests, Release::Sheds] {
+            assert_eq!(why.without_gate(), Release::Load(Load::Unknown));
+        }
+        for why in [Release::Gone, Release::Stale, Release::Revoked, Release::Load(Load::Bulk)] {
+            assert_eq!(why.without_gate(), why);
+        }
+    }
+
+    #[test]
     fn only_what_takes_from_programs_is_harm() {
         for (cause, harm, bulk) in [
             (Cause::FullPolls, Evidence::FullPolls, true),
@@ -154,6 +176,8 @@ mod tests {
             (Cause::Arrives, Evidence::FullPolls, true),
         ] {
             assert_eq!((cause.evidence(), cause.may_be(Load::Bulk)), (harm, bulk), "{cause}");
+            let unknown = matches!(cause, Cause::FullPolls | Cause::Budget);
+            assert_eq!(cause.may_be(Load::Unknown), unknown, "{cause}");
         }
     }
 

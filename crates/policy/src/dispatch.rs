@@ -526,7 +526,7 @@ impl Dispatch {
             state.starved = Some(Pause::after(state.starved, now));
         }
         let tried = state.starved.filter(|pause| pause.lasts(now)).map_or(now, |pause| pause.until);
-        // Nothing is learnt of it before what learns is back.
+        // Nothing is learnt of it before what learns is back; that takes a moment to go.
         let blind = self.left_at.map_or(0, |at| at + LEAVES + BLIND).max(tried);
         let since = |load| if load == Load::Unknown { blind } else { now };
         let (cpu, loads) =
