@@ -35,6 +35,15 @@ failed() {
     ' "$log"
 }
 
+# Where the tests that failed in $log did so, and the first line of what they said. A test that passed may have had a panic too.
+reasons() {
+    awk '
+        /^test .* \.\.\. FAILED$/ { failed["\047" $2 "\047"] = 1 }
+        /^thread .* panicked at / { thread = $2; at = $NF; getline said; of[thread] = of[thread] "\n" at " " substr(said, 1, 160) }
+        END { for (thread in of) if (thread in failed) print thread of[thread] }
+    ' "$log" | awk '!seen[$0]++' | head -n 24
+}
+
 # The eight test programs of $1 that took longest, in seconds.
 slowest() {
     awk '
@@ -49,6 +58,7 @@ rm -f target/test.again
 run --workspace --
 cp "$log" target/test.all
 again=$(failed)
+reasons=$(reasons)
 for try in 2 3; do
     [ "$status" -ne 0 ] || break
     list=$(failed)
@@ -82,6 +92,8 @@ if [ -n "$again" ]; then
     {
         echo "!!! $(echo "$again" | wc -l) tests FAILED AT FIRST; one that needs another try often is to be repaired:"
         echo "$again" | sed 's/^/!!!   /'
+        echo "!!! what they said then:"
+        echo "$reasons" | sed 's/^/!!!   /'
         if [ "$status" -eq 0 ]; then
             echo "!!! all of them passed when run again"
         else
