@@ -51,6 +51,19 @@ fn compile(clang: &str, source: &Path, object: &Path) {
         "-Werror",
         "-Wno-unused-parameter",
     ]);
+    // The BTF and the names of other files tell where it was built: two machines would build two programs.
+    let mut call = |from: &str, to: &str| {
+        c.arg(format!("-ffile-prefix-map={from}={to}"));
+    };
+    let here = env::current_dir().unwrap_or_default();
+    let root = here.ancestors().nth(2).unwrap_or(&here);
+    call(&root.to_string_lossy(), ".");
+    call(&env::var("OUT_DIR").unwrap_or_default(), "out");
+    for (name, short) in [("DEP_BPF_INCLUDE", "libbpf"), ("DEP_WEIR_CLASSIFY_INCLUDE", "policy")] {
+        if let Ok(include) = env::var(name) {
+            call(&include, short);
+        }
+    }
     if let Ok(include) = env::var("DEP_BPF_INCLUDE") {
         c.arg("-I").arg(include);
     }
@@ -70,7 +83,9 @@ fn compile(clang: &str, source: &Path, object: &Path) {
         Ok("riscv64") => "riscv",
         _ => "x86",
     };
-    c.arg(format!("-D__TARGET_ARCH_{arch}")).arg("-c").arg(source).arg("-o").arg(object);
+    c.arg(format!("-D__TARGET_ARCH_{arch}")).arg("-c").arg(here.join(source));
+    // The object names the file beside it, as it is called here.
+    c.current_dir(object.parent().unwrap_or(&here)).arg("-o").arg(object.file_name().unwrap_or_default());
     match c.status() {
         Ok(s) if s.success() => {}
         Ok(s) => panic!("{clang} failed on {}: {s}", source.display()),

@@ -135,6 +135,15 @@ mod tests {
         assert_eq!(last_line("\n"), None);
     }
 
+    /// Else two machines build two programs of the same tree.
+    #[test]
+    fn no_object_tells_where_it_was_built() {
+        let root = env!("CARGO_MANIFEST_DIR").trim_end_matches("/crates/kern").as_bytes();
+        for (name, bytes) in OBJECTS {
+            assert!(!bytes.is_empty() && !bytes.windows(root.len()).any(|w| w == root), "{name}");
+        }
+    }
+
     /// This kernel is as new as any program wants, but for those of two ways of which it has one.
     #[test]
     fn every_program_is_loaded_here_root() {
