@@ -7,9 +7,10 @@ features=$(sh scripts/features.sh)
 log=target/test.log
 timeless='^-p weir-(policy|results|sim|see|model) '
 mkdir -p target
-# All programs first: the tests of one package run programs of another.
+# All programs first: the tests of one package run programs of another. With the tests, since what these need changes what the
+# programs are built of: alone they would be built twice.
 # shellcheck disable=SC2086
-"${CARGO:-cargo}" build --workspace $features || exit
+"${CARGO:-cargo}" build --workspace --lib --bins --examples --tests $features || exit
 
 # cargo test ARGUMENTS, its words in $log and its answer in $status; a pipe alone would hide the answer.
 run() {

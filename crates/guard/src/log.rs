@@ -20,6 +20,8 @@ const SUBJECTS_MAX: usize = 256;
 /// Lines for people, and the changes since the last status.
 pub struct Log {
     quiet: bool,
+    /// A setting stays as somebody else has set it.
+    stays: bool,
     last: BTreeMap<(String, String), (Nanos, u64)>,
     changes: VecDeque<Change>,
     lines: VecDeque<String>,
@@ -28,7 +30,7 @@ pub struct Log {
 impl Log {
     /// `quiet` keeps everything but warnings off standard error.
     pub fn new(quiet: bool) -> Self {
-        Self { quiet, last: BTreeMap::new(), changes: VecDeque::new(), lines: VecDeque::new() }
+        Self { quiet, stays: false, last: BTreeMap::new(), changes: VecDeque::new(), lines: VecDeque::new() }
     }
 
     /// One line about `subject`; repeats within a second are counted into the next one.
@@ -88,6 +90,7 @@ impl Log {
     /// A setting that somebody else has changed.
     pub fn left(&mut self, outcome: &Outcome) {
         if let Fate::Left { found, old } = &outcome.fate {
+            self.stays = true;
             let text = format!("{} is {found}, not weir's and not {old}: left as it is", outcome.setting);
             self.line("left", &outcome.target, &text);
         }
@@ -95,6 +98,7 @@ impl Log {
 
     /// What became of one setting at the end.
     pub fn outcome(&mut self, outcome: &Outcome) {
+        self.stays |= matches!(outcome.fate, Fate::Left { .. });
         if self.quiet && outcome.settled() {
             return;
         }
@@ -107,7 +111,12 @@ impl Log {
     pub fn sum(&mut self, interfaces: &[Interface], complete: bool) {
         if !self.quiet {
             let names: Vec<&str> = interfaces.iter().map(|i| i.wanted.as_str()).collect();
-            let left = if complete { "nothing left changed" } else { "some settings are not back" };
+            // It must not deny what the lines before name.
+            let left = match (complete, self.stays) {
+                (true, false) => "nothing left changed",
+                (true, true) => "nothing else left changed",
+                (false, _) => "some settings are not back",
+            };
             crate::out::talk(&format!("weir: guarded {} no more; {left}", names.join(" ")));
         }
     }

@@ -38,6 +38,12 @@ pub fn list(views: &Views, tcp: bool, begun: u32, holds: impl Fn() -> bool) -> R
     }
     let guard = &views.guard[0];
     fence(Release);
-    guard.listed[usize::from(tcp)].store(begun, Relaxed);
+    let listed = &guard.listed[usize::from(tcp)];
+    listed.store(begun, Relaxed);
+    // This thread may have stood still since it was asked.
+    if !holds() {
+        listed.store(0, Relaxed);
+        return Ok(false);
+    }
     Ok(true)
 }

@@ -164,11 +164,19 @@ fn consumers(text: &mut String, status: &Status, seconds: f64, paint: Paint) {
 fn ledgers(text: &mut String, status: &Status, seconds: f64) {
     text.push('\n');
     for interface in &status.interfaces {
-        let drop = |(place, n): (&String, &u64)| format!(" + {} {}", rate(Some(*n), seconds), shown(place));
-        let drops: String = interface.drops.iter().map(drop).collect();
+        let drop = |(place, n): (&String, &u64)| format!("{} {}", rate(Some(*n), seconds), shown(place));
+        let drops: Vec<String> = interface.drops.iter().map(drop).collect();
         let in_flight = interface.in_flight.map_or(String::new(), |n| format!("; {} in flight", grouped(n)));
-        let (offered, delivered) = (rate(interface.offered, seconds), rate(interface.delivered, seconds));
-        let ledger = format!("{offered} offered = {delivered} delivered{drops}{in_flight}");
+        let offered = rate(interface.offered, seconds);
+        // Without what was delivered it is no sum.
+        let ledger = match interface.delivered {
+            Some(n) => {
+                let parts = [vec![format!("{} delivered", rate(Some(n), seconds))], drops].concat();
+                format!("{offered} offered = {}{in_flight}", parts.join(" + "))
+            }
+            None if drops.is_empty() => format!("{offered} offered{in_flight}"),
+            None => format!("{offered} offered; lost or shed of it: {}{in_flight}", drops.join(", ")),
+        };
         *text += &format!("{:<8} k/s   {}\n", shown(&interface.name), wrap(&ledger, 15));
     }
 }
@@ -251,6 +259,18 @@ mod tests {
         ] {
             assert!(text.contains(part), "{part}\n{text}");
         }
+    }
+
+    #[test]
+    fn without_what_was_delivered_there_is_no_sum() {
+        let mut status = sample();
+        status.interfaces[0].delivered = None;
+        let said = text(&status, Paint::stdout(ColorWhen::Never));
+        let line = "eth0     k/s   1204.2 offered; lost or shed of it: 822.7 ring, 0.0 socket; 12 in";
+        assert!(said.contains(line), "{said}");
+        status.interfaces[0].drops.clear();
+        let said = text(&status, Paint::stdout(ColorWhen::Never));
+        assert!(said.contains("eth0     k/s   1204.2 offered; 12 in flight\n"), "{said}");
     }
 
     #[test]

@@ -2,10 +2,11 @@
 //!
 //! Why it cannot flake: modes are waited for as states, and a value that somebody else does not write cannot change.
 
-use crate::common::procs::Guard;
+use crate::common::procs::{Guard, signal};
 use crate::common::world::{FLOOD, PORT, World};
 use crate::common::{alone, ms, possible, within};
 use kern::wire::counters;
+use nix::sys::signal::Signal;
 
 /// A setting of `in0`, and a value that neither the wiring nor weir gives it.
 type Setting = (&'static str, &'static str);
@@ -48,7 +49,7 @@ fn settings_of_an_administrator_stay_root() {
     let _alone = alone();
     let world = World::new("admin", 1);
     let _sink = world.sink(0, PORT);
-    let guard = world.guard(&[]);
+    let mut guard = world.guard(&[]);
 
     // While it is not polled: takeover and release have his values in between.
     let calm: [Setting; 3] =
@@ -80,7 +81,16 @@ fn settings_of_an_administrator_stay_root() {
     };
     println!("{:#?}", guard.all());
     assert!(said(&guard, ""), "what was left is not reported: {:#?}", guard.all());
-    assert_eq!(guard.stop().0.code(), Some(0));
+    signal(guard.pid(), Signal::SIGTERM);
+    let mut ended = None;
+    within("the guard's end", ms(2000), || {
+        ended = guard.ended();
+        ended.is_some()
+    });
+    assert_eq!(ended.unwrap().code(), Some(0));
+    within("its last line does not deny it", ms(200), || {
+        guard.all().last().is_some_and(|line| line.ends_with("nothing else left changed"))
+    });
     assert_kept(&world, &flood, "after the stop");
     assert_source(&world, 88_888, "after the stop");
     assert_eq!(world.undo(), (0, "nothing to undo\n".into(), String::new()));

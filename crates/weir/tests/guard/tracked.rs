@@ -108,10 +108,10 @@ fn share(mode: &str, flood: Flood, full: Full) -> f64 {
     let stop = Arc::new(AtomicBool::new(false));
     let filler = (full == Full::Often).then(|| fill(&world, &stop));
     // What filled the socket first is read, and forgotten.
-    std::thread::sleep(ms(1500));
+    std::thread::sleep(ms(1000));
     let before = server.questions.load(Relaxed);
     let asked = world.trickle(0, SERVER, 1000);
-    std::thread::sleep(ms(2000));
+    std::thread::sleep(ms(1500));
     let sent = asked.end();
     let read = server.questions.load(Relaxed) - before;
     assert_eq!(is_tracked(&world, &guard), full != Full::Never);
@@ -129,17 +129,20 @@ fn a_server_that_was_full_once_is_an_innocent_root() {
         return;
     }
     let _alone = alone();
-    let floods = [("poll", Flood::Reader), ("auto", Flood::Reader), ("auto", Flood::Hung)];
-    for (mode, flood) in floods {
-        // All in the same round, so that a busy machine takes from all. Where pauses are blind it is a sixth of the first; beside a
-        // reader one run in four reads 0.55 and not 0.95, whichever it is.
+    let all = [
+        ("poll", Flood::Reader, Full::Often),
+        ("auto", Flood::Reader, Full::Once),
+        ("auto", Flood::Hung, Full::Once),
+        ("auto", Flood::Hung, Full::Often),
+    ];
+    for (mode, flood, full) in all {
+        // Both in the same round, so that a busy machine takes from both. Where pauses are blind the second is a sixth of the first;
+        // where a frame costs this machine more than usual, shedding does not keep up with the wire, and both lose alike.
         let fair = (0..3).any(|_| {
-            let [never, once, often] = [Full::Never, Full::Once, Full::Often].map(|full| share(mode, flood, full));
-            println!(
-                "{mode}, {flood:?}: read are {never:.3} by a server never full, {once:.3} full once, {often:.3} often"
-            );
-            once.min(often) >= 0.5 * never
+            let [never, filled] = [Full::Never, full].map(|full| share(mode, flood, full));
+            println!("{mode}, {flood:?}: read are {never:.3} by a server never full, {filled:.3} by one full {full:?}");
+            filled >= 0.5 * never
         });
-        assert!(fair, "mode {mode}, {flood:?}");
+        assert!(fair, "mode {mode}, {flood:?}, {full:?}");
     }
 }
