@@ -20,7 +20,7 @@
 #   make rules-test      the alert rules from cause to end (promtool, in Debian's package prometheus)
 #   make monitor-test    a real Prometheus over four hosts: alerts fire and clear (root, prometheus; 3 minutes)
 #   make apt-repo        target/apt: an apt repository with that package (apt-utils; APT_KEY=ID signs it with gpg)
-#   make package-test    a clean Debian takes it from there: install, guard, upgrade, rollback, purge (root, 2 minutes)
+#   make package-test    a clean Debian takes it from there: install, guard, upgrade, rollback, purge (root, 2 minutes, after 1 to 7 for the build)
 #   make browser-test    the page of weir watch --web in a real browser (installs Chromium, 350 MB)
 #   make vm-test  real drivers in emulated machines with Debian kernels (QEMU); an hour
 #   make deps     only install or name what is missing

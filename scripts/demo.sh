@@ -27,8 +27,8 @@ fi
 case $code in
 0) ;;
 1)
-    echo "a claim falls short here, see above: with two trials each, other work on this machine can be the reason. Run it"
-    echo "again in peace, or longer: $run --html report.html"
+    echo "a claim falls short here or could not be measured, see above: with two trials each, other work on this machine can"
+    echo "be the reason. Run it again in peace, or longer: $run --html report.html"
     ;;
 *)
     echo "the run failed, see above; report.html has what it measured" >&2

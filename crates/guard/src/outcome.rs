@@ -13,7 +13,7 @@ pub fn line(outcome: &Outcome, dry_run: bool, paint: Paint) -> String {
             ("left".to_owned(), format!("{found}: changed by someone else; before weir it was {old}"))
         }
         Fate::Gone => {
-            ("gone".to_owned(), "gone with its interface, queue or process: nothing to do".to_owned())
+            ("gone".to_owned(), "gone with its interface, NAPI or process: nothing to do".to_owned())
         }
         Fate::Waiting => (
             paint.red("waiting "),
