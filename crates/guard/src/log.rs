@@ -40,6 +40,7 @@ impl Log {
             self.last.retain(|_, (at, _)| now.saturating_sub(*at) < LINE_EVERY);
         }
         if self.last.len() >= SUBJECTS_MAX {
+            crate::out::left_out();
             return;
         }
         let entry = self.last.entry((kind.to_owned(), subject.to_owned())).or_insert((0, 0));
@@ -119,5 +120,19 @@ impl Log {
             };
             crate::out::talk(&format!("weir: guarded {} no more; {left}", names.join(" ")));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Nothing else of this program's tests leaves lines out.
+    #[test]
+    fn what_does_not_fit_is_counted() {
+        let (mut log, before) = (Log::new(true), crate::out::dropped());
+        (0..SUBJECTS_MAX + 10).for_each(|n| log.line("release", &format!("in{n}/0"), "why"));
+        assert_eq!(crate::out::dropped() - before, 10);
+        assert_eq!(log.take().1.len(), CHANGES_MAX);
     }
 }

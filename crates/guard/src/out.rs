@@ -16,6 +16,8 @@ const LAST: Duration = Duration::from_millis(200);
 static TALK: OnceLock<Outbox> = OnceLock::new();
 /// Dropped lines of talk that were told.
 static TOLD: AtomicU64 = AtomicU64::new(0);
+/// Lines that were not even written, see [`left_out`].
+static LEFT_OUT: AtomicU64 = AtomicU64::new(0);
 
 /// From here on talk waits for nobody: what nobody takes is dropped, counted, and told in the next line that is taken.
 pub fn never_wait() {
@@ -35,7 +37,12 @@ pub fn drain() {
 /// Lines of talk that were dropped, because nobody took them.
 #[cfg_attr(no_bpf, allow(dead_code, reason = "the status of the guard has it"))]
 pub fn dropped() -> u64 {
-    TALK.get().map_or(0, Outbox::dropped)
+    TALK.get().map_or(0, Outbox::dropped) + LEFT_OUT.load(Relaxed)
+}
+
+/// A line is left out because too many others are said at once; [`dropped`] has it.
+pub fn left_out() {
+    LEFT_OUT.fetch_add(1, Relaxed);
 }
 
 /// Writes data to standard output. A reader that closed the pipe ends the command as a success.

@@ -59,7 +59,7 @@ pub struct Status {
     pub missing: Vec<String>,
     /// Lines of `--status` that nobody took, since the guard started; in the lines of `--status` only.
     pub status_lines_dropped: u64,
-    /// Lines on standard error that nobody took, since the guard started.
+    /// Lines on standard error that nobody took, or that too many others of one second left out, since the guard started.
     pub log_lines_dropped: u64,
     /// Messages between its threads that did not fit into their queue, since the start.
     pub messages_lost: u64,
