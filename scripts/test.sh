@@ -94,7 +94,7 @@ if [ -n "$again" ]; then
         echo "!!! $(echo "$again" | wc -l) tests FAILED AT FIRST; one that needs another try often is to be repaired:"
         echo "$again" | sed 's/^/!!!   /'
         echo "!!! what they said then:"
-        echo "$reasons" | sed 's/^/!!!   /'
+        printf '%s\n' "$reasons" | sed 's/^/!!!   /'
         if [ "$status" -eq 0 ]; then
             echo "!!! all of them passed when run again"
         else

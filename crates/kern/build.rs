@@ -54,6 +54,10 @@ fn compile(clang: &str, source: &Path, object: &Path) {
     // The BTF and the names of other files tell where it was built: two machines would build two programs.
     let mut call = |from: &str, to: &str| {
         c.arg(format!("-ffile-prefix-map={from}={to}"));
+        // The compiler has its own directory without links.
+        if let Ok(real) = fs::canonicalize(from) {
+            c.arg(format!("-ffile-prefix-map={}={to}", real.display()));
+        }
     };
     let here = env::current_dir().unwrap_or_default();
     let root = here.ancestors().nth(2).unwrap_or(&here);

@@ -201,6 +201,17 @@ pub fn affinity(tid: i32) -> Result<CpuSet> {
     Ok((0..MAX_CPUS).filter(|c| words[c / 64] >> (c % 64) & 1 == 1).collect())
 }
 
+/// CPU that thread `tid` ran on last, while it lives.
+pub fn ran_on(tid: i32) -> Option<usize> {
+    processor(&fs::read_to_string(format!("/proc/{tid}/stat")).ok()?)
+}
+
+/// The same by its line of procfs; the name in parentheses may hold anything.
+fn processor(stat: &str) -> Option<usize> {
+    // Field 39; the text behind the name begins with field 3.
+    stat.rsplit_once(')')?.1.split_whitespace().nth(36)?.parse().ok()
+}
+
 /// Binds thread `tid` to `cpus`; 0 is the calling thread. The set must hold an allowed CPU.
 pub fn set_affinity(tid: i32, cpus: &CpuSet) -> Result<()> {
     let mut words = [0u64; MAX_CPUS / 64];
@@ -256,6 +267,13 @@ mod tests {
         for bad in ["", "g", "123456789", "+1", "1,,2", &"1,".repeat(300)] {
             assert!(CpuSet::from_mask(bad).is_err(), "{bad}");
         }
+    }
+
+    #[test]
+    fn where_a_thread_ran() {
+        let words: Vec<String> = (4..39).map(|n| n.to_string()).collect();
+        assert_eq!(processor(&format!("7 (a) b) S {} 3 0 0", words.join(" "))), Some(3));
+        assert!(affinity(0).unwrap().contains(ran_on(std::process::id() as i32).unwrap()));
     }
 
     #[test]

@@ -91,7 +91,7 @@ impl Search {
             ([], [pid]) => (*pid, *pid),
             _ => return None,
         };
-        let (core, known) = core(pid, tid);
+        let (core, known) = core(tid);
         Some(Owner { pid, tid, name: crate::proc::name(pid).unwrap_or_default(), core, known })
     }
 
@@ -174,20 +174,13 @@ fn waits_in(text: &str) -> Option<u32> {
     u32::from_str_radix(words.next()?.strip_prefix("0x")?, 16).ok()
 }
 
-fn core(pid: u32, tid: u32) -> (Option<usize>, Where) {
+fn core(tid: u32) -> (Option<usize>, Where) {
     if let Ok(set) = cpus::affinity(tid as i32)
         && set.len() == 1
     {
         return (set.iter().next(), Where::Pinned);
     }
-    let stat = fs::read_to_string(format!("/proc/{pid}/task/{tid}/stat")).unwrap_or_default();
-    (processor(&stat), Where::Ran)
-}
-
-/// CPU that a thread ran on last; the name in parentheses may hold anything.
-fn processor(stat: &str) -> Option<usize> {
-    // Field 39; the text behind the name begins with field 3.
-    stat.rsplit_once(')')?.1.split_whitespace().nth(36)?.parse().ok()
+    (cpus::ran_on(tid as i32), Where::Ran)
 }
 
 #[cfg(test)]
@@ -234,8 +227,5 @@ mod tests {
         #[cfg(target_arch = "x86_64")]
         assert_eq!(waits_in("232 0xa 0x55 0x200 0xffffffff 0x0 0x0 0x7ffd 0x7f5"), Some(10));
         assert_eq!(waits_in("0 0xa 0x55 0x200 0x0"), None);
-        let stat =
-            format!("7 (a) b) S {} 3 0 0", (4..39).map(|n| n.to_string()).collect::<Vec<_>>().join(" "));
-        assert_eq!(processor(&stat), Some(3));
     }
 }

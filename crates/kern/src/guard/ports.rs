@@ -1,6 +1,6 @@
 //! Which ports sockets have, for the gate: what no socket has may be nobody's.
 
-use std::sync::atomic::{Ordering::Relaxed, Ordering::Release, fence};
+use std::sync::atomic::{Ordering::Relaxed, Ordering::Release, Ordering::SeqCst, fence};
 
 use super::{PORT_WORDS, Views};
 use crate::error::Result;
@@ -40,6 +40,7 @@ pub fn list(views: &Views, tcp: bool, begun: u32, holds: impl Fn() -> bool) -> R
     fence(Release);
     let listed = &guard.listed[usize::from(tcp)];
     listed.store(begun, Relaxed);
+    fence(SeqCst);
     // This thread may have stood still since it was asked.
     if !holds() {
         listed.store(0, Relaxed);

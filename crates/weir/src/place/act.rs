@@ -18,6 +18,9 @@ use std::time::{Duration, Instant};
 /// What queues and caches get before a new layout is measured.
 const SETTLE: Duration = Duration::from_millis(300);
 
+/// Threads that may go back to the CPU they ran on before a trial have so long to wake there.
+const BACK: Duration = Duration::from_millis(20);
+
 /// What became of it.
 #[derive(Default)]
 pub struct Outcome {
@@ -230,8 +233,35 @@ struct Live<'a> {
     now: Option<Looked>,
     /// Of the plan that is in force.
     journal: Option<Journal>,
+    /// Where each thread ran before that plan.
+    ran: Vec<(place::Set, usize)>,
     /// See [`Outcome::others`].
     others: usize,
+}
+
+/// Threads of the plan, and where they run now.
+fn where_they_run(plan: &Plan) -> Vec<(place::Set, usize)> {
+    let ran = |set: &place::Set| match set.what {
+        What::Task { tid, .. } => kern::cpus::ran_on(tid as i32).filter(|cpu| set.from.contains(cpu)),
+        _ => None,
+    };
+    plan.settings.iter().filter_map(|set| Some((set.clone(), ran(set)?))).collect()
+}
+
+/// Has the threads wake where they ran before the plan: the kernel leaves a thread where it is when it may run elsewhere again, and
+/// several of a plan would stay on few CPUs. Those whose CPUs somebody else has set are his.
+fn to_where_they_ran(access: &mut Access, journal: &mut Journal, ran: &[(place::Set, usize)]) {
+    let back = |(set, cpu): &(place::Set, usize)| {
+        let What::Task { tid, start } = set.what else { return None };
+        let ours = kern::cpus::affinity(tid as i32).ok()? == set.to.iter().copied().collect::<CpuSet>();
+        let new = Value::Cpus(CpuSet::from_iter([*cpu]));
+        ours.then_some(Change { setting: Setting::TaskCpus { tid, start }, queue: None, new, first: None })
+    };
+    let changes: Vec<Change> = ran.iter().filter_map(back).collect();
+    // Where that fails they stay where they are, and all else is put back as ever.
+    if !changes.is_empty() && change::make(access, journal, &changes).is_ok() {
+        std::thread::sleep(BACK);
+    }
 }
 
 impl Live<'_> {
@@ -266,6 +296,7 @@ impl place::Host for Live<'_> {
         if !fresh {
             return Err(failed("this host is placed already; run weir undo, then try again"));
         }
+        self.ran = where_they_run(plan);
         carry_out(self.args, self.access, (&mut journal, fresh), plan)?;
         talk(&format!("weir: trying {}: {} settings", plan.strategy.name(), plan.settings.len()));
         self.journal = Some(journal);
@@ -277,7 +308,8 @@ impl place::Host for Live<'_> {
     }
 
     fn put_back(&mut self) -> anyhow::Result<()> {
-        if let Some(journal) = self.journal.take() {
+        if let Some(mut journal) = self.journal.take() {
+            to_where_they_ran(self.access, &mut journal, &self.ran);
             self.others += put_back(self.args, self.access, &journal)?;
         }
         Ok(())
@@ -293,7 +325,8 @@ pub fn trial(
     first: (&Looked, &Window),
     stop: &AtomicBool,
 ) -> anyhow::Result<Outcome> {
-    let mut live = Live { args, access, pids, first, stop, now: None, journal: None, others: 0 };
+    let mut live =
+        Live { args, access, pids, first, stop, now: None, journal: None, ran: Vec::new(), others: 0 };
     let course = place::auto(&mut live, requests, place::plan)?;
     let plan = course.kept().map(|trial| trial.plan.clone());
     let trials = course.trials.iter().enumerate().map(|(n, trial)| Trial::of(trial, course.kept == Some(n)));
@@ -316,6 +349,8 @@ mod tests {
     use super::*;
     use crate::cli::{Cli, Command};
     use clap::Parser;
+    use std::sync::Arc;
+    use std::sync::atomic::Ordering::Relaxed;
 
     #[test]
     fn the_last_line_counts_what_is_somebody_elses() {
@@ -328,5 +363,52 @@ mod tests {
         let text = |others| Outcome { others, ..Outcome::default() }.text(&args, true, true, None);
         assert_eq!(text(0), "nothing is changed\n");
         assert_eq!(text(2), "2 settings stay as somebody else has set them; nothing else is changed\n");
+    }
+
+    /// It wakes 1,000 times a second, and where it ran last is where it wakes: one of five tries is enough, since the kernel may
+    /// move it at any moment. Without going back it wakes on the CPU of the plan.
+    #[test]
+    fn an_undone_plan_leaves_threads_where_they_ran_root() {
+        if !testkit::root_or_skip("an_undone_plan_leaves_threads_where_they_ran_root") {
+            return;
+        }
+        let all = kern::cpus::affinity(0).unwrap();
+        let cpus: Vec<usize> = all.iter().take(2).collect();
+        let &[first, second] = cpus.as_slice() else { panic!("it needs two CPUs, as make test does") };
+        let (stop, dir) = (Arc::new(AtomicBool::new(false)), tempfile::tempdir().unwrap());
+        let (ends, (tell, told)) = (Arc::clone(&stop), std::sync::mpsc::channel());
+        let thread = std::thread::spawn(move || {
+            tell.send(nix::unistd::gettid().as_raw()).unwrap();
+            while !ends.load(Relaxed) {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        });
+        let tid = told.recv().unwrap();
+        let start = kern::proc::start_time(tid as u32).unwrap();
+        let mut access = Access::for_current_netns().unwrap();
+        let back = (0..5).any(|_| {
+            // Where it runs before the plan.
+            kern::cpus::set_affinity(tid, &CpuSet::from_iter([first])).unwrap();
+            std::thread::sleep(BACK);
+            kern::cpus::set_affinity(tid, &all).unwrap();
+            let (what, from) = (What::Task { tid: tid as u32, start }, all.iter().collect());
+            let set = place::Set { what, from, to: place::Cpus::from([second]) };
+            let mut journal = Journal::claim_host(dir.path(), &mut access).unwrap();
+            let to = Value::Cpus(CpuSet::from_iter([second]));
+            let setting = Setting::TaskCpus { tid: tid as u32, start };
+            let change = Change { setting, queue: None, new: to, first: None };
+            change::make(&mut access, &mut journal, &[change]).unwrap();
+            std::thread::sleep(BACK);
+            to_where_they_ran(&mut access, &mut journal, &[(set, first)]);
+            let ran = kern::cpus::ran_on(tid);
+            let outcomes = journal.restore(&mut access);
+            assert!(outcomes.iter().all(journal::Outcome::settled), "{outcomes:?}");
+            journal.remove_from(&mut access).unwrap();
+            assert_eq!(kern::cpus::affinity(tid).unwrap(), all);
+            ran == Some(first)
+        });
+        stop.store(true, Relaxed);
+        thread.join().unwrap();
+        assert!(back);
     }
 }

@@ -1,7 +1,7 @@
 //! Stops, freezes, aborts and kills of guard and keeper at random moments of a flood; then ordinary traffic to the same
 //! port. What the program does not read of it, in milliseconds of that traffic.
 //!
-//! 60 stops; WEIR_STOPS=N as many, 1000 in the long runs. A failure prints the command that repeats its stop.
+//! 36 stops; WEIR_STOPS=N as many, 1000 in the long runs. A failure prints the command that repeats its stop.
 //!
 //! Why it cannot flake: the stock kernel is measured with the same load in the same world, and what it loses is allowed on
 //! top; so is the time in which the program wanted its CPU and another one had it, which the kernel tells. A program from

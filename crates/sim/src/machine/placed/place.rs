@@ -72,6 +72,8 @@ struct Placer<'h, 'a> {
     host: &'h mut Host<'a>,
     rates: Rates,
     plan: Option<Plan>,
+    /// Where each program ran before it.
+    ran: Vec<usize>,
 }
 
 impl place::Host for Placer<'_, '_> {
@@ -86,6 +88,7 @@ impl place::Host for Placer<'_, '_> {
     }
 
     fn carry_out(&mut self, plan: &Plan) -> Result<(), Stopped> {
+        self.ran = self.host.programs.iter().map(|program| program.on).collect();
         self.host.set(plan, |set| &set.to);
         self.plan = Some(plan.clone());
         self.host.pass(self.host.s.settle.0)
@@ -94,6 +97,7 @@ impl place::Host for Placer<'_, '_> {
     fn put_back(&mut self) -> Result<(), Stopped> {
         if let Some(plan) = self.plan.take() {
             self.host.set(&plan, |set| &set.from);
+            self.host.go_back(&self.ran);
         }
         Ok(())
     }
@@ -179,7 +183,7 @@ impl Host<'_> {
         }
         let candidates = place::candidates(&rates.measured, &self.drawn.usable, self.drawn.named);
         let requests: Vec<Request> = candidates.into_iter().map(request).collect();
-        let mut placer = Placer { host: self, rates, plan: None };
+        let mut placer = Placer { host: self, rates, plan: None, ran: Vec::new() };
         let course = place::auto(&mut placer, &requests, planner)?;
         let kept = course.kept().map_or(0, |trial| trial.plan.settings.len());
         Ok(Outcome { kept, tried: course.trials.len() })
@@ -213,6 +217,20 @@ impl Host<'_> {
             outputs: Vec::new(),
             programs: if self.drawn.named { programs.collect() } else { Vec::new() },
             net_permille: rates.net_permille(),
+        }
+    }
+
+    /// Programs that may, go back to these CPUs.
+    fn go_back(&mut self, ran: &[usize]) {
+        let now = self.agenda.now();
+        for (p, &to) in ran.iter().enumerate() {
+            if self.programs[p].on == to || !self.drawn.programs[p].cpus.contains(&to) {
+                continue;
+            }
+            match self.programs[p].blocked {
+                true => self.programs[p].on = to,
+                false => self.migrate(now, p, to),
+            }
         }
     }
 
