@@ -36,6 +36,15 @@ pub fn root_or_skip(name: &str) -> bool {
     root
 }
 
+/// True if this thread may run on two CPUs, else says that `name` was skipped.
+pub fn two_cpus_or_skip(name: &str) -> bool {
+    let two = std::thread::available_parallelism().is_ok_and(|n| n.get() >= 2);
+    if !two {
+        eprintln!("skipped: {name} needs two CPUs");
+    }
+    two
+}
+
 /// True with nft; else says that the test is skipped.
 pub fn nft_or_skip(name: &str) -> bool {
     let found = std::process::Command::new("nft").arg("--version").output().is_ok();

@@ -369,12 +369,13 @@ mod tests {
     /// move it at any moment. Without going back it wakes on the CPU of the plan.
     #[test]
     fn an_undone_plan_leaves_threads_where_they_ran_root() {
-        if !testkit::root_or_skip("an_undone_plan_leaves_threads_where_they_ran_root") {
+        const NAME: &str = "an_undone_plan_leaves_threads_where_they_ran_root";
+        if !testkit::root_or_skip(NAME) || !testkit::two_cpus_or_skip(NAME) {
             return;
         }
         let all = kern::cpus::affinity(0).unwrap();
         let cpus: Vec<usize> = all.iter().take(2).collect();
-        let &[first, second] = cpus.as_slice() else { panic!("it needs two CPUs, as make test does") };
+        let &[first, second] = cpus.as_slice() else { panic!("{all} are two CPUs") };
         let (stop, dir) = (Arc::new(AtomicBool::new(false)), tempfile::tempdir().unwrap());
         let (ends, (tell, told)) = (Arc::clone(&stop), std::sync::mpsc::channel());
         let thread = std::thread::spawn(move || {
