@@ -63,16 +63,13 @@ fn compile(clang: &str, source: &Path, object: &Path) {
     let root = here.ancestors().nth(2).unwrap_or(&here);
     call(&root.to_string_lossy(), ".");
     call(&env::var("OUT_DIR").unwrap_or_default(), "out");
-    for (name, short) in [("DEP_BPF_INCLUDE", "libbpf"), ("DEP_WEIR_CLASSIFY_INCLUDE", "policy")] {
-        if let Ok(include) = env::var(name) {
-            call(&include, short);
-        }
+    let libbpf = env::var("DEP_BPF_INCLUDE").ok();
+    let policy = env::var("DEP_WEIR_CLASSIFY_INCLUDE").ok();
+    for (include, short) in [(&libbpf, "libbpf"), (&policy, "policy")] {
+        include.iter().for_each(|include| call(include, short));
     }
-    if let Ok(include) = env::var("DEP_BPF_INCLUDE") {
-        c.arg("-I").arg(include);
-    }
-    if let Ok(include) = env::var("DEP_WEIR_CLASSIFY_INCLUDE") {
-        println!("cargo::rerun-if-changed={include}");
+    policy.iter().for_each(|include| println!("cargo::rerun-if-changed={include}"));
+    for include in libbpf.iter().chain(&policy) {
         c.arg("-I").arg(include);
     }
     // Debian keeps asm/ under the multiarch directory, which clang does not search for -target bpf.

@@ -189,7 +189,7 @@ fn a_lab_from_the_package(debian: &Debian) {
     let run = "taskset -c 0,1 weir lab run livelock-udp --arms stock-timer,weir --hogs 1 --multiples 4 --base-pps 150000 \
                --duration 200ms --repeat 1 --json /root/lab.json";
     let (code, text) = debian.inside(&["sh", "-c", run]);
-    // It measures nothing on a busy machine, and says so: all its parts are there all the same.
+    // It measures nothing on a busy machine, and says so; whether its parts are found is not seen then.
     if code == 3 && text.contains("other programs use") {
         println!("skipped: the lab of the package needs two idle CPUs");
         return;

@@ -259,8 +259,16 @@ fn to_where_they_ran(access: &mut Access, journal: &mut Journal, ran: &[(place::
     };
     let changes: Vec<Change> = ran.iter().filter_map(back).collect();
     // Where that fails they stay where they are, and all else is put back as ever.
-    if !changes.is_empty() && change::make(access, journal, &changes).is_ok() {
-        std::thread::sleep(BACK);
+    if changes.is_empty() || change::make(access, journal, &changes).is_err() {
+        return;
+    }
+    let end = Instant::now() + BACK;
+    let away = |(set, cpu): &(place::Set, usize)| match set.what {
+        What::Task { tid, .. } => kern::cpus::ran_on(tid as i32).is_some_and(|on| on != *cpu),
+        _ => false,
+    };
+    while ran.iter().any(away) && Instant::now() < end {
+        std::thread::sleep(Duration::from_millis(1));
     }
 }
 
@@ -387,10 +395,17 @@ mod tests {
         let tid = told.recv().unwrap();
         let start = kern::proc::start_time(tid as u32).unwrap();
         let mut access = Access::for_current_netns().unwrap();
+        let wakes_on = |cpu| {
+            let end = Instant::now() + Duration::from_secs(10);
+            while kern::cpus::ran_on(tid) != Some(cpu) {
+                assert!(Instant::now() < end, "it does not wake");
+                std::thread::yield_now();
+            }
+        };
         let back = (0..5).any(|_| {
             // Where it runs before the plan.
             kern::cpus::set_affinity(tid, &CpuSet::from_iter([first])).unwrap();
-            std::thread::sleep(BACK);
+            wakes_on(first);
             kern::cpus::set_affinity(tid, &all).unwrap();
             let (what, from) = (What::Task { tid: tid as u32, start }, all.iter().collect());
             let set = place::Set { what, from, to: place::Cpus::from([second]) };
@@ -399,7 +414,7 @@ mod tests {
             let setting = Setting::TaskCpus { tid: tid as u32, start };
             let change = Change { setting, queue: None, new: to, first: None };
             change::make(&mut access, &mut journal, &[change]).unwrap();
-            std::thread::sleep(BACK);
+            wakes_on(second);
             to_where_they_ran(&mut access, &mut journal, &[(set, first)]);
             let ran = kern::cpus::ran_on(tid);
             let outcomes = journal.restore(&mut access);

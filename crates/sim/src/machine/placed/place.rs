@@ -72,8 +72,8 @@ struct Placer<'h, 'a> {
     host: &'h mut Host<'a>,
     rates: Rates,
     plan: Option<Plan>,
-    /// Where each program ran before it.
-    ran: Vec<usize>,
+    /// Programs of it, and where they ran before.
+    ran: Vec<(usize, usize)>,
 }
 
 impl place::Host for Placer<'_, '_> {
@@ -88,7 +88,11 @@ impl place::Host for Placer<'_, '_> {
     }
 
     fn carry_out(&mut self, plan: &Plan) -> Result<(), Stopped> {
-        self.ran = self.host.programs.iter().map(|program| program.on).collect();
+        let program = |set: &Set| match set.what {
+            What::Task { tid, .. } => Some((tid - FIRST_TID) as usize),
+            _ => None,
+        };
+        self.ran = plan.settings.iter().filter_map(program).map(|p| (p, self.host.programs[p].on)).collect();
         self.host.set(plan, |set| &set.to);
         self.plan = Some(plan.clone());
         self.host.pass(self.host.s.settle.0)
@@ -221,22 +225,24 @@ impl Host<'_> {
     }
 
     /// Programs that may, go back to these CPUs.
-    fn go_back(&mut self, ran: &[usize]) {
-        let now = self.agenda.now();
-        for (p, &to) in ran.iter().enumerate() {
-            if self.programs[p].on == to || !self.drawn.programs[p].cpus.contains(&to) {
-                continue;
+    fn go_back(&mut self, ran: &[(usize, usize)]) {
+        for &(p, to) in ran {
+            if self.programs[p].on != to && self.drawn.programs[p].cpus.contains(&to) {
+                self.send(p, to);
             }
-            match self.programs[p].blocked {
-                true => self.programs[p].on = to,
-                false => self.migrate(now, p, to),
-            }
+        }
+    }
+
+    /// The program runs on this CPU from here on.
+    fn send(&mut self, p: usize, to: usize) {
+        match self.programs[p].blocked {
+            true => self.programs[p].on = to,
+            false => self.migrate(self.agenda.now(), p, to),
         }
     }
 
     /// Settings take the value that `value` gives.
     fn set(&mut self, plan: &Plan, value: impl Fn(&Set) -> &Cpus) {
-        let now = self.agenda.now();
         for set in &plan.settings {
             let cpus = value(set).clone();
             match set.what {
@@ -247,10 +253,7 @@ impl Host<'_> {
                     let p = (tid - FIRST_TID) as usize;
                     let on = self.programs[p].on;
                     if let (false, Some(&to)) = (cpus.contains(&on), cpus.first()) {
-                        match self.programs[p].blocked {
-                            true => self.programs[p].on = to,
-                            false => self.migrate(now, p, to),
-                        }
+                        self.send(p, to);
                     }
                     self.drawn.programs[p].cpus = cpus;
                 }
