@@ -4,6 +4,7 @@
 //! The watch thread sleeps on BPF's events and runs at SCHED_FIFO. It does nothing but ask `policy::dispatch` and send, at most one
 //! event per source or consumer and millisecond. The lock is held for map look-ups only, never across a system call.
 
+use std::cell::OnceCell;
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc::{Sender, SyncSender};
@@ -11,6 +12,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use kern::guard::{Behind, Event, EventRing, EventSource, SOURCES, Views};
+use kern::sysfs::Sysfs;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use policy::causes::{Fallback, Refusal};
 use policy::dispatch::{self, BUSY_SPAN, Order, Traffic};
@@ -306,6 +308,8 @@ impl Watch {
                 self.lost.fetch_add(1, Relaxed);
             }
         };
+        // Opened once: closing it can wait for a CPU that is busy with packets.
+        let sysfs = OnceCell::new();
         sched::go_fifo();
         while !self.stop.load(Relaxed) {
             let lent = self.lending.look(clock::now());
@@ -322,7 +326,7 @@ impl Watch {
                 let Some((cpu, time)) = dispatch.handle(event, &self.views, &new) else { continue };
                 let bypassed = dispatch.bypassed();
                 drop(dispatch);
-                if let (Some(slot), Ok(mut dispatch)) = (busiest(&bypassed), self.dispatch.lock()) {
+                if let (Some(slot), Ok(mut dispatch)) = (busiest(&bypassed, &sysfs), self.dispatch.lock()) {
                     dispatch.bypasses(slot, cpu, time);
                 }
             }
@@ -336,21 +340,21 @@ impl Watch {
 }
 
 /// The slot of the source whose interface receives most, if any receives as much as a flood does.
-fn busiest(sources: &[Arc<Source>]) -> Option<usize> {
+fn busiest(sources: &[Arc<Source>], sysfs: &OnceCell<Option<Sysfs>>) -> Option<usize> {
+    if sources.is_empty() {
+        return None;
+    }
+    let sysfs = sysfs.get_or_init(|| Sysfs::for_current_netns().ok()).as_ref()?;
     let counts = || {
-        let sysfs = kern::sysfs::Sysfs::for_current_netns().ok()?;
         let one = |s: &Arc<Source>| {
             let device = s.ifindex().and_then(|index| sysfs.device(index).ok());
             device.and_then(|d| d.statistic("rx_packets").ok()).unwrap_or(0)
         };
-        Some(sources.iter().map(one).collect::<Vec<u64>>())
+        sources.iter().map(one).collect::<Vec<u64>>()
     };
-    if sources.is_empty() {
-        return None;
-    }
-    let before = counts()?;
+    let before = counts();
     std::thread::sleep(Duration::from_nanos(BUSY_SPAN));
-    let after = counts()?;
+    let after = counts();
     let grown = before.iter().zip(after).map(|(before, after)| after.saturating_sub(*before));
     dispatch::busiest(sources.iter().map(|s| s.slot).zip(grown))
 }

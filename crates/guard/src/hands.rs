@@ -422,7 +422,8 @@ impl Work {
     }
 
     /// The source needs its XDP program no more, and it is detached at once.
-    fn bare(&self, source: &Arc<Source>) {
+    fn bare(&mut self, source: &Arc<Source>) {
+        self.attach.retain(|s| !Arc::ptr_eq(s, source));
         source.release_rx(0);
         let _ = self.jobs.send(attach::Job::Detach(Arc::clone(source)));
     }

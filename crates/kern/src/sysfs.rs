@@ -25,7 +25,8 @@ const ATTR_MAX: usize = 4096;
 #[derive(Debug)]
 pub struct Sysfs {
     net: OwnedFd,
-    private: bool,
+    /// A mount of our own. Closing it waits for all CPUs, seconds on one that is busy with packets: with this, and so at the end.
+    private: Option<OwnedFd>,
 }
 
 impl Sysfs {
@@ -33,10 +34,10 @@ impl Sysfs {
     /// otherwise CAP_SYS_ADMIN, or the error says that `/sys` shows another one.
     pub fn for_current_netns() -> Result<Self> {
         match private_mount() {
-            Ok(net) => Ok(Sysfs { net, private: true }),
+            Ok((net, mount)) => Ok(Sysfs { net, private: Some(mount) }),
             Err(refused) => {
                 let net = open_at(libc::AT_FDCWD, "/sys/class/net", libc::O_PATH | libc::O_DIRECTORY)?;
-                let sysfs = Sysfs { net, private: false };
+                let sysfs = Sysfs { net, private: None };
                 if sysfs.agrees()? {
                     return Ok(sysfs);
                 }
@@ -53,7 +54,7 @@ impl Sysfs {
 
     /// True if this is a mount of our own, false if it is the system's `/sys`.
     pub fn is_private(&self) -> bool {
-        self.private
+        self.private.is_some()
     }
 
     /// True if each interface of the caller's namespace is here with the same index and address.
@@ -326,10 +327,12 @@ fn owned(fd: libc::c_long, what: &str) -> Result<OwnedFd> {
     }
 }
 
-/// A sysfs for this namespace, mounted nowhere (since 5.2; needs CAP_SYS_ADMIN). It is gone when the
-/// descriptor is closed, and does not keep the namespace alive.
-fn private_mount() -> Result<OwnedFd> {
-    open_at(detached(c"sysfs", &[])?.as_raw_fd(), "class/net", libc::O_PATH | libc::O_DIRECTORY)
+/// `class/net` of a sysfs for this namespace, and its mount, which stands nowhere (since 5.2; needs CAP_SYS_ADMIN). It is gone
+/// when both are closed, and does not keep the namespace alive.
+fn private_mount() -> Result<(OwnedFd, OwnedFd)> {
+    let mount = detached(c"sysfs", &[])?;
+    let net = open_at(mount.as_raw_fd(), "class/net", libc::O_PATH | libc::O_DIRECTORY)?;
+    Ok((net, mount))
 }
 
 /// The root of a file system that is mounted nowhere (since 5.2; needs CAP_SYS_ADMIN): what is mounted over it, read-only or

@@ -42,6 +42,8 @@
 //! - On a net CPU no turn takes more than [`FITS_LEAST`] or what fits into the fullest consumer that is not inhibited, but one that
 //!   mostly sheds.
 
+mod interface;
+
 use crate::admission::Admission;
 use crate::budget::Budget;
 use crate::causes::Release;
@@ -49,9 +51,10 @@ use crate::look::{Bound, LOOK_PACKETS, Look, Nap};
 use crate::netcpu::{self, Arrivals};
 use crate::rotation::Rotation;
 use crate::shedding::Stretch;
-use crate::switch::{Mode, ModeSwitch, Timing};
-use crate::watermark::{Change, Marks, Watermark};
+use crate::switch::{Mode, ModeSwitch};
+use crate::watermark::{Change, Watermark};
 use crate::{MILLISECOND, Nanos, Permille};
+pub use interface::{Action, Config, Counts, Turned, WakeOn};
 
 /// Most sources of one poller.
 pub const SOURCES_MAX: usize = 64;
@@ -84,115 +87,6 @@ const FULL_LATELY: Nanos = 1000 * MILLISECOND;
 /// A turn with fewer frames than this tells little: it is averaged in.
 const LOOK_FRAMES_MIN: u32 = 8;
 
-/// Options of a poller; all can change while it runs. [`Config::for_host`] has the defaults.
-#[derive(Clone, Copy, Debug)]
-pub struct Config {
-    /// Most packets of one turn; even, at least 2.
-    pub quota: u32,
-    /// The same of the only source while programs run before the poller, [`Poller::lend`], or on a net CPU; less than `quota` counts as
-    /// `quota`. Several sources share the CPU by turns: large ones let the one gain whose turns fit better.
-    pub lent_quota: u32,
-    /// Sleep after a turn that drained its ring, ns; up to eight times as long while the CPU is never idle and no
-    /// protected packets come, and shorter where the ring would overflow meanwhile.
-    pub nap: Nanos,
-    /// The kernel's own timer on a source in poll mode, ns.
-    pub flush_timeout: Nanos,
-    /// Feedback; `None` switches it off.
-    pub marks: Option<Marks>,
-    /// Share of the CPU for packet work; 1000 switches the limit off.
-    pub budget: Permille,
-    /// Period of the budget, ns.
-    pub period: Nanos,
-    /// Packets that the smallest ring holds.
-    pub ring: u32,
-    /// Share of the CPU that may be spent on what will be shed; never more than `budget`.
-    pub look: Permille,
-    /// Sources are left to the kernel and the gate where that will do.
-    pub shed: bool,
-    /// The CPU does networking only, see [`crate::netcpu`]: sources are polled until they rest, and an idle CPU ends no nap.
-    pub net: bool,
-    /// When to take over and release.
-    pub timing: Timing,
-}
-
-/// Events that end a sleep early.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct WakeOn {
-    /// An inhibited consumer read down to its low water.
-    pub level: bool,
-    /// The CPU has nothing else to run.
-    pub idle: bool,
-    /// No event, but a request: protected packets may arrive, so that the sleep must end on time.
-    pub on_time: bool,
-}
-
-/// What the poller does next.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Action {
-    /// One turn of `source` with at most `packets`.
-    Turn {
-        /// Index of the source.
-        source: usize,
-        /// Quota, or [`HEARTBEAT_PACKETS`].
-        packets: u32,
-    },
-    /// Sleep until `until` or an event of `wake`.
-    Sleep {
-        /// Deadline.
-        until: Nanos,
-        /// What ends it early.
-        wake: WakeOn,
-    },
-    /// Give `source` back to the kernel.
-    Release {
-        /// Index of the source.
-        source: usize,
-        /// [`Release::Calm`], [`Release::Rests`], or [`Release::Sheds`]: then the gate stays.
-        why: Release,
-    },
-    /// Nothing is taken over.
-    Park,
-}
-
-/// What one turn did.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Turned {
-    /// Packets handed up.
-    pub packets: u32,
-    /// Frames that arrived in this turn, shed ones included; 0 if nobody counts them.
-    pub frames: u32,
-    /// Of these, for consumers that are inhibited or have no room, protected ones not counted.
-    pub to_full: u32,
-    /// Of the frames, those for nobody, all of which were shed.
-    pub nobody: u32,
-    /// Of the frames, SYNs that were shed: for listeners that accept nothing more, or that have had their share.
-    pub syns: u32,
-    /// Of the frames, those that were shed: for consumers without room, and for nobody.
-    pub shed: u32,
-    /// Of the frames, those that passed for consumers that are known here. What else passed is somebody else's.
-    pub known: u32,
-    /// Of the frames, those of innocents among the consumers that are known here, passed or shed: of quiet senders beside a loud one
-    /// to the same consumer, for a consumer that nothing is kept away from beside one that something is, and for one that gets few
-    /// beside one that gets most.
-    pub innocents: u32,
-    /// Frames that are protected.
-    pub protected: u32,
-    /// Packets handed up that a full queue refused which is no consumer here: the socket of a container.
-    pub refused: u32,
-    /// Time the turn took, ns.
-    pub spent: Nanos,
-    /// The ring was empty at its end.
-    pub drained: bool,
-}
-
-impl Turned {
-    /// The innocents' frames of which the source is to be looked at. Most of what a full ring holds is no innocent's but the flood: its
-    /// consumer reads all that its budget lets in, so that nothing has to be kept away from it.
-    fn harmed(&self) -> u32 {
-        if self.drained || self.innocents < self.frames / 2 { self.innocents } else { 0 }
-    }
-}
-
 #[derive(Clone, Copy, Debug)]
 struct Source {
     switch: ModeSwitch,
@@ -223,6 +117,65 @@ struct Source {
     release: Option<Release>,
 }
 
+impl Source {
+    /// The first turn of a source that is taken over at `now`.
+    fn new(now: Nanos, switch: ModeSwitch, nap: Nanos) -> Self {
+        Self {
+            switch,
+            last_turn: now,
+            beat: now,
+            peeks: false,
+            peek: nap,
+            nap_until: 0,
+            nap_idle: 0,
+            nap: Nap::of(nap),
+            vain: false,
+            full_share: 0,
+            known_share: 0,
+            sheds: false,
+            fed: 0,
+            reading: 0,
+            stretch: Stretch::default(),
+            arrivals: Arrivals::default(),
+            release: None,
+        }
+    }
+
+    /// What share of its frames is for consumers that have no room, or, while `inhibited` is false, for known ones.
+    fn learn_shares(&mut self, turn: &Turned, inhibited: bool) {
+        // Protected packets pass in any case: they say nothing about the rest.
+        let frames = turn.frames.saturating_sub(turn.protected);
+        if frames == 0 {
+            return;
+        }
+        let of = |part: u32| (u64::from(part) * 1000 / u64::from(frames)).min(1000) as Permille;
+        // Only while something is inhibited does the count of frames for full consumers mean anything.
+        if inhibited {
+            let share = of(turn.to_full + turn.nobody + turn.syns);
+            self.full_share =
+                if frames >= LOOK_FRAMES_MIN { share } else { (self.full_share * 3 + share) / 4 };
+        } else if frames >= LOOK_FRAMES_MIN {
+            self.known_share = of(turn.known + turn.to_full);
+        }
+    }
+
+    /// It handed up `fed` packets after the levels were read for the `reading`-th time.
+    fn feeds(&mut self, fed: u32, reading: u64) {
+        if std::mem::replace(&mut self.reading, reading) != reading {
+            self.fed = 0;
+        }
+        self.fed += fed;
+    }
+}
+
+/// The heartbeat that is next.
+#[derive(Clone, Copy, Debug)]
+struct Beat {
+    source: usize,
+    at: Nanos,
+    due: bool,
+}
+
 /// A consumer as the poller sees it.
 #[derive(Clone, Copy, Debug)]
 struct Consumer {
@@ -232,31 +185,6 @@ struct Consumer {
     probing: bool,
     /// Earliest time that an idle CPU enables it again.
     idle_from: Nanos,
-}
-
-/// How often each reason held the poller back; for the status.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counts {
-    /// Turns, heartbeats included.
-    pub turns: u64,
-    /// Packets handed up.
-    pub packets: u64,
-    /// Turns that only held a pause.
-    pub heartbeats: u64,
-    /// Turns in a pause, in search of protected packets.
-    pub looks: u64,
-    /// Sleeps because the budget was spent.
-    pub budget_sleeps: u64,
-    /// Sleeps because all input was for full consumers.
-    pub feedback_sleeps: u64,
-    /// Naps after a drained ring.
-    pub naps: u64,
-    /// Inhibits.
-    pub inhibits: u64,
-    /// Inhibits ended by the timeout.
-    pub timeouts: u64,
-    /// Times the reserve was lent.
-    pub lent: u64,
 }
 
 /// The state of one CPU's poller. Fixed size; about 10 KiB.
@@ -353,25 +281,7 @@ impl Poller {
     /// The source is taken over from `now` on, with the mode switch that decided so.
     pub fn taken_over(&mut self, now: Nanos, source: usize, switch: ModeSwitch) {
         if let Some(slot) = self.sources.get_mut(source) {
-            *slot = Some(Source {
-                switch,
-                last_turn: now,
-                beat: now,
-                peeks: false,
-                peek: self.config.nap,
-                nap_until: 0,
-                nap_idle: 0,
-                nap: Nap::of(self.config.nap),
-                vain: false,
-                full_share: 0,
-                known_share: 0,
-                sheds: false,
-                fed: 0,
-                reading: 0,
-                stretch: Stretch::default(),
-                arrivals: Arrivals::default(),
-                release: None,
-            });
+            *slot = Some(Source::new(now, switch, self.config.nap));
             self.look.forget(source);
         }
     }
@@ -433,20 +343,7 @@ impl Poller {
         if look {
             self.look.looked(now, source, turn.frames, turn.spent, turn.drained);
         }
-        // Protected packets pass in any case: they say nothing about the rest.
-        let frames = turn.frames.saturating_sub(turn.protected);
-        if frames > 0 {
-            let surplus = u64::from(turn.to_full + turn.nobody + turn.syns);
-            let share = (surplus * 1000 / u64::from(frames)).min(1000) as Permille;
-            // Only while something is inhibited does the count of frames for full consumers mean anything.
-            if self.inhibited > 0 {
-                state.full_share =
-                    if frames >= LOOK_FRAMES_MIN { share } else { (state.full_share * 3 + share) / 4 };
-            } else if frames >= LOOK_FRAMES_MIN {
-                let known = u64::from(turn.known + turn.to_full);
-                state.known_share = (known * 1000 / u64::from(frames)).min(1000) as Permille;
-            }
-        }
+        state.learn_shares(&turn, self.inhibited > 0);
         let fed = turn.packets.saturating_sub(turn.protected);
         if fed > 0 {
             for consumer in self.consumers.iter_mut().flatten() {
@@ -454,10 +351,7 @@ impl Poller {
             }
         }
         self.fed += fed;
-        if std::mem::replace(&mut state.reading, self.readings) != self.readings {
-            state.fed = 0;
-        }
-        state.fed += fed;
+        state.feeds(fed, self.readings);
         // Most of the turn was for full queues whose levels nobody tells: it was in vain, and so would be the next ones.
         let vain = turn.packets >= LOOK_FRAMES_MIN
             && !self.look.finds(now, source)
@@ -688,42 +582,51 @@ impl Poller {
     }
 
     fn decide(&mut self, now: Nanos) -> Action {
-        let heartbeat = (self.config.flush_timeout / 2).max(1);
-        let mut beat_at = Nanos::MAX;
-        let (mut beat_source, mut beat_from, mut polled) = (0, 0, 0);
-        for (index, source) in self.sources.iter().enumerate() {
-            let Some(source) = source else { continue };
-            polled += 1;
-            if let Some(why) = source.release {
-                return Action::Release { source: index, why };
-            }
-            let due = source.beat.saturating_add(heartbeat);
-            if due < beat_at {
-                (beat_at, beat_source, beat_from) = (due, index, source.beat);
-            }
+        let ended = |(source, state): (usize, &Option<Source>)| {
+            state.as_ref()?.release.map(|why| Action::Release { source, why })
+        };
+        if let Some(release) = self.sources.iter().enumerate().find_map(ended) {
+            return release;
         }
-        let beats = now >= self.ends(beat_from, beat_at);
-        if beat_at == Nanos::MAX {
-            return Action::Park;
-        }
+        let Some(beat) = self.first_beat(now) else { return Action::Park };
         if let Some(resume) = self.budget.resume_at(now) {
-            if self.looks(now) {
-                self.admission.exhausted(now, self.config.period);
-            }
-            if beats {
-                self.counts.heartbeats += 1;
-                return Action::Turn {
-                    source: beat_source,
-                    packets: HEARTBEAT_PACKETS.min(self.config.quota),
-                };
-            }
-            self.counts.budget_sleeps += 1;
-            return Action::Sleep {
-                until: resume.min(beat_at),
-                wake: WakeOn { idle: true, ..WakeOn::default() },
-            };
+            return self.spent(now, resume, beat);
         }
         self.admission.calm(now, self.config.period);
+        if let Some(turn) = self.ready(now) {
+            return turn;
+        }
+        if beat.due {
+            return self.heartbeat(beat.source);
+        }
+        self.wait(now, beat.at)
+    }
+
+    /// The heartbeat that is next; `None` if nothing is taken over.
+    fn first_beat(&self, now: Nanos) -> Option<Beat> {
+        let heartbeat = (self.config.flush_timeout / 2).max(1);
+        let sources = self.sources.iter().enumerate().filter_map(|(i, source)| Some((i, source.as_ref()?)));
+        let (source, state) = sources.min_by_key(|(_, source)| source.beat)?;
+        let at = state.beat.saturating_add(heartbeat);
+        Some(Beat { source, at, due: now >= self.ends(state.beat, at) })
+    }
+
+    /// The budget is spent until `resume`.
+    fn spent(&mut self, now: Nanos, resume: Nanos, beat: Beat) -> Action {
+        if self.looks(now) {
+            self.admission.exhausted(now, self.config.period);
+        }
+        if beat.due {
+            self.counts.heartbeats += 1;
+            return Action::Turn { source: beat.source, packets: HEARTBEAT_PACKETS.min(self.config.quota) };
+        }
+        self.counts.budget_sleeps += 1;
+        Action::Sleep { until: resume.min(beat.at), wake: WakeOn { idle: true, ..WakeOn::default() } }
+    }
+
+    /// A turn of a source that neither naps nor stands in a pause, if there is one.
+    fn ready(&mut self, now: Nanos) -> Option<Action> {
+        let polled = self.sources.iter().flatten().count();
         let mut rotation = self.rotation;
         let picked = rotation.pick(SOURCES_MAX, |i| {
             self.sources[i]
@@ -731,30 +634,35 @@ impl Poller {
                 .is_some_and(|s| now >= self.ends(s.last_turn, s.nap_until) && !self.blocked(s))
         });
         self.rotation = rotation;
-        if let Some(source) = picked {
-            let sheds = self.sources[source].as_ref().is_some_and(|s| s.sheds);
-            let quota = self.config.quota;
-            let fits = self.fits.saturating_sub(FITS_PEEKS).max(FITS_LEAST) & !1;
-            let fits = if self.config.net { fits } else { u32::MAX };
-            let packets = match (sheds, (self.lent || self.config.net) && polled == 1) {
-                (true, _) => LOOK_PACKETS.max(quota),
-                (_, true) => self.config.lent_quota.max(quota).min(fits),
-                _ => quota.min(fits),
-            };
-            return Action::Turn { source, packets };
-        }
-        if beats {
-            self.counts.heartbeats += 1;
-            let quota = self.config.quota;
-            // What is shed costs little, and a larger turn finds protected packets sooner; one in vain sheds nothing.
-            let vain = self.sources[beat_source].is_some_and(|s| s.vain);
-            let packets = match (vain, self.look.is_classed(beat_source)) {
-                (true, _) => HEARTBEAT_PACKETS.min(quota),
-                (_, true) => LOOK_PACKETS.max(quota),
-                _ => quota,
-            };
-            return Action::Turn { source: beat_source, packets };
-        }
+        let source = picked?;
+        let sheds = self.sources[source].as_ref().is_some_and(|s| s.sheds);
+        let quota = self.config.quota;
+        let fits = self.fits.saturating_sub(FITS_PEEKS).max(FITS_LEAST) & !1;
+        let fits = if self.config.net { fits } else { u32::MAX };
+        let packets = match (sheds, (self.lent || self.config.net) && polled == 1) {
+            (true, _) => LOOK_PACKETS.max(quota),
+            (_, true) => self.config.lent_quota.max(quota).min(fits),
+            _ => quota.min(fits),
+        };
+        Some(Action::Turn { source, packets })
+    }
+
+    /// The turn that holds a pause of `source`.
+    fn heartbeat(&mut self, source: usize) -> Action {
+        self.counts.heartbeats += 1;
+        let quota = self.config.quota;
+        // What is shed costs little, and a larger turn finds protected packets sooner; one in vain sheds nothing.
+        let vain = self.sources[source].is_some_and(|s| s.vain);
+        let packets = match (vain, self.look.is_classed(source)) {
+            (true, _) => HEARTBEAT_PACKETS.min(quota),
+            (_, true) => LOOK_PACKETS.max(quota),
+            _ => quota,
+        };
+        Action::Turn { source, packets }
+    }
+
+    /// All sources nap or stand in a pause: a look or a peek if one is due, else a sleep until `beat_at` at the latest.
+    fn wait(&mut self, now: Nanos, beat_at: Nanos) -> Action {
         let (mut until, mut on_time) = (beat_at, false);
         if self.inhibited > 0 {
             // The one that has waited longest; a pause of all costs one step per source.
@@ -777,6 +685,10 @@ impl Poller {
         {
             return peek;
         }
+        self.sleep(now, until, on_time)
+    }
+
+    fn sleep(&mut self, now: Nanos, mut until: Nanos, on_time: bool) -> Action {
         let mut blocked = false;
         let idle = self.consumers.iter().flatten().any(|c| c.watermark.is_inhibited() && now >= c.idle_from)
             && !self.config.net;

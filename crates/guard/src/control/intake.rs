@@ -85,60 +85,9 @@ impl Control {
                     (worker.class, worker.refused) = (class.name(), refused);
                 }
             }
-            Report::TakenOver { source, time, evidence } => {
-                self.mode_switches += 1;
-                // Here, not in the poller: attaching waits for the whole kernel.
-                let _ = self.gauges.watch_idle(true);
-                self.look_at_gate();
-                let mine = |w: &&Worker| w.cpu == source.now.cpu.load(Relaxed) as usize;
-                let known = self.sessions.any(clock::now(), &self.opts.classes);
-                if let Some(worker) = self.workers.iter().find(mine).filter(|_| known) {
-                    let _ = worker.commands.send(Command::Expect(source.slot));
-                }
-                let after = time.saturating_sub(evidence) as f64 / MILLISECOND as f64;
-                self.log.event(
-                    time,
-                    "takeover",
-                    &source.name,
-                    &format!("{}; after {after:.2} ms", source.why()),
-                );
-            }
-            Report::Refused { source, why, fallback } => {
-                source.because(format!("not taken over: {why}"));
-                self.log.event(clock::now(), "refused", &source.name, &why);
-                let mine = |s: &Arc<Source>| Arc::ptr_eq(s, &source);
-                let found = self.interfaces.iter().position(|i| i.sources.iter().any(mine));
-                // What works for another source of the interface is not given up for this one.
-                let polled = |i: &Interface| i.sources.iter().any(|s| s.now.changed.load(Relaxed) > 0);
-                if let (Some(Fallback::Thread), Some(index), Mode::Auto | Mode::Net) =
-                    (fallback, found, self.opts.mode)
-                    && !polled(&self.interfaces[index])
-                {
-                    self.go_thread(index, why, Some(Lull::default()));
-                }
-            }
-            Report::Released { source, time, why } => {
-                self.mode_switches += 1;
-                source.because(format!("released: {why}"));
-                if self.workers.iter().all(|w| w.gauge.polling.load(Relaxed) == 0) {
-                    self.contention.ends();
-                    self.watch_reads(false);
-                }
-                self.log.event(time, "release", &source.name, &why.to_string());
-                // A NAPI that is gone without a word of netlink: its successor's id is found or learnt.
-                let mine = |s: &Arc<Source>| Arc::ptr_eq(s, &source);
-                let found = self.interfaces.iter().position(|i| i.sources.iter().any(mine));
-                match (why, found) {
-                    (Release::Stale, Some(index)) => self.interfaces[index].doubtful = true,
-                    (Release::Leaks, Some(index)) => self.go_thread(index, why.to_string(), None),
-                    (Release::Resized, _) => self.follow(source.slot),
-                    (Release::Load(Load::Unknown), _) => {
-                        self.gate.learn_nothing();
-                        self.look_at_gate();
-                    }
-                    _ => {}
-                }
-            }
+            Report::TakenOver { source, time, evidence } => self.is_taken_over(&source, time, evidence),
+            Report::Refused { source, why, fallback } => self.is_refused(&source, why, fallback),
+            Report::Released { source, time, why } => self.is_released(&source, time, why),
             Report::Left(outcome) => self.log.left(&outcome),
             Report::Warning { source, text } => self.log.line("warning", &source.name, &text),
             Report::Moved { cpu, away } => {
@@ -153,19 +102,7 @@ impl Control {
                     self.log.line("back", &subject, "its poller is there again");
                 }
             }
-            Report::Contended { cpu } => {
-                if !self.level_wakes.load(Relaxed) {
-                    self.watch_reads(true);
-                    // Said once per overload, however often it is tried without.
-                    if self.contention.found(clock::now()) {
-                        self.log.line(
-                            "contended",
-                            &format!("CPU {cpu}"),
-                            "other programs run there: reads are watched",
-                        );
-                    }
-                }
-            }
+            Report::Contended { cpu } => self.is_contended(cpu),
             Report::Pressed { cpu } => self.press_net(clock::now(), cpu),
             Report::Stuck { cpu } => {
                 let text = "its poller does not run: the kernel has its sources";
@@ -185,6 +122,72 @@ impl Control {
                 self.log.line("warning", &format!("CPU {cpu}"), &format!("its poller ended: {why}"));
             }
         }
+    }
+
+    fn is_taken_over(&mut self, source: &Source, time: Nanos, evidence: Nanos) {
+        self.mode_switches += 1;
+        // Here, not in the poller: attaching waits for the whole kernel.
+        let _ = self.gauges.watch_idle(true);
+        self.look_at_gate();
+        let mine = |w: &&Worker| w.cpu == source.now.cpu.load(Relaxed) as usize;
+        let known = self.sessions.any(clock::now(), &self.opts.classes);
+        if let Some(worker) = self.workers.iter().find(mine).filter(|_| known) {
+            let _ = worker.commands.send(Command::Expect(source.slot));
+        }
+        let after = time.saturating_sub(evidence) as f64 / MILLISECOND as f64;
+        let text = format!("{}; after {after:.2} ms", source.why());
+        self.log.event(time, "takeover", &source.name, &text);
+    }
+
+    fn is_refused(&mut self, source: &Arc<Source>, why: String, fallback: Option<Fallback>) {
+        source.because(format!("not taken over: {why}"));
+        self.log.event(clock::now(), "refused", &source.name, &why);
+        // What works for another source of the interface is not given up for this one.
+        let polled = |i: &Interface| i.sources.iter().any(|s| s.now.changed.load(Relaxed) > 0);
+        if let (Some(Fallback::Thread), Some(index), Mode::Auto | Mode::Net) =
+            (fallback, self.interface_of(source), self.opts.mode)
+            && !polled(&self.interfaces[index])
+        {
+            self.go_thread(index, why, Some(Lull::default()));
+        }
+    }
+
+    fn is_released(&mut self, source: &Arc<Source>, time: Nanos, why: Release) {
+        self.mode_switches += 1;
+        source.because(format!("released: {why}"));
+        if self.workers.iter().all(|w| w.gauge.polling.load(Relaxed) == 0) {
+            self.contention.ends();
+            self.watch_reads(false);
+        }
+        self.log.event(time, "release", &source.name, &why.to_string());
+        match (why, self.interface_of(source)) {
+            // A NAPI that is gone without a word of netlink: its successor's id is found or learnt.
+            (Release::Stale, Some(index)) => self.interfaces[index].doubtful = true,
+            (Release::Leaks, Some(index)) => self.go_thread(index, why.to_string(), None),
+            (Release::Resized, _) => self.follow(source.slot),
+            (Release::Load(Load::Unknown), _) => {
+                self.gate.learn_nothing();
+                self.look_at_gate();
+            }
+            _ => {}
+        }
+    }
+
+    fn is_contended(&mut self, cpu: usize) {
+        if self.level_wakes.load(Relaxed) {
+            return;
+        }
+        self.watch_reads(true);
+        // Said once per overload, however often it is tried without.
+        if self.contention.found(clock::now()) {
+            let text = "other programs run there: reads are watched";
+            self.log.line("contended", &format!("CPU {cpu}"), text);
+        }
+    }
+
+    /// The interface that has `source`.
+    fn interface_of(&self, source: &Arc<Source>) -> Option<usize> {
+        self.interfaces.iter().position(|i| i.sources.iter().any(|s| Arc::ptr_eq(s, source)))
     }
 
     /// Tells pollers whose CPU went offline or came back: one that sleeps does not notice.

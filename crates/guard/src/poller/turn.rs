@@ -1,10 +1,10 @@
 //! The turns of a poller, what they cost, and its sleeps.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
-use kern::guard::{CONSUMERS, TurnEnd, wake};
+use kern::guard::{CONSUMERS, TurnEnd, Views, wake};
 use policy::causes::Release;
 use policy::gate::tick;
 use policy::load::{self, Learning, Load};
@@ -12,12 +12,114 @@ use policy::poller::{Turned, WakeOn};
 use policy::turns::REFUSED_NAP;
 use policy::{MILLISECOND, Nanos};
 
-use super::{Loop, part};
+use super::{Loop, Polled, part};
 use crate::clock;
 use crate::messages::{Order, Report};
 
 /// A program that has not gone after so long waits for the kernel, ns.
 const BARE_MOST: Nanos = 100 * MILLISECOND;
+
+/// What the kernel's side counts of a source that is polled, and of the poller's CPU: since the start, or in a turn.
+#[derive(Clone, Copy, Debug, Default)]
+struct Told {
+    polls: u64,
+    /// Of these, those that found as much as they might take.
+    full_polls: u64,
+    /// Packets that the driver says it took.
+    work: u64,
+    frames: u64,
+    to_full: u64,
+    nobody: u64,
+    syns: u64,
+    shed: u64,
+    known: u64,
+    innocents: u64,
+    protected: u64,
+    /// Packets that sockets elsewhere refused on this CPU.
+    elsewhere: u64,
+    /// Time in NET_RX softirqs of this CPU.
+    net_rx_ns: u64,
+}
+
+impl Told {
+    fn read(views: &Views, slot: usize, cpu: usize) -> Self {
+        let (stat, rx) = (&views.source_stats[slot], &views.rx_stats[slot]);
+        let of = |counter: &AtomicU64| counter.load(Relaxed);
+        let here = views.cpu_stats.get(cpu);
+        Self {
+            polls: of(&stat.own_polls),
+            full_polls: of(&stat.full_polls),
+            work: of(&stat.own_packets),
+            frames: of(&rx.frames),
+            to_full: of(&rx.to_full),
+            nobody: of(&rx.nobody),
+            syns: of(&rx.syns),
+            shed: of(&rx.shed),
+            known: of(&rx.known),
+            innocents: of(&rx.innocents),
+            protected: of(&rx.by_class[2]),
+            elsewhere: here.map_or(0, |cpu| of(&cpu.elsewhere)),
+            net_rx_ns: here.map_or(0, |cpu| of(&cpu.net_rx_ns)),
+        }
+    }
+
+    fn since(&self, before: &Self) -> Self {
+        Self {
+            polls: self.polls.wrapping_sub(before.polls),
+            full_polls: self.full_polls.wrapping_sub(before.full_polls),
+            work: self.work.wrapping_sub(before.work),
+            frames: self.frames.wrapping_sub(before.frames),
+            to_full: self.to_full.wrapping_sub(before.to_full),
+            nobody: self.nobody.wrapping_sub(before.nobody),
+            syns: self.syns.wrapping_sub(before.syns),
+            shed: self.shed.wrapping_sub(before.shed),
+            known: self.known.wrapping_sub(before.known),
+            innocents: self.innocents.wrapping_sub(before.innocents),
+            protected: self.protected.wrapping_sub(before.protected),
+            elsewhere: self.elsewhere.wrapping_sub(before.elsewhere),
+            net_rx_ns: self.net_rx_ns.saturating_sub(before.net_rx_ns),
+        }
+    }
+
+    /// The same for the policy, of a turn that took `spent`.
+    fn turned(&self, spent: Nanos) -> Turned {
+        Turned {
+            packets: (self.work as u32).saturating_sub(self.shed as u32),
+            frames: self.frames as u32,
+            to_full: self.to_full as u32,
+            nobody: self.nobody as u32,
+            syns: self.syns as u32,
+            shed: self.shed as u32,
+            known: self.known as u32,
+            innocents: self.innocents as u32,
+            protected: self.protected as u32,
+            refused: self.elsewhere as u32,
+            spent,
+            // One poll that found less than it might have taken.
+            drained: self.polls > self.full_polls,
+        }
+    }
+}
+
+impl Polled {
+    /// What it carries at `now`, if that is a load for which it is given back.
+    fn carries(&mut self, now: Nanos, views: &Views, slot: usize) -> Option<Load> {
+        let (rx, gate, learnt) = (&views.rx_stats[slot], &views.gate[0], self.learnt);
+        let frames = rx.frames.load(Relaxed);
+        self.loads.iter_mut().find_map(|carried| {
+            let load = carried.load();
+            let learning = match learnt {
+                Some((flows, unknown)) if load == Load::Unknown => {
+                    let flows = gate.flows.load(Relaxed).wrapping_sub(flows);
+                    let unknown = rx.unknown.load(Relaxed).wrapping_sub(unknown);
+                    load::learning(tick(now), gate.refused.load(Relaxed), flows, unknown)
+                }
+                _ => Learning::Untold,
+            };
+            carried.is(now, frames, part(rx, load), learning).then_some(load)
+        })
+    }
+}
 
 impl Loop {
     /// Other programs may run between two charges.
@@ -58,21 +160,8 @@ impl Loop {
         #[cfg(debug_assertions)]
         crate::last_words::test_panic();
         let views = Arc::clone(&self.p.views);
-        let (stat, rx) = (&views.source_stats[slot], &views.rx_stats[slot]);
         let Some(polled) = self.polled[slot].as_mut() else { return };
-        let before = (
-            stat.own_polls.load(Relaxed),
-            stat.own_packets.load(Relaxed),
-            rx.frames.load(Relaxed),
-            rx.to_full.load(Relaxed),
-            rx.shed.load(Relaxed),
-            rx.by_class[2].load(Relaxed),
-            rx.known.load(Relaxed),
-            rx.nobody.load(Relaxed),
-            stat.full_polls.load(Relaxed),
-            rx.syns.load(Relaxed),
-            rx.innocents.load(Relaxed),
-        );
+        let before = Told::read(&views, slot, self.p.cpu);
         let own = &views.poller_ctls[self.p.index];
         own.admit.store(u32::from(self.policy.admits()), Relaxed);
         let feeds = self.policy.feeds(self.charged_until, slot);
@@ -82,22 +171,15 @@ impl Loop {
             quota => polled.turns.share(quota),
         };
         own.quota.store(quota, Relaxed);
-        let here = self.p.cpu;
-        let elsewhere = || views.cpu_stats.get(here).map_or(0, |c| c.elsewhere.load(Relaxed));
-        let refused = elsewhere();
-        let net_rx = || views.cpu_stats.get(here).map_or(0, |c| c.net_rx_ns.load(Relaxed));
-        let softirq = net_rx();
         let end = match polled.handle.set_budget(polled.turns.budget(packets)) {
             Ok(()) => polled.handle.turn(),
             Err(_) => TurnEnd::Nothing,
         };
         let now = clock::now();
-        let polls = stat.own_polls.load(Relaxed).wrapping_sub(before.0) as u32;
-        let work = stat.own_packets.load(Relaxed).wrapping_sub(before.1) as u32;
-        let shed = rx.shed.load(Relaxed).wrapping_sub(before.4) as u32;
+        let told = Told::read(&views, slot, self.p.cpu).since(&before);
         let source = Arc::clone(&polled.source);
         source.counts.turns.fetch_add(1, Relaxed);
-        if polls == 0 || end == TurnEnd::Nothing {
+        if told.polls == 0 || end == TurnEnd::Nothing {
             let stale = polled.turns.silent();
             source.counts.refused.fetch_add(1, Relaxed);
             let spent = self.spent(now);
@@ -111,45 +193,19 @@ impl Loop {
             }
             return;
         }
-        polled.turns.polled(packets, polls, work);
+        polled.turns.polled(packets, told.polls as u32, told.work as u32);
         let leaks = polled
             .holding
             .as_mut()
             .filter(|h| h.due(now))
             .is_some_and(|h| polled.source.counters(&views).is_some_and(|seen| h.leaks(now, seen)));
-        let frames = rx.frames.load(Relaxed);
-        let carries = polled.loads.iter_mut().find_map(|c| {
-            let (load, gate) = (c.load(), &views.gate[0]);
-            let learning = match polled.learnt {
-                Some((flows, unknown)) if load == Load::Unknown => {
-                    let flows = gate.flows.load(Relaxed).wrapping_sub(flows);
-                    let unknown = rx.unknown.load(Relaxed).wrapping_sub(unknown);
-                    load::learning(tick(now), gate.refused.load(Relaxed), flows, unknown)
-                }
-                _ => Learning::Untold,
-            };
-            c.is(now, frames, part(rx, load), learning).then_some(load)
-        });
+        let carries = polled.carries(now, &views, slot);
         // It is judged once.
         let carries = carries.filter(|_| polled.bare.is_none());
         let bare =
             polled.bare.is_some_and(|at| polled.source.is_bare() || now.saturating_sub(at) > BARE_MOST);
-        let turn = Turned {
-            packets: work.saturating_sub(shed),
-            frames: rx.frames.load(Relaxed).wrapping_sub(before.2) as u32,
-            to_full: rx.to_full.load(Relaxed).wrapping_sub(before.3) as u32,
-            nobody: rx.nobody.load(Relaxed).wrapping_sub(before.7) as u32,
-            syns: rx.syns.load(Relaxed).wrapping_sub(before.9) as u32,
-            shed,
-            known: rx.known.load(Relaxed).wrapping_sub(before.6) as u32,
-            innocents: rx.innocents.load(Relaxed).wrapping_sub(before.10) as u32,
-            protected: rx.by_class[2].load(Relaxed).wrapping_sub(before.5) as u32,
-            refused: elsewhere().wrapping_sub(refused) as u32,
-            spent: self.spent(now),
-            // One poll that found less than it might have taken.
-            drained: (polls as u64) > stat.full_polls.load(Relaxed).wrapping_sub(before.8),
-        };
-        let until = self.settling.turned(now, net_rx().saturating_sub(softirq));
+        let turn = told.turned(self.spent(now));
+        let until = self.settling.turned(now, told.net_rx_ns);
         self.p.prod.need(until);
         self.policy.turned(now, slot, turn);
         // Without its program nothing counts frames.
