@@ -340,11 +340,17 @@ impl Watch {
 }
 
 /// The slot of the source whose interface receives most, if any receives as much as a flood does.
-fn busiest(sources: &[Arc<Source>], sysfs: &OnceCell<Option<Sysfs>>) -> Option<usize> {
+fn busiest(sources: &[Arc<Source>], sysfs: &OnceCell<Sysfs>) -> Option<usize> {
     if sources.is_empty() {
         return None;
     }
-    let sysfs = sysfs.get_or_init(|| Sysfs::for_current_netns().ok()).as_ref()?;
+    let sysfs = match sysfs.get() {
+        Some(sysfs) => sysfs,
+        None => {
+            let opened = Sysfs::for_current_netns().ok()?;
+            sysfs.get_or_init(|| opened)
+        }
+    };
     let counts = || {
         let one = |s: &Arc<Source>| {
             let device = s.ifindex().and_then(|index| sysfs.device(index).ok());

@@ -12,7 +12,7 @@ use kern::guard::{Handle, OpenBell, RxStat, Views, mode};
 use policy::causes::Release;
 use policy::contention::Pauses;
 use policy::holding::Holding;
-use policy::load::{Load, Share};
+use policy::load::{Counted, Load, Share};
 use policy::netmove::Pressure;
 use policy::poller::{Action, Config, Poller as Policy};
 use policy::settling::Settling;
@@ -304,7 +304,7 @@ impl Loop {
         let since =
             |at: &AtomicU64| Some(at.load(Relaxed)).filter(|at| *at != UNWATCHED).map(|at| at.max(now));
         let watched = Load::ALL.into_iter().zip(&source.now.loads);
-        let share = |load, at| Share::new(load, at, rx.frames.load(Relaxed), part(rx, load));
+        let share = |load, at| Share::new(load, at, counted(rx, load));
         let loads = watched.clone().filter_map(|(load, at)| since(at).map(|at| share(load, at))).collect();
         // What is watched later only has had the time to be learnt.
         let late =
@@ -408,11 +408,17 @@ impl Loop {
     }
 }
 
-/// Frames of a source that were of this load.
-fn part(rx: &RxStat, load: Load) -> u64 {
+/// What a source carried, and how much of it was this load.
+fn counted(rx: &RxStat, load: Load) -> Counted {
+    let frames = rx.frames.load(Relaxed);
     match load {
-        Load::Bulk => rx.tcp.load(Relaxed),
-        Load::Unknown => rx.unknown.load(Relaxed),
+        Load::Bulk => Counted { frames, part: rx.tcp.load(Relaxed), ..Counted::default() },
+        Load::Unknown => Counted {
+            frames,
+            part: rx.unknown.load(Relaxed),
+            fragments: rx.fragments.load(Relaxed),
+            cut: rx.cut.load(Relaxed),
+        },
     }
 }
 

@@ -12,8 +12,8 @@ use crate::sysfs;
 pub(crate) const USUAL: [&str; 2] = ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"];
 
 /// The root of all groups of version 2: where it is usually mounted, or through a mount of its own (needs CAP_SYS_ADMIN), since
-/// that of a network namespace may hide it. `None` where the hierarchy of this process begins below it, in a container, or where
-/// there is none.
+/// that of a network namespace may hide it. `None` where nothing shows it, as in most containers, whose hierarchy
+/// begins below it, or where there is none.
 pub fn root() -> Option<OwnedFd> {
     let mounted = || {
         let path = USUAL.iter().find(|path| Path::new(path).join("cgroup.controllers").exists())?;

@@ -213,6 +213,29 @@ fn a_request_in_fragments_takes_its_port_back_root() {
     assert!(!bed.shed((OTHER, 53), 9800));
 }
 
+/// Where a fragment ends nobody knows: it passes, counted apart from datagrams in one piece.
+#[test]
+fn a_fragment_that_passes_is_counted_as_one_root() {
+    let bed = bed!("a_fragment_that_passes_is_counted_as_one_root");
+    let whole = Udp::new(SocketAddrV4::new(PEER, 4000), SocketAddrV4::new(HOST, 9700)).frame();
+    let piece = |flags: u16| {
+        let mut frame = whole.clone();
+        frame[20..22].copy_from_slice(&flags.to_be_bytes());
+        frame
+    };
+    let of = |frame: &[u8]| {
+        let stat = &bed.gauges.views.rx_stats[0];
+        let counts = || [&stat.unknown, &stat.fragments].map(|c| c.load(Relaxed));
+        let before = counts();
+        assert_ne!(bed.host.run(|| bed.rx.run(frame, 1).unwrap().0), XDP_DROP);
+        let after = counts();
+        [after[0] - before[0], after[1] - before[1]]
+    };
+    assert_eq!(of(&whole), [1, 0]);
+    assert_eq!(of(&piece(0x2000)), [0, 1], "the first one");
+    assert_eq!(of(&piece(0x0001)), [0, 1], "a later one");
+}
+
 /// Spoofed datagrams to the port of a connected socket, which the kernel finds no socket for: the port is somebody's.
 #[test]
 fn a_connected_sockets_port_is_never_learnt_root() {

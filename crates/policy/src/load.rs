@@ -5,9 +5,11 @@
 //! Small turns undo what GRO merges, so that poll mode harms it. A flood is not answered and does not slow down, whatever it is
 //! dressed as; one of TCP segments takes the CPU from programs instead, and that sign is judged apart.
 //!
-//! [`Load::Unknown`]: of hardly any datagram the gate knows where it would end, so it has nothing to shed, and no socket is full that
-//! it knows. A poller then hands up what the kernel's own NAPI would, at a higher price. Sockets that overflow are evidence of their
-//! own. If programs starve once the kernel has it back, it is polled, and left to the kernel again less and less often.
+//! [`Load::Unknown`]: of hardly any datagram the gate knows where it would end, so it has nothing to shed, and no socket is full that it
+//! knows. A poller then hands up what the kernel's own NAPI would, at a higher price. So it is with fragments, whose ends nobody knows. Of
+//! these a poller cuts what its budget does not last for: three of four at a rate that the kernel just carries, and nearly all at one that
+//! it does not. Sockets that overflow are evidence of their own. If programs starve once the kernel has it back, it is polled, and left to
+//! the kernel again less and less often.
 //!
 //! Where nothing counts frames, full polls alone are no evidence ([`crate::dispatch::Dispatch::carries`]).
 
@@ -23,7 +25,7 @@ const FRAMES_MIN: u64 = 64;
 pub enum Load {
     /// TCP segments of connections that stand.
     Bulk,
-    /// Datagrams of which the gate knows nothing.
+    /// Datagrams and fragments of which the gate knows nothing.
     Unknown,
 }
 
@@ -53,6 +55,8 @@ impl Load {
     }
 }
 
+/// For each fragment that is handed up so many may have been cut.
+const CUT: u64 = 4;
 /// One flow in so many that is new, of the datagrams of which nothing is known, leaves nothing to learn.
 const NEW: u64 = 16;
 /// So many flows, each refused once, are too many to learn: a thousand refusals of each take longer than a flood often lasts.
@@ -82,20 +86,32 @@ pub fn learning(now: u32, refused: u32, flows: u64, unknown: u64) -> Learning {
     }
 }
 
+/// Counts of a source since its start, for one load.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Counted {
+    /// All frames.
+    pub frames: u64,
+    /// Those of the load, without fragments.
+    pub part: u64,
+    /// Fragments of it that were handed up.
+    pub fragments: u64,
+    /// Fragments of it that were shed, since the budget did not last for them.
+    pub cut: u64,
+}
+
 /// Counts of one load at the last judgement.
 #[derive(Clone, Copy, Debug)]
 pub struct Share {
     load: Load,
     at: Nanos,
-    frames: u64,
-    part: u64,
+    then: Counted,
 }
 
 impl Share {
-    /// A source that is watched from `at` on, with its counts of frames and of those of this load.
+    /// A source that is watched from `at` on, with its counts then.
     #[must_use]
-    pub fn new(load: Load, at: Nanos, frames: u64, part: u64) -> Self {
-        Self { load, at, frames, part }
+    pub fn new(load: Load, at: Nanos, then: Counted) -> Self {
+        Self { load, at, then }
     }
 
     /// Which.
@@ -106,19 +122,22 @@ impl Share {
 
     /// True if what came in the last [`Load::window`] was that; false before it is watched, and while the gate is about to learn. Where
     /// that is hopeless it does not take so long.
-    pub fn is(&mut self, now: Nanos, frames: u64, part: u64, learning: Learning) -> bool {
+    pub fn is(&mut self, now: Nanos, counted: Counted, learning: Learning) -> bool {
         if now < self.at {
-            (self.frames, self.part) = (frames, part);
+            self.then = counted;
             return false;
         }
         let window = self.load.window();
         if now - self.at < if learning == Learning::Hopeless { window.min(SOON) } else { window } {
             return false;
         }
-        let seen = frames.saturating_sub(self.frames);
-        let of_load = part.saturating_sub(self.part);
-        *self = Self::new(self.load, now, frames, part);
+        let then = std::mem::replace(self, Self::new(self.load, now, counted)).then;
+        let seen = counted.frames.saturating_sub(then.frames);
+        let fragments = counted.fragments.saturating_sub(then.fragments);
+        let cut = counted.cut.saturating_sub(then.cut);
+        let of_load = counted.part.saturating_sub(then.part) + fragments + cut;
         learning != Learning::Learns
+            && cut <= fragments.saturating_mul(CUT)
             && seen >= FRAMES_MIN
             && of_load * 1000 >= seen * u64::from(self.load.least())
     }
@@ -143,8 +162,9 @@ mod tests {
     fn a_load_is_told_from_floods_of_something_else() {
         for load in Load::ALL {
             let window = load.window();
-            let mut carried = Share::new(load, 0, 100, 0);
-            let mut is = |now, frames, part| carried.is(now, frames, part, Learning::Untold);
+            let counted = |frames, part| Counted { frames, part, ..Counted::default() };
+            let mut carried = Share::new(load, 0, counted(100, 0));
+            let mut is = |now, frames, part| carried.is(now, counted(frames, part), Learning::Untold);
             assert!(!is(window - 1, 1100, 1000), "too early");
             assert!(is(window, 1100, 1000));
             assert!(!is(2 * window, 2100, 1899), "one frame in ten is something else");
@@ -156,19 +176,39 @@ mod tests {
     #[test]
     fn what_is_hopeless_is_not_waited_for_and_what_is_about_to_be_learnt_is() {
         let window = Load::Unknown.window();
-        let share = |at| Share::new(Load::Unknown, at, 0, 0);
-        assert!(!share(0).is(SOON - 1, 1000, 1000, Learning::Hopeless));
-        assert!(share(0).is(SOON, 1000, 1000, Learning::Hopeless));
-        assert!(!share(0).is(SOON, 1000, 1000, Learning::Untold));
-        assert!(!share(0).is(2 * window, 1000, 1000, Learning::Learns));
+        let is = |at, learning| {
+            let all = Counted { frames: 1000, part: 1000, ..Counted::default() };
+            Share::new(Load::Unknown, 0, Counted::default()).is(at, all, learning)
+        };
+        assert!(!is(SOON - 1, Learning::Hopeless));
+        assert!(is(SOON, Learning::Hopeless));
+        assert!(!is(SOON, Learning::Untold));
+        assert!(!is(2 * window, Learning::Learns));
     }
 
     #[test]
     fn what_came_before_it_is_watched_says_nothing() {
         let window = Load::Unknown.window();
-        let mut later = Share::new(Load::Unknown, 1000, 0, 0);
-        assert!(!later.is(999, 50_000, 50_000, Learning::Untold));
-        assert!(!later.is(1000 + window, 51_000, 50_000, Learning::Untold), "none since");
-        assert!(later.is(1000 + 2 * window, 52_000, 51_000, Learning::Untold));
+        let mut later = Share::new(Load::Unknown, 1000, Counted::default());
+        let mut is = |now, frames, part| {
+            later.is(now, Counted { frames, part, ..Counted::default() }, Learning::Untold)
+        };
+        assert!(!is(999, 50_000, 50_000));
+        assert!(!is(1000 + window, 51_000, 50_000), "none since");
+        assert!(is(1000 + 2 * window, 52_000, 51_000));
+    }
+
+    /// A poller hands up less than the kernel could; what neither of them carries is better looked at.
+    #[test]
+    fn fragments_that_are_cut_count_until_they_are_too_many() {
+        let is = |part, fragments, cut| {
+            let counted = Counted { frames: 1000, part, fragments, cut };
+            let mut share = Share::new(Load::Unknown, 0, Counted::default());
+            share.is(Load::Unknown.window(), counted, Learning::Untold)
+        };
+        assert!(is(0, 1000, 0) && is(0, 250, 750) && is(500, 100, 300));
+        assert!(!is(0, 50, 950) && !is(0, 0, 1000), "the kernel would carry no more");
+        assert!(!is(750, 0, 250), "others are looked for, and all fragments cut");
+        assert!(!is(0, 250, 600), "something else comes");
     }
 }

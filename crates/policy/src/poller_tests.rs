@@ -1,5 +1,6 @@
 use super::*;
-use crate::switch::Evidence;
+use crate::switch::{Evidence, Timing};
+use crate::watermark::Marks;
 use proptest::prelude::*;
 
 /// The defaults, with the longest period that is chosen, for a poller that keeps what it has until it is calm.

@@ -12,7 +12,7 @@ use policy::poller::{Turned, WakeOn};
 use policy::turns::REFUSED_NAP;
 use policy::{MILLISECOND, Nanos};
 
-use super::{Loop, Polled, part};
+use super::{Loop, Polled, counted};
 use crate::clock;
 use crate::messages::{Order, Report};
 
@@ -105,7 +105,6 @@ impl Polled {
     /// What it carries at `now`, if that is a load for which it is given back.
     fn carries(&mut self, now: Nanos, views: &Views, slot: usize) -> Option<Load> {
         let (rx, gate, learnt) = (&views.rx_stats[slot], &views.gate[0], self.learnt);
-        let frames = rx.frames.load(Relaxed);
         self.loads.iter_mut().find_map(|carried| {
             let load = carried.load();
             let learning = match learnt {
@@ -116,7 +115,7 @@ impl Polled {
                 }
                 _ => Learning::Untold,
             };
-            carried.is(now, frames, part(rx, load), learning).then_some(load)
+            carried.is(now, counted(rx, load), learning).then_some(load)
         })
     }
 }

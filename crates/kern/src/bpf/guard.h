@@ -96,7 +96,9 @@ struct weir_rx_stat {
 	__u64 innocents;	/* of `frames`, those that a pause would lose, passed or shed: of quiet senders beside a loud one, and
 				 * for tracked consumers that nothing is kept away from, or that get few beside another one */
 	__u64 unknown;		/* of `frames`, datagrams in one piece that passed since nothing is known of where they end */
-	__u64 pad[5];
+	__u64 fragments;	/* of `frames`, fragments that passed: where they end nobody knows either */
+	__u64 cut;		/* of `shed`, fragments, since the budget did not last for them */
+	__u64 pad[3];
 };
 
 struct weir_consumer_ctl {

@@ -430,7 +430,7 @@ int weir_rx(struct xdp_md *ctx)
 		stat->over_rule = WEIR_VERDICT_RULE(verdict) + 1;
 	}
 	stat->frames++;
-	if (view.lane == WEIR_LANE_TCP && (view.key[2] & WEIR_F_ESTABLISHED))
+	if (view.lane == WEIR_LANE_TCP && (view.key[2] & (WEIR_F_ESTABLISHED | WEIR_F_FRAGMENT)) == WEIR_F_ESTABLISHED)
 		stat->tcp++;
 	if (class == WEIR_PROTECTED) {
 		stat->by_class[WEIR_PROTECTED]++;
@@ -514,13 +514,17 @@ int weir_rx(struct xdp_md *ctx)
 		stat->shed_class[class]++;
 		return XDP_DROP;
 	}
-	if (view.key[2] & WEIR_F_FRAGMENT && ctl->mode == WEIR_MODE_POLL && in_force(ctl) &&
-	    !fragment_fits(slot, poller_of(ctl))) {
+	if (!(view.key[2] & WEIR_F_FRAGMENT)) {
+		stat->unknown += view.lane == WEIR_LANE_UDP;
+		return XDP_PASS;
+	}
+	if (ctl->mode == WEIR_MODE_POLL && in_force(ctl) && !fragment_fits(slot, poller_of(ctl))) {
+		stat->cut++;
 		stat->shed++;
 		stat->shed_class[class]++;
 		return XDP_DROP;
 	}
-	stat->unknown += view.lane == WEIR_LANE_UDP && !(view.key[2] & WEIR_F_FRAGMENT);
+	stat->fragments++;
 	return XDP_PASS;
 }
 

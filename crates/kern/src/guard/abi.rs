@@ -187,8 +187,12 @@ shared!(
         /// Of the frames, those that a pause would lose, passed or dropped: of quiet senders beside a loud one to the same consumer,
         /// and for tracked consumers that nothing is kept away from beside one that something is.
         innocents: AtomicU64,
-        /// Of the frames, datagrams that passed since nothing is known of where they would end.
+        /// Of the frames, datagrams in one piece that passed since nothing is known of where they would end.
         unknown: AtomicU64,
+        /// Of the frames, fragments that passed: where they end nobody knows either.
+        fragments: AtomicU64,
+        /// Of the frames dropped on purpose, fragments, since the budget did not last for them.
+        cut: AtomicU64,
     }
 );
 const _: () = assert!(size_of::<RxStat>() == 192);

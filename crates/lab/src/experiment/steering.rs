@@ -380,7 +380,7 @@ fn verdict(taken: &Taken) -> Vec<Verdict> {
             "BH-07",
             "softirq of the hottest CPU there, place / rps-off",
             ratio(hottest(2), hottest(0)),
-            1.0,
+            HOTTEST_MAX,
         ),
         at_least("BH-08", "evenness of softirq there, place", median(taken, 2, 1, Seen::jain), JAIN_MIN),
     ]
