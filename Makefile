@@ -46,7 +46,7 @@ deps:
 # The flags are read after deps has run, because it may have installed what they depend on.
 build: deps
 	$(CARGO) build --release --workspace $$(sh scripts/features.sh)
-	@echo 'built: $(BUILD)/weir; next: sudo $(BUILD)/weir check, or sudo BUILD=$(BUILD) sh scripts/demo.sh'
+	@echo 'built: $(BUILD)/weir$(if $(filter-out all build,$(MAKECMDGOALS)),,; next: sudo $(BUILD)/weir check, or sudo BUILD=$(BUILD) sh scripts/demo.sh)'
 
 demo: build
 	@sh scripts/demo.sh

@@ -25,6 +25,9 @@ fi
 
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
+# A shell that is ended by a signal does not come to the line above.
+trap 'exit 130' INT
+trap 'exit 143' TERM
 mkdir "$work/packages"
 cp "$package" "$work/packages"
 version=$(dpkg-deb -f "$package" Version)
@@ -48,7 +51,8 @@ if command -v gpg >/dev/null; then
         exit 1
     }
 fi
-sh scripts/apt-repo.sh "$work/packages" "$work/apt"
+# What it says is for a host.
+sh scripts/apt-repo.sh "$work/packages" "$work/apt" >/dev/null
 [ -z "${GNUPGHOME:-}" ] || gpgconf --kill gpg-agent || true
 
 WEIR_APT=$work/apt WEIR_DEBIAN=$root "${CARGO:-cargo}" test --release -p weir $(sh scripts/features.sh) --test package_root -- --ignored --nocapture

@@ -7,5 +7,5 @@ out=${1:-target/sbom}
 if [ -n "${XTASK:-}" ]; then
     "$XTASK" sbom "$out"
 else
-    "${CARGO:-cargo}" run -q -p xtask -- sbom "$out"
+    "${CARGO:-cargo}" run -p xtask -- sbom "$out"
 fi
