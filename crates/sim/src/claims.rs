@@ -15,6 +15,7 @@ pub struct Claims {
 /// All of them.
 pub const ALL: &[Claims] = &[
     Claims { name: "place-auto", judge: place_auto },
+    Claims { name: "place-spread", judge: place_spread },
     Claims { name: "accept-zipf", judge: |document| near_ideal("accept-zipf", document) },
     Claims { name: "accept-stall", judge: |document| near_ideal("accept-stall", document) },
     Claims { name: "accept-mixed", judge: |document| near_ideal("accept-mixed", document) },
@@ -26,6 +27,8 @@ const GAIN: f64 = 0.1;
 const PLANTED: f64 = 3.0;
 /// What is no difference, of the value: a full program reads the same to a packet, whatever the seed.
 const RESOLUTION: f64 = 0.001;
+/// What CPUs carry that share the packets of one, against one CPU.
+const SPREAD: [(f64, f64); 2] = [(2.0, 1.7), (8.0, 6.0)];
 /// Largest p99 of balanced queues, against one ideal queue.
 const NEAR: f64 = 1.2;
 /// And against those that nothing balances: a simulated p99 has three digits.
@@ -93,6 +96,10 @@ fn near_ideal(id: &str, document: &Document) -> Vec<Verdict> {
 }
 
 fn claim(text: &str, value: Option<f64>, relation: Relation, bound: f64, digits: u8) -> Verdict {
+    of("place-auto", text, value, relation, bound, digits)
+}
+
+fn of(id: &str, text: &str, value: Option<f64>, relation: Relation, bound: f64, digits: u8) -> Verdict {
     let holds = value.is_some_and(|value| match relation {
         Relation::AtLeast => value >= bound,
         Relation::AtMost => value <= bound,
@@ -100,7 +107,7 @@ fn claim(text: &str, value: Option<f64>, relation: Relation, bound: f64, digits:
         Relation::Below => value < bound,
     });
     Verdict {
-        id: "place-auto".into(),
+        id: id.into(),
         claim: text.into(),
         value,
         relation,
@@ -118,6 +125,22 @@ fn named(pairs: &[&Pair]) -> Option<String> {
     let one = |pair: &&Pair| format!("layout {}: {:.2} of before", pair.layout, pair.ratio());
     let all: Vec<String> = pairs.iter().map(one).collect();
     (!all.is_empty()).then(|| all.join("; "))
+}
+
+/// More CPUs that are given the packets of one carry nearly as much more.
+fn place_spread(document: &Document) -> Vec<Verdict> {
+    let at = |arm: &str, cpus: f64| {
+        let panel = document.panels.iter().find(|panel| panel.title.starts_with(GOODPUT))?;
+        let line = panel.lines.iter().find(|line| line.name == arm)?;
+        Some(line.marks.iter().find(|mark| mark.x == cpus)?.y)
+    };
+    let one = at("hot", 1.0).filter(|y| *y > 0.0);
+    let claim = |(cpus, bound): (f64, f64)| {
+        let text = format!("goodput of {cpus} CPUs after auto / of one CPU");
+        let gain = at("auto", cpus).zip(one).map(|(all, one)| all / one);
+        of("place-spread", &text, gain, Relation::AtLeast, bound, 2)
+    };
+    SPREAD.map(claim).to_vec()
 }
 
 /// No layout is worse beyond its A/A spread; all that are planted badly gain a tenth of goodput, and at least three of p99 too.

@@ -9,6 +9,8 @@ use policy::place::{Cpu, Cpus, State};
 const SIZES: [usize; 9] = [2, 3, 4, 6, 8, 12, 16, 24, 32];
 /// A program's work for a packet, ns.
 const WORK: [Nanos; 6] = [1_000, 2_000, 4_000, 8_000, 15_000, 30_000];
+/// The same of a host that is not drawn, with the system call.
+const HOT_WORK: Nanos = 4_000;
 /// Flows of a host.
 const FLOWS: [usize; 5] = [1, 8, 32, 128, 512];
 /// Most receive queues, and most programs.
@@ -116,6 +118,9 @@ impl Draw<'_> {
 
 /// The layout that the settings name.
 pub fn draw(s: &Placed) -> Drawn {
+    if s.hot > 0 {
+        return hot(s);
+    }
     let rng = Rng::stream(u64::from(s.draw), "layout", u64::from(s.layout));
     let mut d = Draw { rng, s, usable: Vec::new() };
     let planted = s.layout % PLANTED_EVERY == 1;
@@ -152,6 +157,40 @@ pub fn draw(s: &Placed) -> Drawn {
         plant(&mut d, &mut drawn);
     }
     drawn.flows = share(&mut d, &drawn, flows, hot);
+    drawn
+}
+
+/// A host whose packets all come in on one CPU, and more of them than all its CPUs carry.
+fn hot(s: &Placed) -> Drawn {
+    let count = s.hot as usize;
+    let usable: Cpus = (0..count).collect();
+    let mut d = Draw {
+        rng: Rng::stream(u64::from(s.draw), "hot", u64::from(s.hot)),
+        s,
+        usable: (0..count).collect(),
+    };
+    let queue = |_| Queue {
+        node: None,
+        as_sender: false,
+        settable: true,
+        irq: Cpus::from([0]),
+        choice: 0,
+        rps: Cpus::new(),
+    };
+    let work = HOT_WORK.saturating_sub(s.read.0);
+    let mut drawn = Drawn {
+        planted: Some("all interrupts on one CPU"),
+        cpus: (0..count).map(|id| Cpu { id, core: id, node: None, state: State::Usable }).collect(),
+        queues: (0..count.min(QUEUES_MAX)).map(queue).collect(),
+        counted: true,
+        programs: vec![Program { cpus: usable.clone() }; count.min(PROGRAMS_MAX)],
+        usable,
+        named: true,
+        work,
+        flows: Vec::new(),
+        rate: capacity(s, work) * count as u64 * 5 / 4,
+    };
+    drawn.flows = share(&mut d, &drawn, FLOWS[FLOWS.len() - 1], 0);
     drawn
 }
 

@@ -30,6 +30,8 @@ settings! {
         draw: u32 = 1, any;
         /// which of the layouts of this seed; 1, 4, 7 and so on are planted badly
         layout: u32 = 1, (1..=1000);
+        /// CPUs of a host that is not drawn: a queue and a program for each, and one CPU takes all interrupts; 0: it is drawn
+        hot: u32 = 0, (0..=64);
         /// what becomes of it
         placing: Placing = Placing::Drawn, any;
         /// before the first window of auto: as long as it takes to fill the sockets of 32 programs
