@@ -12,7 +12,11 @@ const GRINGPARAM: u32 = 0x10;
 const GFLAGS: u32 = 0x25;
 const GGRO: u32 = 0x2b;
 const SGRO: u32 = 0x2c;
+const GRXCLSRLCNT: u32 = 0x2e;
+const GRXFHINDIR: u32 = 0x38;
 const GCHANNELS: u32 = 0x3c;
+/// Entries of a table of RSS that are read at most; NICs have up to 2048.
+const TABLE_MAX: usize = 4096;
 const FLAG_LRO: u32 = 1 << 15;
 
 /// `struct ethtool_value`.
@@ -67,6 +71,25 @@ struct RawChannels {
     tx: u32,
     other: u32,
     combined: u32,
+}
+
+/// `struct ethtool_rxfh_indir` with room for the largest table.
+#[repr(C)]
+struct Table {
+    cmd: u32,
+    size: u32,
+    queues: [u32; TABLE_MAX],
+}
+
+/// `struct ethtool_rxnfc` as far as the number of rules is read from it.
+#[repr(C)]
+struct Rules {
+    cmd: u32,
+    flow_type: u32,
+    data: u64,
+    /// `struct ethtool_rx_flow_spec`.
+    spec: [u64; 21],
+    count: u32,
 }
 
 /// Depth of the receive ring in packets.
@@ -134,6 +157,25 @@ pub fn channels(name: &str) -> Option<Channels> {
     Some(Channels { rx: c.rx, tx: c.tx, combined: c.combined, max_rx: c.max_rx.max(c.max_combined) })
 }
 
+/// How the NIC parts flows over its receive queues (RSS): the queue of each entry of its table; empty if the driver does not tell.
+pub fn rss_table(name: &str) -> Vec<u32> {
+    let mut table = Box::new(Table { cmd: GRXFHINDIR, size: 0, queues: [0; TABLE_MAX] });
+    // Asked for none it says how many there are.
+    if ioctl(name, SIOCETHTOOL, &mut *table, "RSS").is_err() || table.size as usize > TABLE_MAX {
+        return Vec::new();
+    }
+    match ioctl(name, SIOCETHTOOL, &mut *table, "RSS") {
+        Ok(()) => table.queues.iter().take(table.size as usize).copied().collect(),
+        Err(_) => Vec::new(),
+    }
+}
+
+/// Rules by which the NIC chooses a queue for some packets (ntuple, Flow Director); 0 if the driver has none or does not tell.
+pub fn flow_rules(name: &str) -> u32 {
+    let mut rules = Rules { cmd: GRXCLSRLCNT, flow_type: 0, data: 0, spec: [0; 21], count: 0 };
+    ioctl(name, SIOCETHTOOL, &mut rules, "flow rules").map_or(0, |()| rules.count)
+}
+
 /// True if generic receive offload is on.
 pub fn gro(name: &str) -> Result<bool> {
     let mut v = Scalar { cmd: GGRO, data: 0 };
@@ -184,4 +226,21 @@ fn interface_ioctl(name: &str, request: libc::c_ulong) -> Result<(i16, [u8; 6])>
     let mut bytes = [0u8; 6];
     bytes.iter_mut().zip(hwaddr.sa_data).for_each(|(to, from)| *to = from as u8);
     Ok((flags, bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The kernel writes as much as its own structures hold.
+    #[test]
+    fn structures_are_as_large_as_the_kernels() {
+        assert_eq!((size_of::<Rules>(), std::mem::offset_of!(Rules, count)), (192, 184));
+        assert_eq!(std::mem::offset_of!(Table, queues), 8);
+    }
+
+    #[test]
+    fn what_has_no_queues_tells_nothing() {
+        assert_eq!((rss_table("lo"), flow_rules("lo")), (Vec::new(), 0));
+    }
 }

@@ -90,6 +90,13 @@ impl Sysfs {
     }
 }
 
+/// Entries of the table of all flows, without which RFS is off; 0 where the kernel has none.
+#[must_use]
+pub fn rfs_table() -> u64 {
+    let text = std::fs::read_to_string("/proc/sys/net/core/rps_sock_flow_entries").unwrap_or_default();
+    text.trim().parse().unwrap_or(0)
+}
+
 /// `ifindex` and all interfaces that stand on it in this namespace, on one another too; at most `most`, the lower ones first.
 #[must_use]
 pub fn stack(sysfs: &Sysfs, ifindex: u32, most: usize) -> BTreeSet<u32> {
@@ -174,6 +181,11 @@ impl Device {
     /// CPUs that receive queue `queue` spreads its packets over (RPS); empty is off.
     pub fn rps_cpus(&self, queue: u32) -> Result<CpuSet> {
         CpuSet::from_mask(&self.text(&format!("queues/rx-{queue}/rps_cpus"))?)
+    }
+
+    /// Entries of the table of RFS of receive queue `queue`; 0: off.
+    pub fn rfs_entries(&self, queue: u32) -> Result<u64> {
+        self.number(&format!("queues/rx-{queue}/rps_flow_cnt"))
     }
 
     /// Writes the CPUs of RPS of receive queue `queue`.

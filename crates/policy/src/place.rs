@@ -15,6 +15,7 @@
 
 mod auto;
 mod keep;
+mod nic;
 mod rates;
 #[cfg(test)]
 #[path = "place/tests.rs"]
@@ -24,6 +25,7 @@ mod types;
 
 pub use auto::{Course, Host, Planner, Trial, auto};
 pub use keep::{Barred, Whose, barred, is_a_guards, is_somebody_elses};
+pub use nic::{Nic, Parted};
 pub use rates::{Counters, Device, Queue, Rates, Received, rates};
 pub use trial::{LEAST_PPS, Measured, Verdict, candidates, judge};
 pub use types::{

@@ -6,8 +6,8 @@ use kern::raw::{Raw, Reader, Want};
 use kern::settings::Access;
 use kern::{irq, layout};
 use policy::place::{
-    self, Counters, Cpu, Cpus, INTERFACES_MAX, Irq, Layout, Output, PROGRAMS_MAX, Program, Rates, Received,
-    Source, State, Task,
+    self, Counters, Cpu, Cpus, INTERFACES_MAX, Irq, Layout, Nic, Output, PROGRAMS_MAX, Program, Rates,
+    Received, Source, State, Task,
 };
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -31,6 +31,8 @@ pub struct Looked {
     pub cpus: Vec<layout::Cpu>,
     /// Interfaces with their sources.
     pub interfaces: Vec<Interface>,
+    /// How their NICs part flows over queues, by name of the interface.
+    pub nics: Vec<(String, Nic)>,
     /// What the planner is told.
     pub layout: Layout,
     /// Programs that set such things too.
@@ -138,6 +140,7 @@ pub fn look(
             }
         }
     }
+    let nics = interfaces.iter().map(|interface| (interface.name.clone(), nic(access, interface))).collect();
     for &pid in pids {
         let name = kern::proc::name(pid).unwrap_or_default();
         let threads: Vec<Task> = layout::threads(pid).into_iter().map(task).collect();
@@ -146,7 +149,22 @@ pub fn look(
         }
     }
     layout.net_permille = window.map_or(0, |w| w.rates.net_permille());
-    Ok(Looked { cpus, interfaces, layout, rivals: layout::rivals() })
+    Ok(Looked { cpus, interfaces, nics, layout, rivals: layout::rivals() })
+}
+
+/// What parts the flows of an interface over its queues.
+fn nic(access: &Access, interface: &Interface) -> Nic {
+    let device = access.sysfs().device(interface.ifindex).ok();
+    // Off for all queues as long as there is no table of all flows.
+    let on = kern::sysfs::rfs_table() > 0;
+    let entries = |source: &discover::Source| device.as_ref()?.rfs_entries(source.queue).ok();
+    let rfs: u64 = interface.sources.iter().filter(|_| on).filter_map(entries).sum();
+    Nic {
+        queues: device.as_ref().and_then(|device| device.rx_queues().ok()).unwrap_or(0),
+        table: kern::ethtool::rss_table(&interface.name),
+        rules: kern::ethtool::flow_rules(&interface.name),
+        rfs: rfs.min(u32::MAX.into()) as u32,
+    }
 }
 
 /// Counters, and the CPUs of programs.

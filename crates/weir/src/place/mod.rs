@@ -178,6 +178,16 @@ fn document(looked: &Looked, window: &Window, plan: Option<&Plan>, outcome: &act
             })
         })
         .collect();
+    let nics: Vec<Value> = looked
+        .nics
+        .iter()
+        .map(|(name, nic)| {
+            json!({
+                "interface": name, "queues": nic.queues, "rss_table": nic.table, "rules": nic.rules,
+                "rfs_entries": nic.rfs,
+            })
+        })
+        .collect();
     let packets: Vec<Value> =
         window.rates.measured.packets.iter().map(|(cpu, n)| json!({"cpu": cpu, "per_s": n})).collect();
     let programs: Vec<Value> = looked
@@ -206,6 +216,7 @@ fn document(looked: &Looked, window: &Window, plan: Option<&Plan>, outcome: &act
     json!({
         "schema": "weir.place/1",
         "cpus": looked.cpus,
+        "nics": nics,
         "sources": sources,
         "programs": programs,
         "packets": packets,

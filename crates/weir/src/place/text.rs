@@ -3,7 +3,7 @@
 use super::look::{Looked, Window};
 use super::name;
 use crate::out::{Paint, count, grouped, shown};
-use policy::place::{Cpus, Plan, Source, Strategy, What};
+use policy::place::{Cpus, Nic, Plan, Source, Strategy, What};
 
 /// CPUs that stand side by side; of the others only those that do something are told below.
 const COLUMNS: usize = 16;
@@ -124,6 +124,9 @@ pub fn findings(looked: &Looked, window: &Window) -> Vec<String> {
         let part = percent(rates.interrupts_on(cpu), rates.all_interrupts());
         found.push(format!("CPU {cpu} has {part} of the interrupts of these sources"));
     }
+    for (name, nic) in &looked.nics {
+        found.extend(parted(name, nic));
+    }
     for program in &looked.layout.programs {
         if let (Some(&cpu), true) = (window.ran_on.get(&program.pid), total > 0) {
             let here = measured.packets.iter().find(|(id, _)| *id == cpu).map_or(0, |(_, n)| *n);
@@ -146,6 +149,39 @@ pub fn findings(looked: &Looked, window: &Window) -> Vec<String> {
     }
     for rival in &looked.rivals {
         found.push(format!("{}, pid {}, runs and sets such things itself", shown(&rival.name), rival.pid));
+    }
+    found
+}
+
+/// What a NIC does with flows before any CPU sees them, and RFS after that.
+fn parted(name: &str, nic: &Nic) -> Vec<String> {
+    let mut found = Vec::new();
+    if let Some(uneven) = nic.uneven() {
+        found.push(format!(
+            "RSS of {} gives flows to {} of {} queues, {} of them to queue {}; sudo ethtool -X {} equal {} parts \
+             them evenly",
+            shown(name),
+            uneven.used,
+            nic.queues,
+            percent(uneven.share, 1000),
+            uneven.most,
+            kern::shell::line(&[name.to_owned()]),
+            nic.queues
+        ));
+    }
+    if nic.rules > 0 {
+        found.push(format!(
+            "{} of {} choose queues for some packets, whatever RSS says: ethtool -n {}",
+            count(nic.rules as usize, "rule"),
+            shown(name),
+            kern::shell::line(&[name.to_owned()])
+        ));
+    }
+    if nic.rfs > 0 {
+        found.push(format!(
+            "RFS of {} sends packets to the CPU on which their reader ran last, and not to that of RPS",
+            shown(name)
+        ));
     }
     found
 }

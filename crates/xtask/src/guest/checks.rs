@@ -52,6 +52,9 @@ pub fn run(host: &mut Host, driver: &str, queues: usize) -> anyhow::Result<()> {
     if driver == "virtio_net" {
         simulated(host);
     }
+    if driver == "igb" {
+        parted(host, queues)?;
+    }
     let mut sink = Sink::start()?;
     if seen::kernel() < POLLS {
         return too_old(host, &mut sink);
@@ -64,6 +67,37 @@ pub fn run(host: &mut Host, driver: &str, queues: usize) -> anyhow::Result<()> {
     // On igb too, as QEMU emulates it, interrupts keep coming.
     let ignores = ["vmxnet3", "igb"].contains(&driver);
     if ignores { not_holding(host, &mut sink, lro) } else { life(host, &mut sink, &expected) }
+}
+
+/// The table of RSS is read as it is: even at first, then all on one queue.
+fn parted(host: &mut Host, queues: usize) -> anyhow::Result<()> {
+    let placed = || -> serde_json::Value {
+        let (_, json) = seen::weir(&["place", "eth0", "--for", "50ms", "--json"]);
+        serde_json::from_str(&json).unwrap_or_default()
+    };
+    let table = |found: &serde_json::Value| -> Vec<u64> {
+        let entries = found["nics"][0]["rss_table"].as_array();
+        entries.into_iter().flatten().filter_map(serde_json::Value::as_u64).collect()
+    };
+    let says = |found: &serde_json::Value| {
+        let all = found["findings"].as_array().into_iter().flatten();
+        all.filter_map(|finding| finding.as_str()).any(|text| text.contains("RSS of eth0"))
+    };
+    let even = placed();
+    let entries = table(&even).len();
+    net::rss_on("eth0", entries, 1)?;
+    let uneven = placed();
+    net::rss_default("eth0")?;
+    let back = placed();
+    let held = entries > 1
+        && even["nics"][0]["queues"] == queues
+        && !says(&even)
+        && table(&uneven) == vec![1; entries]
+        && says(&uneven)
+        && table(&back).len() == entries
+        && !says(&back);
+    host.row(held, "place", &format!("RSS of {entries} entries: {}", uneven["findings"]));
+    Ok(())
 }
 
 /// The simulator writes here, on an emulated processor with floating point in software, what it wrote on the host (P10).

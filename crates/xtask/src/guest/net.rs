@@ -9,6 +9,8 @@ const GET_CHANNELS: u32 = 0x3c;
 const SET_CHANNELS: u32 = 0x3d;
 const GET_FLAGS: u32 = 0x25;
 const SET_FLAGS: u32 = 0x26;
+/// `ETHTOOL_SRXFHINDIR`.
+const SET_RSS: u32 = 0x39;
 /// `ETH_FLAG_LRO`.
 const LRO: u32 = 1 << 15;
 
@@ -78,6 +80,18 @@ pub fn channels(name: &str, combined: u32) -> anyhow::Result<()> {
     data[0] = SET_CHANNELS;
     data[8] = combined;
     ethtool(name, &mut data)
+}
+
+/// Has RSS send all flows to one queue, by a table of so many entries.
+pub fn rss_on(name: &str, entries: usize, queue: u32) -> anyhow::Result<()> {
+    let mut table = vec![SET_RSS, entries as u32];
+    table.resize(entries + 2, queue);
+    ethtool(name, &mut table)
+}
+
+/// Gives RSS the driver's own table.
+pub fn rss_default(name: &str) -> anyhow::Result<()> {
+    ethtool(name, &mut [SET_RSS, 0])
 }
 
 /// True if large receive offload is on.
