@@ -225,11 +225,7 @@ impl Flood {
             Flood::OtherHost => Ok(rig.host.run(|| counters::set_sysctl("net/ipv4/ip_forward", "0"))?),
             Flood::Firewall => refuse_port(&rig.host).map_err(Error::Missing),
             Flood::Blocklisted => {
-                let rule = format!(
-                    "add table inet lab; add chain inet lab in {{ type filter hook input priority 0; }}; \
-                     add rule inet lab in ip saddr {} drop",
-                    refused(&rig.inputs[0])
-                );
+                let rule = format!("{CHAIN}add rule inet lab in ip saddr {} drop", refused(&rig.inputs[0]));
                 tool(&rig.host, "nft", vec![rule]).map_err(Error::Missing)
             }
             Flood::Loud | Flood::Spoofed => {
@@ -254,9 +250,8 @@ impl Flood {
                 Ok(())
             }
             Flood::Connections => {
-                let rule = "add table inet lab; add chain inet lab in { type filter hook input priority 0; }; \
-                            add rule inet lab in ct state established accept";
-                tool(&rig.host, "nft", vec![rule.into()]).map_err(Error::Missing)?;
+                let rule = format!("{CHAIN}add rule inet lab in ct state established accept");
+                tool(&rig.host, "nft", vec![rule]).map_err(Error::Missing)?;
                 let input = &rig.inputs[0];
                 let asks = |port| SocketAddrV4::new(input.peer, probe::ANSWERS + port);
                 let known = (0..ASKING).map(|n| (asks(n), SocketAddrV4::new(input.address, probe::UDP)));
@@ -287,12 +282,13 @@ fn from_anywhere(rig: &Rig<'_>) -> Result<()> {
     Ok(rig.host.run(|| ["all", name].into_iter().try_for_each(off))?)
 }
 
+/// A chain of nftables for what is for the host, as the beginning of a line of rules for it.
+pub(crate) const CHAIN: &str =
+    "add table inet lab; add chain inet lab in { type filter hook input priority 0; }; ";
+
 /// Has the first tool that works drop UDP for [`CLOSED`] in `namespace`; else what they say.
 fn refuse_port(namespace: &Namespace) -> std::result::Result<(), String> {
-    let nft = format!(
-        "add table inet lab; add chain inet lab in {{ type filter hook input priority 0; }}; \
-         add rule inet lab in udp dport {CLOSED} drop"
-    );
+    let nft = format!("{CHAIN}add rule inet lab in udp dport {CLOSED} drop");
     let iptables = format!("-w 5 -A INPUT -p udp --dport {CLOSED} -j DROP");
     let words = iptables.split_whitespace().map(str::to_owned).collect();
     let mut why = Vec::new();

@@ -118,12 +118,7 @@ fn one(bench: &Bench, arm: &Arm, pps: f64, options: &Options) -> Result<Sample> 
             let limit = |n: u16, rate: u32| {
                 format!("add rule inet lab in udp dport {} limit rate over {rate}/second drop; ", first + n)
             };
-            let rules = format!(
-                "add table inet lab; add chain inet lab in {{ type filter hook input priority 0; }}; {}{}{}",
-                limit(0, 100_000),
-                limit(1, 1000),
-                limit(2, 1000)
-            );
+            let rules = format!("{}{}{}{}", flood::CHAIN, limit(0, 100_000), limit(1, 1000), limit(2, 1000));
             flood::tool(&rig.host, "nft", vec![rules]).map_err(Error::Missing)?;
         }
         let target = |n: u16, payload, flows| Target {

@@ -30,7 +30,7 @@ use crate::{Error, Result};
 pub(crate) const STEERING: Experiment = Experiment {
     name: "steering",
     about: "one hot queue on one CPU, spread by RPS, and by weir place: goodput, evenness, the hottest CPU",
-    takes: "about 1 minute",
+    takes: "about 2 minutes",
     choices: &[Choice::Duration, Choice::Repeat, Choice::Seed],
     arms: |_| names(arms()),
     run,
@@ -79,16 +79,18 @@ struct Place {
     cpus: usize,
     rules: u16,
     rate: f64,
+    /// Of the load before the window, in all arms: what a program has warmed up to is not to differ.
+    lead: Duration,
 }
 
-impl Place {
-    const fn plain(cpus: usize) -> Self {
-        Self { cpus, rules: 0, rate: RATE }
-    }
-}
-
-const STEERED: [Place; 2] = [Place::plain(2), Place { cpus: 2, rules: RULES, rate: FIREWALLED }];
-const COUNTED: [Place; 2] = [Place::plain(1), Place::plain(2)];
+const STEERED: [Place; 2] = [
+    Place { cpus: 2, rules: 0, rate: RATE, lead: PLACED },
+    Place { cpus: 2, rules: RULES, rate: FIREWALLED, lead: PLACED },
+];
+const COUNTED: [Place; 2] = [
+    Place { cpus: 1, rules: 0, rate: RATE, lead: Duration::ZERO },
+    Place { cpus: 2, rules: 0, rate: RATE, lead: Duration::ZERO },
+];
 
 const STEER: [(Steer, &str, Role, &str); 3] = [
     (Steer::Off, "rps-off", Role::Stock, "the queue's interrupt and softirq on the host CPU"),
@@ -236,10 +238,8 @@ fn one(bench: &Bench, arm: &Arm, steer: Steer, place: Place, options: &Options) 
 
 /// Rules that each packet passes and none matches.
 fn firewall(rig: &Rig<'_>, rules: u16) -> Result<()> {
-    let chain =
-        "add table inet lab; add chain inet lab in { type filter hook input priority 0; }; ".to_owned();
     let rule = |n| format!("add rule inet lab in udp dport {} drop; ", 40_000 + n);
-    let rules = (0..rules).map(rule).fold(chain, |all, rule| all + &rule);
+    let rules = (0..rules).map(rule).fold(flood::CHAIN.to_owned(), |all, rule| all + &rule);
     flood::tool(&rig.host, "nft", vec![rules]).map_err(Error::Missing)
 }
 
@@ -261,8 +261,7 @@ fn measure(
         let mask = format!("{cpus:x}");
         rig.host.run(|| counters::set_interface(&far, "queues/rx-0/rps_cpus", &mask))?;
     }
-    // The same for all arms: what a program has warmed up to is not to differ.
-    let warm_up = options.warm_up() + PLACED;
+    let warm_up = options.warm_up() + place.lead;
     let phase = |duration| Phase { duration, rate: Some(place.rate) };
     let phases = vec![phase(warm_up), phase(options.window()), phase(Duration::from_millis(50))];
     let targets = bench.consumer.targets(&rig.inputs[0]);

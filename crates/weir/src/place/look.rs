@@ -31,7 +31,7 @@ pub struct Looked {
     pub cpus: Vec<layout::Cpu>,
     /// Interfaces with their sources.
     pub interfaces: Vec<Interface>,
-    /// How their NICs part flows over queues, by name of the interface.
+    /// How their NICs part flows over queues, by name of the interface; read for the report alone.
     pub nics: Vec<(String, Nic)>,
     /// What the planner is told.
     pub layout: Layout,
@@ -140,7 +140,6 @@ pub fn look(
             }
         }
     }
-    let nics = interfaces.iter().map(|interface| (interface.name.clone(), nic(access, interface))).collect();
     for &pid in pids {
         let name = kern::proc::name(pid).unwrap_or_default();
         let threads: Vec<Task> = layout::threads(pid).into_iter().map(task).collect();
@@ -149,10 +148,14 @@ pub fn look(
         }
     }
     layout.net_permille = window.map_or(0, |w| w.rates.net_permille());
-    Ok(Looked { cpus, interfaces, nics, layout, rivals: layout::rivals() })
+    Ok(Looked { cpus, interfaces, nics: Vec::new(), layout, rivals: layout::rivals() })
 }
 
-/// What parts the flows of an interface over its queues.
+/// What parts the flows of the interfaces over their queues.
+pub fn nics(access: &Access, interfaces: &[Interface]) -> Vec<(String, Nic)> {
+    interfaces.iter().map(|interface| (interface.name.clone(), nic(access, interface))).collect()
+}
+
 fn nic(access: &Access, interface: &Interface) -> Nic {
     let device = access.sysfs().device(interface.ifindex).ok();
     // Off for all queues as long as there is no table of all flows.

@@ -41,7 +41,8 @@ pub fn run(args: &PlaceArgs, paint: Paint) -> anyhow::Result<ExitCode> {
     place::plan(&looked.layout, &request(strategy.unwrap_or_default())).map_err(missing)?;
     let sleep = |length| crate::watch::sleep_until(Instant::now() + length, &stop);
     let window = look::measure(&looked, args.r#for, sleep)?;
-    let looked = look::look(&mut access, &args.interfaces, &pids, Some(&window))?;
+    let mut looked = look::look(&mut access, &args.interfaces, &pids, Some(&window))?;
+    looked.nics = look::nics(&access, &looked.interfaces);
     let ended = ended(&pids, &looked.layout.programs)?;
     if !ended.is_empty() {
         out::talk(&format!("weir: place: ended meanwhile and left out: pid {}", out::listed(&ended)));
