@@ -12,11 +12,13 @@ const GRINGPARAM: u32 = 0x10;
 const GFLAGS: u32 = 0x25;
 const GGRO: u32 = 0x2b;
 const SGRO: u32 = 0x2c;
+const GRXRINGS: u32 = 0x2d;
 const GRXCLSRLCNT: u32 = 0x2e;
 const GRXFHINDIR: u32 = 0x38;
+const SRXFHINDIR: u32 = 0x39;
 const GCHANNELS: u32 = 0x3c;
-/// Entries of a table of RSS that are read at most; NICs have up to 2048.
-const TABLE_MAX: usize = 4096;
+/// Entries of a table of RSS at most; NICs have up to 2048.
+pub const TABLE_MAX: usize = 2048;
 const FLAG_LRO: u32 = 1 << 15;
 
 /// `struct ethtool_value`.
@@ -81,8 +83,15 @@ struct Table {
     queues: [u32; TABLE_MAX],
 }
 
-/// `struct ethtool_rxnfc` as far as the number of rules is read from it.
+impl Table {
+    fn new(cmd: u32) -> Box<Table> {
+        Box::new(Table { cmd, size: 0, queues: [0; TABLE_MAX] })
+    }
+}
+
+/// `struct ethtool_rxnfc` as far as the number of rules or of rings is read from it.
 #[repr(C)]
+#[derive(Default)]
 struct Rules {
     cmd: u32,
     flow_type: u32,
@@ -157,22 +166,52 @@ pub fn channels(name: &str) -> Option<Channels> {
     Some(Channels { rx: c.rx, tx: c.tx, combined: c.combined, max_rx: c.max_rx.max(c.max_combined) })
 }
 
-/// How the NIC parts flows over its receive queues (RSS): the queue of each entry of its table; empty if the driver does not tell.
-pub fn rss_table(name: &str) -> Vec<u32> {
-    let mut table = Box::new(Table { cmd: GRXFHINDIR, size: 0, queues: [0; TABLE_MAX] });
+/// How the NIC parts flows over its receive queues (RSS): the queue of each entry of its table.
+///
+/// # Errors
+/// If the driver has none or does not tell, or it has more than [`TABLE_MAX`] entries.
+pub fn rss_table(name: &str) -> Result<Vec<u32>> {
+    let mut table = Table::new(GRXFHINDIR);
     // Asked for none it says how many there are.
-    if ioctl(name, SIOCETHTOOL, &mut *table, "RSS").is_err() || table.size as usize > TABLE_MAX {
-        return Vec::new();
+    ioctl(name, SIOCETHTOOL, &mut *table, "RSS")?;
+    if !(1..=TABLE_MAX).contains(&(table.size as usize)) {
+        let why = format!("{} entries, weir knows tables of 1 to {TABLE_MAX}", table.size);
+        return Err(Error::Invalid { what: format!("{name}: RSS"), why });
     }
-    match ioctl(name, SIOCETHTOOL, &mut *table, "RSS") {
-        Ok(()) => table.queues.iter().take(table.size as usize).copied().collect(),
-        Err(_) => Vec::new(),
+    ioctl(name, SIOCETHTOOL, &mut *table, "RSS")?;
+    Ok(table.queues.iter().take(table.size as usize).copied().collect())
+}
+
+/// Sets that table, whose length the NIC gives. The table that a driver begins with is set as its default: then it follows again when
+/// the number of queues changes, which a table that somebody has set does not.
+///
+/// # Errors
+/// What the driver says: one that is busy or down may refuse, and a queue must be there.
+pub fn set_rss_table(name: &str, queues: &[u32]) -> Result<()> {
+    let set = |size: usize| {
+        let mut table = Table::new(SRXFHINDIR);
+        table.size = size as u32;
+        table.queues.iter_mut().zip(queues).for_each(|(to, from)| *to = *from);
+        ioctl(name, SIOCETHTOOL, &mut *table, "RSS")
+    };
+    let default = |rings: u32| queues.iter().enumerate().all(|(n, queue)| *queue == n as u32 % rings);
+    match rings(name) {
+        // Asked for none the kernel takes the default.
+        Some(rings) if default(rings) => set(0),
+        _ => set(queues.len()),
     }
+}
+
+/// Receive queues that RSS and flow rules may name, if the driver tells.
+pub fn rings(name: &str) -> Option<u32> {
+    let mut rules = Rules { cmd: GRXRINGS, ..Rules::default() };
+    ioctl(name, SIOCETHTOOL, &mut rules, "receive rings").ok()?;
+    u32::try_from(rules.data).ok().filter(|rings| *rings > 0)
 }
 
 /// Rules by which the NIC chooses a queue for some packets (ntuple, Flow Director); 0 if the driver has none or does not tell.
 pub fn flow_rules(name: &str) -> u32 {
-    let mut rules = Rules { cmd: GRXCLSRLCNT, flow_type: 0, data: 0, spec: [0; 21], count: 0 };
+    let mut rules = Rules { cmd: GRXCLSRLCNT, ..Rules::default() };
     ioctl(name, SIOCETHTOOL, &mut rules, "flow rules").map_or(0, |()| rules.count)
 }
 
@@ -241,6 +280,7 @@ mod tests {
 
     #[test]
     fn what_has_no_queues_tells_nothing() {
-        assert_eq!((rss_table("lo"), flow_rules("lo")), (Vec::new(), 0));
+        assert!(rss_table("lo").is_err() && set_rss_table("lo", &[0]).is_err());
+        assert_eq!((rings("lo"), flow_rules("lo")), (None, 0));
     }
 }

@@ -18,7 +18,7 @@ pub const MAX_JOURNALS: usize = 4096;
 /// Second part of the name of a journal whose interface has left its namespace.
 pub const AWAY: &str = "away";
 /// Largest file that is read or written here, bytes.
-pub const MAX_BYTES: usize = 64 * 1024;
+pub const MAX_BYTES: usize = 512 * 1024;
 
 /// Makes `dir` and its parents if need be, for this user alone (0700). One that is there must be a real directory of this
 /// user that nobody else may write to; its mode is left as it is, for it may be one that others need.

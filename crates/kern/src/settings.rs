@@ -7,10 +7,10 @@ use crate::{
     ethtool, irq,
     napi::{Change, Client, Napi, Threaded},
     netns, proc,
-    sysfs::Sysfs,
+    sysfs::{self, Sysfs},
 };
 use serde::{Deserialize, Serialize};
-use std::fmt;
+use std::{collections::BTreeMap, fmt};
 
 /// One setting of one interface, in the caller's network namespace, or of the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -70,6 +70,20 @@ pub enum Setting {
         /// Transmit queue.
         queue: u32,
     },
+    /// The receive queue of each entry of the table of RSS.
+    RssTable {
+        /// The device.
+        ifindex: u32,
+    },
+    /// Entries of RFS's table of a receive queue; 0: off.
+    RfsEntries {
+        /// The device.
+        ifindex: u32,
+        /// Receive queue.
+        queue: u32,
+    },
+    /// Entries of RFS's table of all flows: of the host, not of an interface.
+    RfsTable,
     /// CPUs that an interrupt may go to: of the host, not of an interface.
     IrqCpus {
         /// Its number.
@@ -92,6 +106,8 @@ pub enum Value {
     Number(u64),
     /// A set of CPUs.
     Cpus(CpuSet),
+    /// Receive queues, one for each entry of a table.
+    Queues(Vec<u32>),
 }
 
 impl fmt::Display for Value {
@@ -100,8 +116,29 @@ impl fmt::Display for Value {
             Value::Number(n) => write!(f, "{n}"),
             Value::Cpus(c) if c.is_empty() => f.write_str("none"),
             Value::Cpus(c) => write!(f, "{c}"),
+            Value::Queues(table) => f.write_str(&groups(table)),
         }
     }
+}
+
+/// Most entries of a table of RFS that are set.
+const RFS_MAX: u64 = 1 << 20;
+/// Queues of a text at most.
+const SHOWN: usize = 8;
+
+/// How many entries of a table each queue has: `even over 4 queues`, or `queue 0: 96, 1: 32 of 128`.
+fn groups(table: &[u32]) -> String {
+    let mut of = BTreeMap::<u32, usize>::new();
+    table.iter().for_each(|queue| *of.entry(*queue).or_default() += 1);
+    let (least, most) = (of.values().min(), of.values().max());
+    let whole = of.keys().next_back().is_some_and(|last| *last as usize + 1 == of.len());
+    if whole && of.len() > 1 && least.zip(most).is_some_and(|(least, most)| most - least <= 1) {
+        return format!("even over {} queues", of.len());
+    }
+    let each: Vec<String> =
+        of.iter().take(SHOWN).map(|(queue, entries)| format!("{queue}: {entries}")).collect();
+    let more = if of.len() > SHOWN { ", ..." } else { "" };
+    format!("queue {}{more} of {}", each.join(", "), table.len())
 }
 
 impl From<u64> for Value {
@@ -122,14 +159,16 @@ impl Setting {
             | Setting::DevThreaded { ifindex }
             | Setting::Gro { ifindex }
             | Setting::RpsCpus { ifindex, .. }
+            | Setting::RfsEntries { ifindex, .. }
+            | Setting::RssTable { ifindex }
             | Setting::XpsCpus { ifindex, .. } => ifindex,
-            Setting::IrqCpus { .. } | Setting::TaskCpus { .. } => 0,
+            Setting::IrqCpus { .. } | Setting::TaskCpus { .. } | Setting::RfsTable => 0,
         }
     }
 
     /// It belongs to no interface.
     pub fn of_host(&self) -> bool {
-        matches!(self, Setting::IrqCpus { .. } | Setting::TaskCpus { .. })
+        matches!(self, Setting::IrqCpus { .. } | Setting::TaskCpus { .. } | Setting::RfsTable)
     }
 
     /// NAPI it belongs to, if it is one of a NAPI.
@@ -163,6 +202,9 @@ impl Setting {
             Setting::Gro { .. } => "gro",
             Setting::RpsCpus { .. } => "rps_cpus",
             Setting::XpsCpus { .. } => "xps_cpus",
+            Setting::RssTable { .. } => "rss_table",
+            Setting::RfsEntries { .. } => "rps_flow_cnt",
+            Setting::RfsTable => "rps_sock_flow_entries",
             Setting::IrqCpus { .. } => "smp_affinity",
             Setting::TaskCpus { .. } => "affinity",
         }
@@ -183,14 +225,17 @@ impl Setting {
             Setting::NapiDefer { .. } | Setting::NapiFlush { .. } => true,
             Setting::DevDefer { .. } | Setting::DevFlush { .. } | Setting::RpsCpus { .. } => true,
             Setting::NapiThreaded { .. } | Setting::DevThreaded { .. } | Setting::Gro { .. } => false,
-            Setting::XpsCpus { .. } | Setting::IrqCpus { .. } | Setting::TaskCpus { .. } => false,
+            Setting::XpsCpus { .. } | Setting::RssTable { .. } => false,
+            Setting::RfsEntries { .. } | Setting::RfsTable => false,
+            Setting::IrqCpus { .. } | Setting::TaskCpus { .. } => false,
         }
     }
 
     /// It is a file whose write waits for the kernel's lock by trying again and again, so that a SCHED_FIFO thread would keep
     /// the lock's owner from its CPU.
     pub fn spins(&self) -> bool {
-        self.napi_id().is_none() && !self.of_host() && !matches!(self, Setting::Gro { .. })
+        let ioctl = matches!(self, Setting::Gro { .. } | Setting::RssTable { .. });
+        self.napi_id().is_none() && !self.of_host() && !ioctl
     }
 
     /// True if the setting can have this value.
@@ -201,7 +246,14 @@ impl Setting {
             (Setting::IrqCpus { .. } | Setting::TaskCpus { .. }, v) => {
                 matches!(v, Value::Cpus(cpus) if !cpus.is_empty())
             }
-            (_, Value::Cpus(_)) => false,
+            (Setting::RssTable { .. }, v) => {
+                matches!(v, Value::Queues(table) if (1..=ethtool::TABLE_MAX).contains(&table.len()))
+            }
+            (_, Value::Cpus(_) | Value::Queues(_)) => false,
+            // The kernel takes powers of two; what it made of another one would be nobody's.
+            (Setting::RfsEntries { .. } | Setting::RfsTable, Value::Number(n)) => {
+                *n == 0 || (n.is_power_of_two() && *n <= RFS_MAX)
+            }
             (Setting::NapiDefer { .. } | Setting::DevDefer { .. }, Value::Number(n)) => *n <= i32::MAX as u64,
             // The kernel arms a timer with it as signed 64-bit nanoseconds.
             (Setting::NapiFlush { .. } | Setting::DevFlush { .. }, Value::Number(n)) => *n <= i64::MAX as u64,
@@ -214,6 +266,7 @@ impl Setting {
         match self {
             Setting::IrqCpus { irq } => return format!("interrupt {irq}: {}", self.label()),
             Setting::TaskCpus { tid, .. } => return format!("thread {tid}: {}", self.label()),
+            Setting::RfsTable => return self.label().into(),
             _ => {}
         }
         let name = netns::name_of(self.ifindex()).unwrap_or_else(|_| format!("interface {}", self.ifindex()));
@@ -309,6 +362,13 @@ impl Access {
                 let found = self.sysfs.device(ifindex)?.xps_cpus(queue);
                 return found.map(Value::Cpus).map_err(|e| gone_queue(e, setting));
             }
+            Setting::RfsEntries { ifindex, queue } => {
+                self.sysfs.device(ifindex)?.rfs_entries(queue).map_err(|e| gone_queue(e, setting))
+            }
+            Setting::RfsTable => sysfs::rfs_table(),
+            Setting::RssTable { ifindex } => {
+                return ethtool::rss_table(&netns::name_of(ifindex)?).map(Value::Queues);
+            }
             Setting::IrqCpus { irq } => return irq::allowed(irq).map(Value::Cpus),
             Setting::TaskCpus { tid, start } => return same_task(tid, start).map(Value::Cpus),
         };
@@ -332,9 +392,12 @@ impl Access {
                 same_task(tid, start)?;
                 cpus::set_affinity(tid.cast_signed(), cpus)?;
             }
+            (Setting::RssTable { ifindex }, Value::Queues(table)) => {
+                ethtool::set_rss_table(&netns::name_of(ifindex)?, table)?;
+            }
             (_, Value::Number(n)) => self.write_number(setting, *n)?,
             // `accepts` has refused the rest.
-            (_, Value::Cpus(_)) => {}
+            (_, Value::Cpus(_) | Value::Queues(_)) => {}
         }
         let found = self.read(setting)?;
         if found != *value {
@@ -363,9 +426,12 @@ impl Access {
             Setting::DevFlush { ifindex } => self.sysfs.device(ifindex)?.set_gro_flush_timeout_ns(n),
             Setting::DevThreaded { ifindex } => self.sysfs.device(ifindex)?.set_threaded(n),
             Setting::Gro { ifindex } => ethtool::set_gro(&netns::name_of(ifindex)?, n != 0),
-            // Its value is a set of CPUs, never a number.
+            Setting::RfsEntries { ifindex, queue } => self.sysfs.device(ifindex)?.set_rfs_entries(queue, n),
+            Setting::RfsTable => sysfs::set_rfs_table(n),
+            // Its value is a set of CPUs or a table, never a number.
             Setting::RpsCpus { .. }
             | Setting::XpsCpus { .. }
+            | Setting::RssTable { .. }
             | Setting::IrqCpus { .. }
             | Setting::TaskCpus { .. } => Ok(()),
         }
@@ -424,6 +490,16 @@ mod tests {
         assert!(Setting::NapiThreaded { ifindex, napi_id }.accepts(&Value::Number(2)));
         assert!(!Setting::DevThreaded { ifindex }.accepts(&Value::Number(2)));
         assert!(!Setting::RpsCpus { ifindex, queue: 0 }.accepts(&Value::Number(0)));
+        let rss = Setting::RssTable { ifindex };
+        assert!(rss.accepts(&Value::Queues(vec![0, 1])) && !rss.accepts(&Value::Queues(vec![])));
+        assert!(
+            !rss.accepts(&Value::Queues(vec![0; ethtool::TABLE_MAX + 1])) && !rss.accepts(&Value::Number(0))
+        );
+        assert!(!defer.accepts(&Value::Queues(vec![0])));
+        for rfs in [Setting::RfsTable, Setting::RfsEntries { ifindex, queue: 0 }] {
+            let accepted = [0, 1, 32_768, RFS_MAX].iter().all(|n| rfs.accepts(&Value::Number(*n)));
+            assert!(accepted && !rfs.accepts(&Value::Number(3)) && !rfs.accepts(&Value::Number(RFS_MAX * 2)));
+        }
     }
 
     #[test]
@@ -432,8 +508,23 @@ mod tests {
         let cpus = Value::Cpus("0-1,4".parse().unwrap());
         assert_eq!(serde_json::to_string(&cpus).unwrap(), "\"0-1,4\"");
         assert_eq!(serde_json::from_str::<Value>("\"0-1,4\"").unwrap(), cpus);
+        let queues = Value::Queues(vec![0, 1, 0]);
+        assert_eq!(serde_json::to_string(&queues).unwrap(), "[0,1,0]");
+        assert_eq!(serde_json::from_str::<Value>("[0,1,0]").unwrap(), queues);
+        assert!(serde_json::from_str::<Value>("[0,-1]").is_err());
         assert!(serde_json::from_str::<Value>("-1").is_err());
         assert!(serde_json::from_str::<Value>("\"/etc/passwd\"").is_err());
         assert!(serde_json::from_str::<Value>("1.5").is_err());
+    }
+
+    #[test]
+    fn a_table_is_shown_by_queue() {
+        let shown = |table: &[u32]| Value::Queues(table.to_vec()).to_string();
+        assert_eq!(shown(&[0, 1, 0, 1, 0]), "even over 2 queues");
+        assert_eq!(shown(&[1, 1, 1]), "queue 1: 3 of 3");
+        assert_eq!(shown(&[0, 0, 0, 1]), "queue 0: 3, 1: 1 of 4");
+        assert_eq!(shown(&[1, 2]), "queue 1: 1, 2: 1 of 2");
+        let many: Vec<u32> = (1..20).collect();
+        assert!(shown(&many).ends_with("8: 1, ... of 19"), "{}", shown(&many));
     }
 }

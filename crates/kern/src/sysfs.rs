@@ -90,11 +90,24 @@ impl Sysfs {
     }
 }
 
-/// Entries of the table of all flows, without which RFS is off; 0 where the kernel has none.
-#[must_use]
-pub fn rfs_table() -> u64 {
-    let text = std::fs::read_to_string("/proc/sys/net/core/rps_sock_flow_entries").unwrap_or_default();
-    text.trim().parse().unwrap_or(0)
+/// Entries of RFS's table of all flows, which is the machine's and stands in its first network namespace alone.
+const RFS_TABLE: &str = "/proc/sys/net/core/rps_sock_flow_entries";
+
+/// Entries of that table, without which RFS is off.
+///
+/// # Errors
+/// [`Error::Gone`] where it is not to be seen.
+pub fn rfs_table() -> Result<u64> {
+    let text = std::fs::read_to_string(RFS_TABLE).map_err(|_| Error::Gone { what: RFS_TABLE.into() })?;
+    text.trim().parse().map_err(|_| Error::Invalid { what: RFS_TABLE.into(), why: "no number".into() })
+}
+
+/// Sets them; the kernel takes the next power of two.
+///
+/// # Errors
+/// If it is refused.
+pub fn set_rfs_table(entries: u64) -> Result<()> {
+    std::fs::write(RFS_TABLE, entries.to_string()).map_err(|e| Error::io(RFS_TABLE, e))
 }
 
 /// `ifindex` and all interfaces that stand on it in this namespace, on one another too; at most `most`, the lower ones first.
@@ -186,6 +199,11 @@ impl Device {
     /// Entries of the table of RFS of receive queue `queue`; 0: off.
     pub fn rfs_entries(&self, queue: u32) -> Result<u64> {
         self.number(&format!("queues/rx-{queue}/rps_flow_cnt"))
+    }
+
+    /// Sets them; the kernel takes the next power of two.
+    pub fn set_rfs_entries(&self, queue: u32, entries: u64) -> Result<()> {
+        self.write(&format!("queues/rx-{queue}/rps_flow_cnt"), &entries.to_string())
     }
 
     /// Writes the CPUs of RPS of receive queue `queue`.

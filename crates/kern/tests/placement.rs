@@ -83,8 +83,8 @@ fn an_administrator_at_any_call_keeps_what_he_wrote() {
             let reported = fates.filter(|o: &&Outcome| matches!(o.fate, Fate::Left { .. })).count();
             let setting = cells()[n].0;
             // His value was there when undo looked, so it is there still, and said so.
-            if placed[&setting] == admins() && sim.written == Some(setting) {
-                assert_eq!(sim.values[&setting], admins());
+            if placed[&setting] == admins(&setting) && sim.written == Some(setting) {
+                assert_eq!(sim.values[&setting], admins(&setting));
                 left += reported;
             }
         }

@@ -8,6 +8,7 @@
 //! # Properties
 //! - No mask is empty unless it means "off" (RPS), and none names a CPU that is offline, isolated or forbidden.
 //! - A setting that has its value already is not in the plan: the plan of a host in the planned state is empty.
+//! - A table of RSS names only queues that there are.
 //! - Sources that sit well enough stay: a change must make the heaviest CPU lighter by a third.
 //! - At most [`MOST`] settings.
 //!
@@ -25,12 +26,12 @@ mod types;
 
 pub use auto::{Course, Host, Planner, Trial, auto};
 pub use keep::{Barred, Whose, barred, is_a_guards, is_somebody_elses};
-pub use nic::{Nic, Parted};
+pub use nic::Parted;
 pub use rates::{Counters, Device, Queue, Rates, Received, rates};
 pub use trial::{LEAST_PPS, Measured, Verdict, candidates, judge};
 pub use types::{
-    Cpu, Cpus, Impossible, Irq, Kept, Layout, Output, Plan, Program, Request, Seat, Set, Source, State,
-    Strategy, Task, What,
+    Cpu, Cpus, Impossible, Irq, Kept, Layout, Nic, Output, Plan, Program, Request, Seat, Set, Source, State,
+    Strategy, Task, Value, What, Why,
 };
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -41,6 +42,9 @@ pub const MOST: usize = 1024;
 pub const INTERFACES_MAX: usize = 64;
 /// Most processes that one name stands for.
 pub const PROGRAMS_MAX: usize = 64;
+/// Flows that RFS remembers, in all and for a queue at least: what the kernel's documentation advises. Powers of two.
+const FOLLOWED: u64 = 32_768;
+const FOLLOWED_LEAST: u64 = 2_048;
 /// Of the heaviest CPU's load, permille: what new seats must bring it down to before sources are moved. Heaviest first is at most
 /// a third worse than the best, so seats that it has chosen are not moved again by a load that wavers.
 const WORTH: u64 = 667;
@@ -54,19 +58,47 @@ pub fn plan(layout: &Layout, request: &Request) -> Result<Plan, Impossible> {
     if layout.sources.is_empty() {
         return Err(Impossible::NoSource);
     }
+    if request.strategy == Strategy::Follow && layout.rfs_table.is_none() {
+        return Err(Impossible::NoRfs);
+    }
     let (net, host) = match request.strategy {
-        Strategy::Spread | Strategy::Affine => (usable.clone(), usable.clone()),
+        Strategy::Spread | Strategy::Affine | Strategy::Follow => (usable.clone(), usable.clone()),
         Strategy::Dedicate => split(layout, &usable, request.net)?,
     };
     let mut plan = Plan { strategy: request.strategy, net, host, ..Plan::default() };
-    let seats = seats(layout, &plan.net, request.strategy == Strategy::Spread)?;
+    let mut parted;
+    let layout = match request.strategy {
+        // One CPU may be all that they shall have.
+        Strategy::Affine => layout,
+        Strategy::Spread | Strategy::Dedicate | Strategy::Follow => {
+            parted = layout.clone();
+            nic::part(&mut plan, &mut parted);
+            &parted
+        }
+    };
+    let spread = matches!(request.strategy, Strategy::Spread | Strategy::Follow);
+    let seats = seats(layout, &plan.net, spread)?;
     let fans = match request.strategy {
         Strategy::Spread => fans(layout, &seats, &plan.net),
+        // The reader may be on any of them.
+        Strategy::Follow => {
+            let fan = |(source, &seat): (&Source, &usize)| match can_fan(source) {
+                true => plan.net.clone(),
+                false => Cpus::from([seat]),
+            };
+            layout.sources.iter().zip(&seats).map(fan).collect()
+        }
         _ => seats.iter().map(|&seat| Cpus::from([seat])).collect(),
     };
     for ((source, &seat), fan) in layout.sources.iter().zip(&seats).zip(&fans) {
         place(&mut plan, source, seat, fan);
-        plan.seats.push(Seat { source: source.name.clone(), cpu: seat, rps: fan.clone() });
+        plan.seats.push(Seat { source: source.name.clone(), cpu: seat, rps: fan.clone(), load: source.load });
+    }
+    let followed = layout.sources.iter().any(|source| source.rfs > 0) && layout.rfs_table > Some(0);
+    if request.strategy == Strategy::Follow {
+        follow(&mut plan, layout);
+    } else if followed {
+        plan.kept.push(Kept { what: "RFS".into(), why: Why::On });
     }
     outputs(&mut plan, layout, &usable);
     programs(&mut plan, layout, &seats);
@@ -212,13 +244,17 @@ fn keep_if_good(layout: &Layout, cpus: &Cpus, new: Vec<usize>) -> Vec<usize> {
     if worth { new } else { old }
 }
 
+/// Whether its packets may be sent on to other CPUs: a NAPI thread sends the interrupts of RPS late up to 6.3.
+fn can_fan(source: &Source) -> bool {
+    source.thread.is_none()
+}
+
 /// The CPUs that the packets of each source are spread over: its seat, and its part of the CPUs that are no seat.
 fn fans(layout: &Layout, seats: &[usize], cpus: &Cpus) -> Vec<Cpus> {
     let mut fans: Vec<Cpus> = seats.iter().map(|&seat| Cpus::from([seat])).collect();
     let taken: BTreeSet<usize> = seats.iter().copied().collect();
     let free: Cpus = cpus.difference(&taken).copied().collect();
-    // A NAPI thread sends the interrupts of RPS late up to 6.3.
-    let mut able: Vec<usize> = (0..seats.len()).filter(|&n| layout.sources[n].thread.is_none()).collect();
+    let mut able: Vec<usize> = (0..seats.len()).filter(|&n| can_fan(&layout.sources[n])).collect();
     able.sort_by_key(|&n| (std::cmp::Reverse(layout.sources[n].load), n));
     if able.is_empty() {
         return fans;
@@ -246,11 +282,13 @@ fn place(plan: &mut Plan, source: &Source, seat: usize, fan: &Cpus) {
             plan.set(What::Task { tid: thread.tid, start: thread.start }, &thread.cpus, seated)
         }
         (None, Some(irq)) if irq.settable => plan.set(What::Irq { irq: irq.irq }, &irq.cpus, seated),
-        (None, Some(irq)) => plan.kept.push(Kept { what: format!("interrupt {}", irq.irq), managed: true }),
+        (None, Some(irq)) => {
+            plan.kept.push(Kept { what: format!("interrupt {}", irq.irq), why: Why::Managed })
+        }
         (None, None) if source.as_sender || fan.len() > 1 => {}
         // Where it begins is not known: RPS to one CPU could only send it away from there.
         (None, None) => {
-            plan.kept.push(Kept { what: format!("interrupt of {}", source.name), managed: false });
+            plan.kept.push(Kept { what: format!("interrupt of {}", source.name), why: Why::Unknown });
             return;
         }
     }
@@ -258,6 +296,21 @@ fn place(plan: &mut Plan, source: &Source, seat: usize, fan: &Cpus) {
     let in_place = (source.thread.is_some() || source.irq.is_some()) && *fan == Cpus::from([seat]);
     let rps = if in_place { Cpus::new() } else { fan.clone() };
     plan.set(What::Rps { ifindex: source.ifindex, queue: source.queue }, &source.rps, rps);
+}
+
+/// Tables of RFS, that of all flows and those of the queues. Larger ones stay.
+fn follow(plan: &mut Plan, layout: &Layout) {
+    if !layout.sources.iter().any(can_fan) {
+        return;
+    }
+    let has = layout.rfs_table.unwrap_or(0);
+    plan.give(What::RfsTable, Value::Entries(has), Value::Entries(has.max(FOLLOWED)));
+    for source in layout.sources.iter().filter(|source| can_fan(source)) {
+        let queues = layout.sources.iter().filter(|other| other.ifindex == source.ifindex).count() as u64;
+        let part = (FOLLOWED / queues.max(1).next_power_of_two()).max(FOLLOWED_LEAST);
+        let what = What::Rfs { ifindex: source.ifindex, queue: source.queue };
+        plan.give(what, Value::Entries(source.rfs), Value::Entries(source.rfs.max(part)));
+    }
 }
 
 /// Transmit queues: each CPU has one, so that completions come back where the packet was sent from.
@@ -287,7 +340,7 @@ fn programs(plan: &mut Plan, layout: &Layout, seats: &[usize]) {
     for (n, thread) in threads.enumerate() {
         let to = match plan.strategy {
             // The scheduler does that.
-            Strategy::Spread => continue,
+            Strategy::Spread | Strategy::Follow => continue,
             Strategy::Affine if cpus.is_empty() => continue,
             Strategy::Affine => Cpus::from([cpus[n % cpus.len()]]),
             Strategy::Dedicate => host.clone(),

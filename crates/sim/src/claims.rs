@@ -15,6 +15,7 @@ pub struct Claims {
 /// All of them.
 pub const ALL: &[Claims] = &[
     Claims { name: "place-auto", judge: place_auto },
+    Claims { name: "place-rss", judge: place_rss },
     Claims { name: "place-spread", judge: place_spread },
     Claims { name: "accept-zipf", judge: |document| near_ideal("accept-zipf", document) },
     Claims { name: "accept-stall", judge: |document| near_ideal("accept-stall", document) },
@@ -29,6 +30,8 @@ const PLANTED: f64 = 3.0;
 const RESOLUTION: f64 = 0.001;
 /// What CPUs carry that share the packets of one, against one CPU.
 const SPREAD: [(f64, f64); 2] = [(2.0, 1.7), (8.0, 6.0)];
+/// What few queues with flows carry after auto, against all of them.
+const PARTED: f64 = 0.95;
 /// Largest p99 of balanced queues, against one ideal queue.
 const NEAR: f64 = 1.2;
 /// And against those that nothing balances: a simulated p99 has three digits.
@@ -127,13 +130,24 @@ fn named(pairs: &[&Pair]) -> Option<String> {
     (!all.is_empty()).then(|| all.join("; "))
 }
 
+/// Goodput of an arm at a point.
+fn goodput(document: &Document, arm: &str, x: f64) -> Option<f64> {
+    let panel = document.panels.iter().find(|panel| panel.title.starts_with(GOODPUT))?;
+    let line = panel.lines.iter().find(|line| line.name == arm)?;
+    Some(line.marks.iter().find(|mark| mark.x == x)?.y)
+}
+
+/// However few queues RSS gives flows to, the host carries as much once they are parted.
+fn place_rss(document: &Document) -> Vec<Verdict> {
+    let at = |queues| goodput(document, "auto", queues);
+    let of_one = at(1.0).zip(at(8.0).filter(|y| *y > 0.0)).map(|(one, all)| one / all);
+    let text = "goodput after auto, flows on one queue of 8 / on all";
+    vec![of("place-rss", text, of_one, Relation::AtLeast, PARTED, 2)]
+}
+
 /// More CPUs that are given the packets of one carry nearly as much more.
 fn place_spread(document: &Document) -> Vec<Verdict> {
-    let at = |arm: &str, cpus: f64| {
-        let panel = document.panels.iter().find(|panel| panel.title.starts_with(GOODPUT))?;
-        let line = panel.lines.iter().find(|line| line.name == arm)?;
-        Some(line.marks.iter().find(|mark| mark.x == cpus)?.y)
-    };
+    let at = |arm: &str, cpus: f64| goodput(document, arm, cpus);
     let one = at("hot", 1.0).filter(|y| *y > 0.0);
     let claim = |(cpus, bound): (f64, f64)| {
         let text = format!("goodput of {cpus} CPUs after auto / of one CPU");

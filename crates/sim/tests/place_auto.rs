@@ -56,6 +56,15 @@ fn cpus_that_share_the_packets_of_one_carry_nearly_as_much_more() {
     assert!(!eight.holds, "{eight:?}");
 }
 
+/// A table of RSS that gives all flows to one queue of eight costs nothing once they are parted.
+#[test]
+fn flows_that_rss_puts_on_one_queue_are_parted() {
+    let document = run(&of("place-rss", &[], &["drawn", "auto"], &[1, 8]));
+    let judged: Vec<bool> =
+        document.verdict.iter().filter(|v| v.id == "place-rss").map(|v| v.holds).collect();
+    assert_eq!(judged, [true], "{:?}", document.verdict);
+}
+
 /// Issue 24, "auto never leaves a host worse", at other seeds than the published one.
 #[test]
 fn no_drawn_host_is_left_worse_and_the_bad_ones_gain() {
@@ -119,7 +128,10 @@ fn layouts_are_such_as_a_host_can_have() {
                 assert!(!program.cpus.is_empty() && program.cpus.is_subset(&host.usable), "{host:?}");
             }
             for flow in &host.flows {
-                assert!(flow.queue < host.queues.len() && flow.program < host.programs.len(), "{host:?}");
+                assert!(
+                    host.table[flow.group] < host.queues.len() as u32 && flow.program < host.programs.len(),
+                    "{host:?}"
+                );
             }
             assert!(host.flows.is_sorted_by(|a, b| a.upto < b.upto), "{host:?}");
         }

@@ -292,6 +292,73 @@ int wire_hop_out(struct xdp_md *ctx)
 	return bpf_redirect_map(&wire_out, ((__u8 *)data)[5] & (TARGETS - 1), 0);
 }
 
+/* Which CPU works on a packet that has come in: that of its flow, or the next one in turn whatever its flow. */
+#define SPREAD 8
+#define FRAGMENTED 0x3fff /* more fragments, or an offset */
+
+struct spread {
+	__u32 by_packet;
+	__u32 cpus;
+	__u32 cpu[SPREAD];
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct spread);
+} wire_spread SEC(".maps");
+
+/* Of the CPU that hands packets out. */
+struct spread_turn {
+	__u64 given[SPREAD];
+	__u64 next;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct spread_turn);
+} wire_spread_turn SEC(".maps");
+
+/* Of addresses and ports, as RSS and RPS have it; the steps are those of murmur3. */
+static __always_inline __u32 flow_hash(__u32 source, __u32 target, __u32 ports)
+{
+	__u32 hash = source * 0xcc9e2d51;
+
+	hash = (hash ^ hash >> 15 ^ target) * 0x1b873593;
+	hash = (hash ^ hash >> 13 ^ ports) * 0x85ebca6b;
+	hash = (hash ^ hash >> 13) * 0xc2b2ae35;
+	return hash ^ hash >> 16;
+}
+
+SEC("xdp")
+int wire_spread_out(struct xdp_md *ctx)
+{
+	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
+	__u32 zero = 0, at, ports;
+	const struct spread *cfg = bpf_map_lookup_elem(&wire_spread, &zero);
+	struct spread_turn *turn = bpf_map_lookup_elem(&wire_spread_turn, &zero);
+
+	/* IPv4 without options is all that the lab sends there; the rest stays on the CPU that it came to. */
+	if (!cfg || !turn || data + 38 > end || *(__u16 *)(data + 12) != bpf_htons(0x0800) ||
+	    ((__u8 *)data)[14] != 0x45)
+		return XDP_PASS;
+	if (cfg->by_packet) {
+		at = turn->next;
+		turn->next = at + 1 < cfg->cpus ? at + 1 : 0;
+	} else {
+		/* Only the first fragment has ports. */
+		ports = *(__u16 *)(data + 20) & bpf_htons(FRAGMENTED) ? 0 : *(__u32 *)(data + 34);
+		at = (__u64)flow_hash(*(__u32 *)(data + 26), *(__u32 *)(data + 30), ports) * cfg->cpus >> 32;
+	}
+	if (at >= SPREAD)
+		return XDP_PASS;
+	turn->given[at]++;
+	return bpf_redirect_map(&wire_hop, cfg->cpu[at], XDP_PASS);
+}
+
 /* Device at the host side: drops everything. */
 SEC("xdp")
 int wire_drop(struct xdp_md *ctx)

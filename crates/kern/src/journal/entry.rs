@@ -43,6 +43,9 @@ pub(super) enum Kind {
     Gro,
     RpsCpus,
     XpsCpus,
+    RssTable,
+    RfsEntries,
+    RfsTable,
     IrqCpus,
     TaskCpus,
 }
@@ -50,7 +53,7 @@ pub(super) enum Kind {
 impl Entry {
     /// The setting; `ifindex` is that of the journal, 0 for the host's.
     pub(super) fn setting(&self, ifindex: u32) -> Option<Setting> {
-        let of_host = matches!(self.set, Kind::IrqCpus | Kind::TaskCpus);
+        let of_host = matches!(self.set, Kind::IrqCpus | Kind::TaskCpus | Kind::RfsTable);
         let ifindex = match (ifindex, self.ifindex) {
             (0, None) if of_host => 0,
             (0, Some(index)) if !of_host && (1..=i32::MAX as u32).contains(&index) => index,
@@ -74,6 +77,9 @@ impl Entry {
             (Kind::DevFlush, None) => Setting::DevFlush { ifindex },
             (Kind::DevThreaded, None) => Setting::DevThreaded { ifindex },
             (Kind::Gro, None) => Setting::Gro { ifindex },
+            (Kind::RssTable, None) => Setting::RssTable { ifindex },
+            (Kind::RfsEntries, Some(queue)) => Setting::RfsEntries { ifindex, queue },
+            (Kind::RfsTable, None) => Setting::RfsTable,
             _ => return None,
         })
     }
@@ -91,6 +97,9 @@ impl Entry {
             Setting::DevFlush { .. } => (Kind::DevFlush, None),
             Setting::DevThreaded { .. } => (Kind::DevThreaded, None),
             Setting::Gro { .. } => (Kind::Gro, None),
+            Setting::RssTable { .. } => (Kind::RssTable, None),
+            Setting::RfsEntries { queue, .. } => (Kind::RfsEntries, Some(queue)),
+            Setting::RfsTable => (Kind::RfsTable, None),
         }
     }
 

@@ -36,7 +36,7 @@ mod tests {
     use serde_json::{Value, json};
     use std::collections::BTreeMap;
 
-    const KINDS: [(Kind, &str); 11] = [
+    const KINDS: [(Kind, &str); 14] = [
         (Kind::NapiDefer, "napi_defer"),
         (Kind::NapiFlush, "napi_flush"),
         (Kind::NapiThreaded, "napi_threaded"),
@@ -46,6 +46,9 @@ mod tests {
         (Kind::Gro, "gro"),
         (Kind::RpsCpus, "rps_cpus"),
         (Kind::XpsCpus, "xps_cpus"),
+        (Kind::RssTable, "rss_table"),
+        (Kind::RfsEntries, "rfs_entries"),
+        (Kind::RfsTable, "rfs_table"),
         (Kind::IrqCpus, "irq_cpus"),
         (Kind::TaskCpus, "task_cpus"),
     ];

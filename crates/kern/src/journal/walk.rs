@@ -233,8 +233,11 @@ impl Journal {
         let target = match (setting, entry.queue) {
             (Setting::IrqCpus { irq }, _) => format!("irq {irq}"),
             (Setting::TaskCpus { tid, .. }, _) => format!("task {tid}"),
+            (Setting::RfsTable, _) => "host".into(),
             (Setting::XpsCpus { queue, .. }, _) => format!("{name}/tx{queue}"),
-            (Setting::RpsCpus { queue, .. }, _) | (_, Some(queue)) => format!("{name}/{queue}"),
+            (Setting::RpsCpus { queue, .. } | Setting::RfsEntries { queue, .. }, _) | (_, Some(queue)) => {
+                format!("{name}/{queue}")
+            }
             _ => name,
         };
         Outcome { target, setting: setting.label(), napi_id: setting.napi_id(), fate }

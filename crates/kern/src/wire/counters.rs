@@ -12,6 +12,14 @@ pub fn snmp() -> Result<BTreeMap<String, u64>> {
     Ok(parse_snmp(&read("/proc/thread-self/net/snmp")?))
 }
 
+/// More counters of it, `TcpExt.TCPOFOQueue` and so on, from /proc/net/netstat.
+///
+/// # Errors
+/// If the file cannot be read.
+pub fn netstat() -> Result<BTreeMap<String, u64>> {
+    Ok(parse_snmp(&read("/proc/thread-self/net/netstat")?))
+}
+
 fn parse_snmp(text: &str) -> BTreeMap<String, u64> {
     snmp_lines(text, &mut 0)
 }

@@ -10,6 +10,7 @@ use super::{Context, Result};
 const SIOCETHTOOL: libc::Ioctl = 0x8946;
 const ETHTOOL_GSTRINGS: u32 = 0x1b;
 const ETHTOOL_GSTATS: u32 = 0x1d;
+const ETHTOOL_STXCSUM: u32 = 0x17;
 const ETHTOOL_STSO: u32 = 0x1f;
 const ETHTOOL_SGRO: u32 = 0x2c;
 const ETHTOOL_GSSET_INFO: u32 = 0x37;
@@ -65,6 +66,14 @@ pub fn tso_off(interface: &str) -> Result<()> {
         Err(e) if e.raw_os_error() == Some(libc::EOPNOTSUPP) => Ok(()),
         answer => answer.what(|| format!("tso of {interface}")),
     }
+}
+
+/// Has the sender sum its packets itself, so that they bear an XDP program at the peer that hands them to another CPU.
+///
+/// # Errors
+/// If the interface does not exist or refuses.
+pub fn checksums_off(interface: &str) -> Result<()> {
+    call(interface, &mut [halves(ETHTOOL_STXCSUM, 0)]).what(|| format!("checksums of {interface}"))
 }
 
 /// All driver statistics of the interface by name (`ethtool -S`); those of one name are added up, as vmxnet3 has one of

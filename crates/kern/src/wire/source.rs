@@ -12,9 +12,9 @@ mod absent;
 #[cfg(not(no_bpf))]
 mod run;
 #[cfg(no_bpf)]
-pub use absent::{Attached, Running, Watching, Wire};
+pub use absent::{Attached, Running, Spreading, Watching, Wire};
 #[cfg(not(no_bpf))]
-pub use run::{Attached, Running, Watching, Wire};
+pub use run::{Attached, Running, Spreading, Watching, Wire};
 pub use sink::SinkCounts;
 
 /// Targets that one load can have.
@@ -63,6 +63,18 @@ pub enum Payload {
     /// The frame as it is, a fragment over IPv4; each has an identification of its own, counted up, and the header's
     /// checksum follows.
     Fragment,
+}
+
+/// CPUs that [`Wire::spread`] can have.
+pub const SPREAD: usize = 8;
+
+/// How [`Wire::spread`] chooses the CPU of a packet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Spread {
+    /// By its addresses and ports: all packets of a flow on one CPU.
+    Flow,
+    /// The next one in turn, whatever its flow.
+    Packet,
 }
 
 /// Questions of one load whose answers [`Wire::attach_answers`] can tell apart.

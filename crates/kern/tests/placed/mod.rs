@@ -71,6 +71,13 @@ pub fn cells() -> Vec<(Setting, Value, Value)> {
         (Setting::RpsCpus { ifindex: 3, queue: 0 }, cpus("2"), cpus("0-1")),
         (Setting::XpsCpus { ifindex: 2, queue: 1 }, cpus(""), cpus("0,2")),
         (Setting::TaskCpus { tid: 700, start: 9 }, cpus("0-3"), cpus("2")),
+        (
+            Setting::RssTable { ifindex: 2 },
+            Value::Queues(vec![1; 8]),
+            Value::Queues(vec![0, 1, 0, 1, 0, 1, 0, 1]),
+        ),
+        (Setting::RfsTable, Value::Number(0), Value::Number(32_768)),
+        (Setting::RfsEntries { ifindex: 2, queue: 0 }, Value::Number(64), Value::Number(32_768)),
     ]
 }
 
@@ -78,8 +85,12 @@ pub fn changes() -> Vec<Change> {
     cells().into_iter().map(|(setting, _, new)| Change { setting, queue: None, new, first: None }).collect()
 }
 
-pub fn admins() -> Value {
-    cpus("3")
+pub fn admins(setting: &Setting) -> Value {
+    match setting {
+        Setting::RssTable { .. } => Value::Queues(vec![0; 8]),
+        Setting::RfsTable | Setting::RfsEntries { .. } => Value::Number(1024),
+        _ => cpus("3"),
+    }
 }
 
 impl Sim {
@@ -116,7 +127,7 @@ impl Sim {
             }
             Event::Admin(n) => {
                 let setting = cells()[n].0;
-                self.values.insert(setting, admins());
+                self.values.insert(setting, admins(&setting));
                 self.written = Some(setting);
                 Ok(())
             }
@@ -145,7 +156,8 @@ impl Sim {
     /// Each setting is as before or as the administrator has it, and no journal is left.
     pub fn assert_as_before(&self, what: &str) {
         for (setting, old, _) in cells() {
-            let want = if self.written == Some(setting) { [old, admins()] } else { [old.clone(), old] };
+            let want =
+                if self.written == Some(setting) { [old, admins(&setting)] } else { [old.clone(), old] };
             let found = &self.values[&setting];
             assert!(want.contains(found), "{what}: {setting:?} is {found}, was {}", want[0]);
         }

@@ -239,6 +239,7 @@ fn number(value: &Value) -> u64 {
     match value {
         Value::Number(n) => *n,
         Value::Cpus(cpus) => cpus.iter().map(|c| 1 << c).sum(),
+        Value::Queues(_) => panic!("a table is a setting of a placement"),
     }
 }
 

@@ -337,7 +337,11 @@ impl World {
                 Err(Error::Unsupported { what: setting.label().into(), since: "6.17" })
             }
             // Those of a placement: tests/placement.rs.
-            Setting::XpsCpus { .. } | Setting::IrqCpus { .. } | Setting::TaskCpus { .. } => Err(gone()),
+            Setting::RfsEntries { .. } | Setting::RfsTable => Err(gone()),
+            Setting::XpsCpus { .. }
+            | Setting::RssTable { .. }
+            | Setting::IrqCpus { .. }
+            | Setting::TaskCpus { .. } => Err(gone()),
         }
     }
 

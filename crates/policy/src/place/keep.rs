@@ -39,13 +39,13 @@ pub enum Whose {
     Others,
 }
 
-/// Whether a setting that is not as planned is somebody's wish, and stays. A queue or a device that was made anew has the value from before;
-/// an interrupt is not made anew without its device, so there that is a wish too.
+/// Whether a setting that is not as planned is somebody's wish, and stays. A queue that was made anew has the value from before;
+/// an interrupt or a table of RSS is not made anew without its device, and the machine's table of RFS never, so there that is a wish too.
 #[must_use]
 pub fn is_somebody_elses(what: What, whose: Whose) -> bool {
     match whose {
         Whose::Others => true,
-        Whose::Before => matches!(what, What::Irq { .. }),
+        Whose::Before => matches!(what, What::Irq { .. } | What::Rss { .. } | What::RfsTable),
         Whose::Ours => false,
     }
 }

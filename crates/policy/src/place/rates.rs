@@ -11,7 +11,7 @@
 
 use super::Measured;
 use crate::Nanos;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Packets of one interrupt from which on interrupts do not tell how much a queue carries.
 const FEW_PER_INTERRUPT: u64 = 8;
@@ -81,6 +81,8 @@ pub struct Rates {
     pub softirq: BTreeMap<usize, u64>,
     /// Packets per second, by source.
     pub loads: BTreeMap<String, u64>,
+    /// Devices of which nothing tells what each source carries: they count alike.
+    pub guessed: BTreeSet<u32>,
 }
 
 impl Rates {
@@ -173,6 +175,9 @@ fn loads(rates: &mut Rates, then: &Device, now: &Device, rate: impl Fn(u64) -> u
     let tells = interrupts > 0 && interrupts.saturating_mul(FEW_PER_INTERRUPT) >= packets;
     let told = told.filter(|_| tells);
     let count = now.queues.len().max(1) as u64;
+    if counted.is_none() && told.is_none() && count > 1 {
+        rates.guessed.insert(now.ifindex);
+    }
     for (n, (queue, fired)) in now.queues.iter().zip(fired).enumerate() {
         let counted = counted.as_ref().and_then(|all| all.get(n)).copied();
         let own = told.as_ref().and_then(|all| all.get(n)).copied();
@@ -216,6 +221,8 @@ mod tests {
     }
 
     fn loads_of(rates: &Rates) -> Vec<u64> {
+        let alike = rates.loads.values().all(|load| rates.loads.values().next() == Some(load));
+        assert!(alike || rates.guessed.is_empty(), "{rates:?}");
         rates.loads.values().copied().collect()
     }
 

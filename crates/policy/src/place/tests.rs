@@ -17,7 +17,18 @@ fn host(count: usize) -> Layout {
 fn source(queue: u32, irq: Option<&[usize]>, load: u64) -> Source {
     let irq = irq.map(|on| Irq { irq: 40 + queue, settable: true, cpus: cpus(on) });
     let name = format!("eth0/{queue}");
-    Source { name, ifindex: 2, queue, node: None, irq, thread: None, as_sender: true, rps: Cpus::new(), load }
+    Source {
+        name,
+        ifindex: 2,
+        queue,
+        node: None,
+        irq,
+        thread: None,
+        as_sender: true,
+        rps: Cpus::new(),
+        rfs: 0,
+        load,
+    }
 }
 
 fn program(threads: u32, on: &[usize]) -> Program {
@@ -31,7 +42,7 @@ fn request(strategy: Strategy) -> Request {
 
 #[test]
 fn a_balancer_bars_interrupts_and_a_guard_everything() {
-    let set = |what| Set { what, from: cpus(&[0]), to: cpus(&[1]) };
+    let set = |what| Set { what, from: cpus(&[0]).into(), to: cpus(&[1]).into() };
     let (irq, task) = (set(What::Irq { irq: 40 }), set(What::Task { tid: 5, start: 7 }));
     assert_eq!(barred(&[task.clone(), irq.clone()], true, false), Some(Barred::Rival));
     assert_eq!(barred(std::slice::from_ref(&task), true, false), None);
@@ -45,6 +56,7 @@ fn wishes_of_an_administrator_and_settings_of_a_guard_are_left() {
     let left = |what| [Whose::Ours, Whose::Before, Whose::Others].map(|whose| is_somebody_elses(what, whose));
     // What a queue made anew has is nobody's wish.
     assert_eq!((left(irq), left(rps)), ([false, true, true], [false, false, true]));
+    assert_eq!([left(What::Rss { ifindex: 2 }), left(What::RfsTable)], [[false, true, true]; 2]);
     let mut layout = host(2);
     let mut polled = source(0, None, 1);
     polled.thread = Some(Task { tid: 77, start: 7, cpus: cpus(&[0]) });
@@ -57,12 +69,33 @@ fn wishes_of_an_administrator_and_settings_of_a_guard_are_left() {
     }
 }
 
-/// The host after the plan.
+/// The host after the plan, with the loads that it expects.
 fn apply(layout: &Layout, plan: &Plan) -> Layout {
     let mut layout = layout.clone();
+    layout.sources.iter_mut().zip(&plan.seats).for_each(|(source, seat)| source.load = seat.load);
     for set in &plan.settings {
-        let to = set.to.clone();
+        let to = match &set.to {
+            Value::Cpus(cpus) => cpus.clone(),
+            Value::Entries(entries) => {
+                match set.what {
+                    What::RfsTable => layout.rfs_table = Some(*entries),
+                    What::Rfs { ifindex, queue } => {
+                        let mine = |s: &&mut Source| s.queue == queue && s.ifindex == ifindex;
+                        layout.sources.iter_mut().filter(mine).for_each(|s| s.rfs = *entries);
+                    }
+                    what => panic!("{what:?} has no entries"),
+                }
+                continue;
+            }
+            Value::Queues(table) => {
+                let nic = layout.nics.iter_mut().find(|nic| Some(nic.ifindex) == set.what.ifindex()).unwrap();
+                assert!(table.iter().all(|queue| *queue < nic.queues) && table.len() == nic.table.len());
+                nic.table.clone_from(table);
+                continue;
+            }
+        };
         match set.what {
+            What::Rss { .. } | What::Rfs { .. } | What::RfsTable => panic!("a table of CPUs"),
             What::Irq { irq } => {
                 layout.sources.iter_mut().filter_map(|s| s.irq.as_mut()).filter(|i| i.irq == irq).for_each(
                     |i| {
@@ -95,13 +128,40 @@ fn one_hot_queue_is_spread_and_queues_of_one_cpu_are_parted() {
     let one = plan(&layout, &request(Strategy::Spread)).unwrap();
     assert_eq!(
         one.settings,
-        [Set { what: What::Rps { ifindex: 2, queue: 0 }, from: Cpus::new(), to: cpus(&[0, 1, 2, 3]) }]
+        [Set {
+            what: What::Rps { ifindex: 2, queue: 0 },
+            from: Cpus::new().into(),
+            to: cpus(&[0, 1, 2, 3]).into()
+        }]
     );
     layout.sources = (0..4).map(|q| source(q, Some(&[0, 1, 2, 3]), 1000)).collect();
     let four = plan(&layout, &request(Strategy::Spread)).unwrap();
     let seats: Vec<usize> = four.seats.iter().map(|s| s.cpu).collect();
     assert_eq!(seats, [0, 1, 2, 3]);
     assert!(four.settings.iter().all(|s| matches!(s.what, What::Irq { .. })), "{four:?}");
+}
+
+#[test]
+fn packets_follow_their_readers_where_rfs_can_be_set() {
+    let mut layout = host(4);
+    layout.sources = vec![source(0, Some(&[0]), 100_000)];
+    assert_eq!(plan(&layout, &request(Strategy::Follow)), Err(Impossible::NoRfs));
+    layout.rfs_table = Some(0);
+    let found = plan(&layout, &request(Strategy::Follow)).unwrap();
+    let (rps, rfs) = (What::Rps { ifindex: 2, queue: 0 }, What::Rfs { ifindex: 2, queue: 0 });
+    let entries = |what, to| Set { what, from: Value::Entries(0), to: Value::Entries(to) };
+    assert_eq!(
+        found.settings,
+        [
+            Set { what: rps, from: Cpus::new().into(), to: cpus(&[0, 1, 2, 3]).into() },
+            entries(What::RfsTable, 32_768),
+            entries(rfs, 32_768)
+        ]
+    );
+    // What an administrator has made larger stays.
+    layout.rfs_table = Some(1 << 18);
+    layout.sources[0].rfs = 1 << 17;
+    assert_eq!(plan(&layout, &request(Strategy::Follow)).unwrap().settings.len(), 1);
 }
 
 #[test]
@@ -123,7 +183,7 @@ fn softirq_that_follows_the_sender_is_seated_by_rps() {
     layout.sources = (0..2).map(|q| source(q, None, 10)).collect();
     layout.programs = vec![program(2, &[0, 1])];
     let affine = plan(&layout, &request(Strategy::Affine)).unwrap();
-    let to: Vec<Cpus> = affine.settings.iter().map(|s| s.to.clone()).collect();
+    let to: Vec<Cpus> = affine.settings.iter().filter_map(|s| s.to.cpus().cloned()).collect();
     assert_eq!(to, [cpus(&[0]), cpus(&[1]), cpus(&[0]), cpus(&[1])]);
 }
 
@@ -136,7 +196,7 @@ fn dedicated_cpus_are_whole_cores_and_programs_keep_off_them() {
     layout.net_permille = 1500;
     let found = plan(&layout, &request(Strategy::Dedicate)).unwrap();
     assert_eq!(found.net, cpus(&[0, 4]), "1.5 CPUs and a quarter are two");
-    assert_eq!(found.settings.last().map(|s| s.to.clone()), Some(cpus(&[1, 2, 3, 5, 6, 7])));
+    assert_eq!(found.settings.last().map(|s| s.to.clone()), Some(cpus(&[1, 2, 3, 5, 6, 7]).into()));
     let all = plan(&layout, &Request { net: Some(8), ..request(Strategy::Dedicate) });
     assert_eq!(all, Err(Impossible::NoHostCpu { net: 8, usable: 8 }));
 }
@@ -174,45 +234,63 @@ fn layouts() -> impl Drawn<Value = (Layout, Request)> {
         prop::collection::vec(input, 0..8),
         0u32..4,
         0usize..5,
-        0u8..3,
+        0u8..4,
         prop::option::of(0usize..6),
         0u64..5000,
+        (prop::collection::vec(0u32..8, 0..33), 0u32..3, any::<bool>(), prop::option::of(0u32..21)),
     )
-        .prop_map(|(cpus, sources, threads, outputs, strategy, net, net_permille)| {
-            let count = cpus.len();
-            let state = |s| match s {
-                0 => State::Isolated,
-                1 => State::Forbidden,
-                _ => State::Usable,
-            };
-            let mut layout = host(count);
-            for (n, (drawn, node, per_core)) in cpus.into_iter().enumerate() {
-                layout.cpus[n].state = state(drawn);
-                layout.cpus[n].node = Some(node.into());
-                layout.cpus[n].core = n / per_core * per_core;
-            }
-            layout.sources = sources
-                .into_iter()
-                .enumerate()
-                .map(|(n, (kind, load, on, rps))| {
-                    let on: Cpus = on.into_iter().map(|c| c % count).collect();
-                    let mut made = source(n as u32, None, load);
-                    made.rps = if rps { on.clone() } else { Cpus::new() };
-                    match kind {
-                        0 => {}
-                        1 => made.thread = Some(Task { tid: 500 + n as u32, start: 1, cpus: on }),
-                        k => made.irq = Some(Irq { irq: 40 + n as u32, settable: k == 2, cpus: on }),
-                    }
-                    made
-                })
-                .collect();
-            layout.outputs =
-                (0..outputs as u32).map(|queue| Output { ifindex: 2, queue, xps: Cpus::new() }).collect();
-            layout.programs = vec![program(threads, &[0])];
-            layout.net_permille = net_permille;
-            let strategy = [Strategy::Spread, Strategy::Affine, Strategy::Dedicate][strategy as usize];
-            (layout, Request { strategy, cpus: None, net })
-        })
+        .prop_map(
+            |(
+                cpus,
+                sources,
+                threads,
+                outputs,
+                strategy,
+                net,
+                net_permille,
+                (table, rules, counted, rfs_table),
+            )| {
+                let count = cpus.len();
+                let state = |s| match s {
+                    0 => State::Isolated,
+                    1 => State::Forbidden,
+                    _ => State::Usable,
+                };
+                let mut layout = host(count);
+                for (n, (drawn, node, per_core)) in cpus.into_iter().enumerate() {
+                    layout.cpus[n].state = state(drawn);
+                    layout.cpus[n].node = Some(node.into());
+                    layout.cpus[n].core = n / per_core * per_core;
+                }
+                layout.sources = sources
+                    .into_iter()
+                    .enumerate()
+                    .map(|(n, (kind, load, on, rps))| {
+                        let on: Cpus = on.into_iter().map(|c| c % count).collect();
+                        let mut made = source(n as u32, None, load);
+                        made.rps = if rps { on.clone() } else { Cpus::new() };
+                        match kind {
+                            0 => {}
+                            1 => made.thread = Some(Task { tid: 500 + n as u32, start: 1, cpus: on }),
+                            k => made.irq = Some(Irq { irq: 40 + n as u32, settable: k == 2, cpus: on }),
+                        }
+                        made
+                    })
+                    .collect();
+                let queues = layout.sources.len() as u32;
+                let table =
+                    if queues > 0 { table.into_iter().map(|pick| pick % queues).collect() } else { vec![] };
+                layout.nics = vec![Nic { ifindex: 2, queues, table, counted, rules: rules / 2 }];
+                layout.rfs_table = rfs_table.map(|shift| 1 << shift);
+                layout.outputs =
+                    (0..outputs as u32).map(|queue| Output { ifindex: 2, queue, xps: Cpus::new() }).collect();
+                layout.programs = vec![program(threads, &[0])];
+                layout.net_permille = net_permille;
+                let strategy = [Strategy::Spread, Strategy::Affine, Strategy::Dedicate, Strategy::Follow]
+                    [strategy as usize];
+                (layout, Request { strategy, cpus: None, net })
+            },
+        )
 }
 
 proptest! {
@@ -222,9 +300,21 @@ proptest! {
             let usable = layout.usable();
             prop_assert!(plan.settings.len() <= MOST);
             for set in &plan.settings {
-                prop_assert!(set.to.is_subset(&usable), "{set:?}");
-                prop_assert!(!set.to.is_empty() || matches!(set.what, What::Rps { .. }), "{set:?}");
                 prop_assert!(set.from != set.to);
+                let to = match &set.to {
+                    Value::Cpus(to) => to,
+                    Value::Queues(_) => {
+                        prop_assert!(layout.nics[0].rules == 0 && request.strategy != Strategy::Affine, "{set:?}");
+                        continue;
+                    }
+                    Value::Entries(to) => {
+                        let Value::Entries(from) = set.from else { panic!("{set:?}") };
+                        prop_assert!(to.is_power_of_two() && *to > from && request.strategy == Strategy::Follow);
+                        continue;
+                    }
+                };
+                prop_assert!(to.is_subset(&usable), "{set:?}");
+                prop_assert!(!to.is_empty() || matches!(set.what, What::Rps { .. }), "{set:?}");
             }
             let mut whats: Vec<What> = plan.settings.iter().map(|s| s.what).collect();
             whats.sort_unstable();
@@ -240,8 +330,10 @@ proptest! {
     #[test]
     fn the_heaviest_cpu_of_a_plan_has_at_least_an_even_share((layout, request) in layouts()) {
         if let Ok(plan) = plan(&layout, &request) {
-            let total: u64 = layout.sources.iter().map(|source| source.load).sum();
-            let hottest = plan.hottest(&layout);
+            let total: u64 = plan.seats.iter().map(|seat| seat.load).sum();
+            let offered: u64 = layout.sources.iter().map(|source| source.load).sum();
+            prop_assert_eq!(total, offered);
+            let hottest = plan.hottest();
             prop_assert_eq!(hottest.is_some(), total > 0);
             if let Some((cpu, share)) = hottest {
                 prop_assert!(plan.net.contains(&cpu) || plan.seats.iter().any(|seat| seat.rps.contains(&cpu)));
@@ -319,10 +411,10 @@ fn what_comes_in_at_an_unknown_place_is_not_sent_to_one_cpu() {
     layout.sources.iter_mut().for_each(|s| s.as_sender = false);
     let placed = plan(&layout, &request(Strategy::Affine)).unwrap();
     assert_eq!((placed.settings.len(), placed.kept.len()), (0, 2), "{placed:?}");
-    assert!(placed.kept.iter().all(|kept| !kept.managed));
+    assert!(placed.kept.iter().all(|kept| kept.why == Why::Unknown));
     // Spread over several CPUs it is worth its hop.
     let placed = plan(&layout, &request(Strategy::Spread)).unwrap();
-    assert!(placed.settings.iter().all(|set| set.to.len() > 1), "{placed:?}");
+    assert!(placed.settings.iter().all(|set| set.to.cpus().is_some_and(|to| to.len() > 1)), "{placed:?}");
 }
 
 /// A host on which a plan does to goodput what was drawn for it; 100,000 packets/s arrive.

@@ -83,8 +83,25 @@ pub struct Source {
     pub as_sender: bool,
     /// CPUs that its packets are spread over; empty: off.
     pub rps: Cpus,
+    /// Entries of its table of RFS; 0: off.
+    pub rfs: u64,
     /// Packets or interrupts per second; only ratios matter.
     pub load: u64,
+}
+
+/// How the NIC of an interface parts flows over its receive queues.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Nic {
+    /// The interface.
+    pub ifindex: u32,
+    /// Receive queues that it can part flows over.
+    pub queues: u32,
+    /// The queue of each entry of the table of RSS: a flow's hash chooses the entry. Empty if the driver does not tell.
+    pub table: Vec<u32>,
+    /// The loads of its sources were measured one by one; else each carries what the table gives it.
+    pub counted: bool,
+    /// Rules that choose a queue for some packets (ntuple, Flow Director).
+    pub rules: u32,
 }
 
 /// A transmit queue.
@@ -116,10 +133,14 @@ pub struct Layout {
     pub cpus: Vec<Cpu>,
     /// Sources of the interfaces that the plan is for.
     pub sources: Vec<Source>,
+    /// What parts flows over the sources of these interfaces.
+    pub nics: Vec<Nic>,
     /// Their transmit queues.
     pub outputs: Vec<Output>,
     /// Programs that the plan is for.
     pub programs: Vec<Program>,
+    /// Entries of RFS's table of all flows, 0: off; `None` where it is not to be seen.
+    pub rfs_table: Option<u64>,
     /// CPU time of packet work, permille of one CPU, over all of them.
     pub net_permille: u64,
 }
@@ -142,6 +163,8 @@ pub enum Strategy {
     Affine,
     /// Some CPUs for receive work, the others for programs (ES-08).
     Dedicate,
+    /// The packets of a flow to the CPU of its reader (RFS, ES-23).
+    Follow,
 }
 
 impl Strategy {
@@ -152,6 +175,7 @@ impl Strategy {
             Strategy::Spread => "spread",
             Strategy::Affine => "affine",
             Strategy::Dedicate => "dedicate",
+            Strategy::Follow => "follow",
         }
     }
 }
@@ -189,6 +213,20 @@ pub enum What {
         /// Transmit queue.
         queue: u32,
     },
+    /// Entries of RFS's table of all flows.
+    RfsTable,
+    /// Entries of RFS's table of a receive queue.
+    Rfs {
+        /// Interface.
+        ifindex: u32,
+        /// Receive queue.
+        queue: u32,
+    },
+    /// The table of RSS.
+    Rss {
+        /// Interface.
+        ifindex: u32,
+    },
     /// CPUs of a thread, a program's or a NAPI's.
     Task {
         /// Thread id.
@@ -202,9 +240,40 @@ impl What {
     /// The interface that it is of, if it is of one.
     pub fn ifindex(&self) -> Option<u32> {
         match *self {
-            What::Rps { ifindex, .. } | What::Xps { ifindex, .. } => Some(ifindex),
-            What::Irq { .. } | What::Task { .. } => None,
+            What::Rps { ifindex, .. }
+            | What::Xps { ifindex, .. }
+            | What::Rss { ifindex }
+            | What::Rfs { ifindex, .. } => Some(ifindex),
+            What::Irq { .. } | What::Task { .. } | What::RfsTable => None,
         }
+    }
+}
+
+/// A value of a setting.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Value {
+    /// CPUs; empty only where that means "off".
+    Cpus(Cpus),
+    /// The queue of each entry of a table of RSS.
+    Queues(Vec<u32>),
+    /// How many entries a table has; 0: off.
+    Entries(u64),
+}
+
+impl Value {
+    /// The CPUs; `None` for what is a table.
+    #[must_use]
+    pub fn cpus(&self) -> Option<&Cpus> {
+        match self {
+            Value::Cpus(cpus) => Some(cpus),
+            Value::Queues(_) | Value::Entries(_) => None,
+        }
+    }
+}
+
+impl From<Cpus> for Value {
+    fn from(cpus: Cpus) -> Self {
+        Value::Cpus(cpus)
     }
 }
 
@@ -214,9 +283,22 @@ pub struct Set {
     /// What is set.
     pub what: What,
     /// What it is.
-    pub from: Cpus,
-    /// What it is to be; empty only where that means "off".
-    pub to: Cpus,
+    pub from: Value,
+    /// What it is to be.
+    pub to: Value,
+}
+
+/// Why something stays.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Why {
+    /// The kernel manages it.
+    Managed,
+    /// Nobody knows where it goes.
+    Unknown,
+    /// Rules choose queues beside it, and may count on the queues that it leaves out.
+    Rules,
+    /// It is on, and sends packets elsewhere than the plan does.
+    On,
 }
 
 /// Something that stays because it cannot be changed.
@@ -224,8 +306,8 @@ pub struct Set {
 pub struct Kept {
     /// Its name.
     pub what: String,
-    /// Because the kernel manages it.
-    pub managed: bool,
+    /// Why.
+    pub why: Why,
 }
 
 /// Where a source will be.
@@ -237,6 +319,8 @@ pub struct Seat {
     pub cpu: usize,
     /// CPUs that they are spread over.
     pub rps: Cpus,
+    /// What it will carry, as [`Source::load`].
+    pub load: u64,
 }
 
 /// What is to be changed.
@@ -259,23 +343,28 @@ pub struct Plan {
 impl Plan {
     /// Adds a setting unless it has that value.
     pub(super) fn set(&mut self, what: What, from: &Cpus, to: Cpus) {
-        if *from != to {
-            self.settings.push(Set { what, from: from.clone(), to });
+        self.give(what, from.clone().into(), to.into());
+    }
+
+    /// The same of any value.
+    pub(super) fn give(&mut self, what: What, from: Value, to: Value) {
+        if from != to {
+            self.settings.push(Set { what, from, to });
         }
     }
 
     /// The CPU that takes the most of today's loads in this plan, and its share, permille; `None` without a load.
     #[must_use]
-    pub fn hottest(&self, layout: &Layout) -> Option<(usize, u64)> {
+    pub fn hottest(&self) -> Option<(usize, u64)> {
         let mut loads = BTreeMap::<usize, u64>::new();
-        for (source, seat) in layout.sources.iter().zip(&self.seats) {
+        for seat in &self.seats {
             let parts = seat.rps.len().max(1) as u64;
             for &cpu in &seat.rps {
                 let load = loads.entry(cpu).or_default();
-                *load = load.saturating_add(source.load / parts);
+                *load = load.saturating_add(seat.load / parts);
             }
         }
-        let total = layout.sources.iter().fold(0u64, |sum, source| sum.saturating_add(source.load));
+        let total = self.seats.iter().fold(0u64, |sum, seat| sum.saturating_add(seat.load));
         let (cpu, most) = loads.into_iter().max_by_key(|(cpu, n)| (*n, std::cmp::Reverse(*cpu)))?;
         (total > 0).then(|| (cpu, most.saturating_mul(1000) / total))
     }
@@ -328,6 +417,8 @@ pub enum Impossible {
         /// Its CPU.
         cpu: usize,
     },
+    /// RFS cannot be set here.
+    NoRfs,
     /// More settings than a journal holds.
     TooMany {
         /// How many.
@@ -367,6 +458,10 @@ impl fmt::Display for Impossible {
             Impossible::Managed { source, irq, cpu } => write!(
                 f,
                 "{source}: interrupt {irq} is managed by the kernel and cannot leave CPU {cpu}; use --strategy spread"
+            ),
+            Impossible::NoRfs => f.write_str(
+                "RFS's table is not to be seen here: it is the machine's, so run weir place in its first network \
+                 namespace; or use --strategy spread",
             ),
             Impossible::TooMany { settings } => {
                 write!(

@@ -69,6 +69,7 @@ const SCENARIOS: &[(&str, &str)] = &[
     ("cpu-net", include_str!("../../scenarios/cpu-net.toml")),
     ("cpu-net-resize", include_str!("../../scenarios/cpu-net-resize.toml")),
     ("place-auto", include_str!("../../scenarios/place-auto.toml")),
+    ("place-rss", include_str!("../../scenarios/place-rss.toml")),
     ("place-spread", include_str!("../../scenarios/place-spread.toml")),
 ];
 

@@ -18,6 +18,8 @@ pub enum Layout {
     Affine,
     /// On CPUs of its own.
     Dedicate,
+    /// To the CPU of the reader.
+    Follow,
 }
 
 /// `weir place`.
@@ -28,10 +30,11 @@ pub struct PlaceArgs {
     #[arg(value_name = "IF")]
     pub interfaces: Vec<String>,
 
-    /// auto, spread, affine or dedicate [auto]
+    /// auto, spread, affine, dedicate or follow [auto]
     ///
     /// spread: receive work over all CPUs. affine: interrupt, softirq and the programs of --program on one CPU.
-    /// dedicate: some CPUs for receive work only, the programs on the others. auto: what a measurement asks for; with
+    /// dedicate: some CPUs for receive work only, the programs on the others. follow: packets of a flow to the CPU on which
+    /// its program read last (RFS). auto: what a measurement asks for; with
     /// --apply each candidate has a trial and is undone unless it helps.
     ///
     /// weir place eth0 --strategy dedicate --program named --apply

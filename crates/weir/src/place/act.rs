@@ -120,12 +120,23 @@ pub fn changes(plan: &Plan) -> Vec<Change> {
             What::Irq { irq } => Setting::IrqCpus { irq },
             What::Rps { ifindex, queue } => Setting::RpsCpus { ifindex, queue },
             What::Xps { ifindex, queue } => Setting::XpsCpus { ifindex, queue },
+            What::Rss { ifindex } => Setting::RssTable { ifindex },
+            What::Rfs { ifindex, queue } => Setting::RfsEntries { ifindex, queue },
+            What::RfsTable => Setting::RfsTable,
             What::Task { tid, start } => Setting::TaskCpus { tid, start },
         };
-        let new = Value::Cpus(set.to.iter().copied().collect::<CpuSet>());
-        Change { setting, queue: None, new, first: None }
+        Change { setting, queue: None, new: value(&set.to), first: None }
     };
     plan.settings.iter().map(change).collect()
+}
+
+/// A value of the plan as the kernel has it.
+pub fn value(value: &place::Value) -> Value {
+    match value {
+        place::Value::Cpus(cpus) => Value::Cpus(cpus.iter().copied().collect::<CpuSet>()),
+        place::Value::Queues(table) => Value::Queues(table.clone()),
+        place::Value::Entries(entries) => Value::Number(*entries),
+    }
 }
 
 /// Refuses what would be taken back at once, or would take from a guard what it has set.
@@ -242,7 +253,8 @@ struct Live<'a> {
 /// Threads of the plan, and where they run now.
 fn where_they_run(plan: &Plan) -> Vec<(place::Set, usize)> {
     let ran = |set: &place::Set| match set.what {
-        What::Task { tid, .. } => kern::cpus::ran_on(tid as i32).filter(|cpu| set.from.contains(cpu)),
+        What::Task { tid, .. } => kern::cpus::ran_on(tid as i32)
+            .filter(|cpu| set.from.cpus().is_some_and(|cpus| cpus.contains(cpu))),
         _ => None,
     };
     plan.settings.iter().filter_map(|set| Some((set.clone(), ran(set)?))).collect()
@@ -253,7 +265,7 @@ fn where_they_run(plan: &Plan) -> Vec<(place::Set, usize)> {
 fn to_where_they_ran(access: &mut Access, journal: &mut Journal, ran: &[(place::Set, usize)]) {
     let back = |(set, cpu): &(place::Set, usize)| {
         let What::Task { tid, start } = set.what else { return None };
-        let ours = kern::cpus::affinity(tid as i32).ok()? == set.to.iter().copied().collect::<CpuSet>();
+        let ours = Value::Cpus(kern::cpus::affinity(tid as i32).ok()?) == value(&set.to);
         let new = Value::Cpus(CpuSet::from_iter([*cpu]));
         ours.then_some(Change { setting: Setting::TaskCpus { tid, start }, queue: None, new, first: None })
     };
@@ -349,7 +361,7 @@ pub fn trial(
 /// `task 4711 udp-sink affinity 0-1 -> 1`, for the log of `--watch`.
 pub fn shown(looked: &Looked, set: &place::Set) -> String {
     let (target, label) = name(looked, set.what);
-    format!("{target} {label} {} -> {}", text::list(&set.from), text::list(&set.to))
+    format!("{target} {label} {} -> {}", text::value(&set.from), text::value(&set.to))
 }
 
 #[cfg(test)]
@@ -407,8 +419,9 @@ mod tests {
             kern::cpus::set_affinity(tid, &CpuSet::from_iter([first])).unwrap();
             wakes_on(first);
             kern::cpus::set_affinity(tid, &all).unwrap();
-            let (what, from) = (What::Task { tid: tid as u32, start }, all.iter().collect());
-            let set = place::Set { what, from, to: place::Cpus::from([second]) };
+            let what = What::Task { tid: tid as u32, start };
+            let from = all.iter().collect::<place::Cpus>().into();
+            let set = place::Set { what, from, to: place::Cpus::from([second]).into() };
             let mut journal = Journal::claim_host(dir.path(), &mut access).unwrap();
             let to = Value::Cpus(CpuSet::from_iter([second]));
             let setting = Setting::TaskCpus { tid: tid as u32, start };

@@ -6,7 +6,7 @@ use crate::error::missing;
 use crate::out::{Weight, count, talk, tell};
 use kern::change;
 use kern::journal::{self, Journal, MAX_ENTRIES};
-use kern::settings::{Access, Value};
+use kern::settings::Access;
 use policy::place::{self, Cpus, Plan, Request, Strategy, Whose};
 use std::collections::BTreeSet;
 use std::process::ExitCode;
@@ -111,7 +111,7 @@ fn again(
 fn somebody_elses(access: &mut Access, journal: &Journal, set: &place::Set) -> bool {
     let plan = Plan { settings: vec![set.clone()], ..Plan::default() };
     let Some(change) = act::changes(&plan).pop() else { return false };
-    let found = Value::Cpus(set.from.iter().copied().collect());
+    let found = act::value(&set.from);
     let whose = match journal.whose(access, &change.setting, &found) {
         Some(journal::Whose::Others) => Whose::Others,
         Some(journal::Whose::Before) => Whose::Before,

@@ -31,8 +31,6 @@ pub struct Looked {
     pub cpus: Vec<layout::Cpu>,
     /// Interfaces with their sources.
     pub interfaces: Vec<Interface>,
-    /// How their NICs part flows over queues, by name of the interface; read for the report alone.
-    pub nics: Vec<(String, Nic)>,
     /// What the planner is told.
     pub layout: Layout,
     /// Programs that set such things too.
@@ -115,6 +113,7 @@ pub fn look(
         layout.cpus.push(Cpu { id: cpu.id, core: cpu.core, node: cpu.node, state });
     }
     for interface in &interfaces {
+        let device = access.sysfs().device(interface.ifindex).ok();
         for source in &interface.sources {
             // Read as it is set: where the interrupt goes of these is the kernel's choice.
             let irq = source.irq.and_then(|irq| {
@@ -130,10 +129,11 @@ pub fn look(
                 thread: source.thread.and_then(layout::thread).map(task),
                 as_sender: interface.kind == "veth",
                 rps: set(&source.rps),
+                rfs: device.as_ref().and_then(|device| device.rfs_entries(source.queue).ok()).unwrap_or(0),
                 load: window.map_or(0, |w| w.rates.load(&source.name)),
             });
         }
-        let Ok(device) = access.sysfs().device(interface.ifindex) else { continue };
+        let Some(device) = device else { continue };
         for queue in 0..device.tx_queues().unwrap_or(0).min(discover::MAX_QUEUES) {
             if let Ok(xps) = device.xps_cpus(queue) {
                 layout.outputs.push(Output { ifindex: interface.ifindex, queue, xps: set(&xps) });
@@ -147,26 +147,28 @@ pub fn look(
             layout.programs.push(Program { pid, name, threads });
         }
     }
+    layout.rfs_table = kern::sysfs::rfs_table().ok();
     layout.net_permille = window.map_or(0, |w| w.rates.net_permille());
-    Ok(Looked { cpus, interfaces, nics: Vec::new(), layout, rivals: layout::rivals() })
+    let counted = |ifindex| window.is_some_and(|w| !w.rates.guessed.contains(&ifindex));
+    layout.nics = interfaces
+        .iter()
+        .map(|interface| Nic { counted: counted(interface.ifindex), ..nic(access, interface) })
+        .collect();
+    Ok(Looked { cpus, interfaces, layout, rivals: layout::rivals() })
 }
 
-/// What parts the flows of the interfaces over their queues.
-pub fn nics(access: &Access, interfaces: &[Interface]) -> Vec<(String, Nic)> {
-    interfaces.iter().map(|interface| (interface.name.clone(), nic(access, interface))).collect()
-}
-
+/// What parts the flows of an interface over its queues.
 fn nic(access: &Access, interface: &Interface) -> Nic {
     let device = access.sysfs().device(interface.ifindex).ok();
-    // Off for all queues as long as there is no table of all flows.
-    let on = kern::sysfs::rfs_table() > 0;
-    let entries = |source: &discover::Source| device.as_ref()?.rfs_entries(source.queue).ok();
-    let rfs: u64 = interface.sources.iter().filter(|_| on).filter_map(entries).sum();
+    let queues = device.as_ref().and_then(|device| device.rx_queues().ok()).unwrap_or(0);
+    let table = kern::ethtool::rss_table(&interface.name).unwrap_or_default();
     Nic {
-        queues: device.as_ref().and_then(|device| device.rx_queues().ok()).unwrap_or(0),
-        table: kern::ethtool::rss_table(&interface.name),
+        ifindex: interface.ifindex,
+        // Some drivers have queues that RSS may not name.
+        queues: kern::ethtool::rings(&interface.name).map_or(queues, |rings| rings.min(queues)),
+        table,
+        counted: false,
         rules: kern::ethtool::flow_rules(&interface.name),
-        rfs: rfs.min(u32::MAX.into()) as u32,
     }
 }
 

@@ -41,8 +41,7 @@ pub fn run(args: &PlaceArgs, paint: Paint) -> anyhow::Result<ExitCode> {
     place::plan(&looked.layout, &request(strategy.unwrap_or_default())).map_err(missing)?;
     let sleep = |length| crate::watch::sleep_until(Instant::now() + length, &stop);
     let window = look::measure(&looked, args.r#for, sleep)?;
-    let mut looked = look::look(&mut access, &args.interfaces, &pids, Some(&window))?;
-    looked.nics = look::nics(&access, &looked.interfaces);
+    let looked = look::look(&mut access, &args.interfaces, &pids, Some(&window))?;
     let ended = ended(&pids, &looked.layout.programs)?;
     if !ended.is_empty() {
         out::talk(&format!("weir: place: ended meanwhile and left out: pid {}", out::listed(&ended)));
@@ -85,6 +84,7 @@ fn check(args: &PlaceArgs) -> anyhow::Result<Option<Strategy>> {
         Layout::Spread => Some(Strategy::Spread),
         Layout::Affine => Some(Strategy::Affine),
         Layout::Dedicate => Some(Strategy::Dedicate),
+        Layout::Follow => Some(Strategy::Follow),
     };
     if strategy == Some(Strategy::Affine) && args.programs.is_empty() {
         return Err(usage("--strategy affine brings programs to their packets; name them with --program"));
@@ -124,6 +124,9 @@ fn name(looked: &Looked, what: What) -> (String, &'static str) {
         What::Irq { irq } => (format!("irq {irq}"), "smp_affinity"),
         What::Rps { ifindex, queue } => (format!("{}/{queue}", device(ifindex)), "rps_cpus"),
         What::Xps { ifindex, queue } => (format!("{}/tx{queue}", device(ifindex)), "xps_cpus"),
+        What::RfsTable => ("host".into(), "rps_sock_flow_entries"),
+        What::Rfs { ifindex, queue } => (format!("{}/{queue}", device(ifindex)), "rps_flow_cnt"),
+        What::Rss { ifindex } => (device(ifindex), "rss_table"),
         What::Task { tid, .. } => {
             let program = kern::proc::name(tid).unwrap_or_default();
             (format!("task {tid} {}", out::shown(&program)), "affinity")
@@ -148,7 +151,7 @@ fn report(looked: &Looked, window: &Window, plan: Option<&Plan>, auto: bool, pai
             if let Some(guard) = text::guard(looked, plan) {
                 text += &format!("  then poll on the net CPUs: sudo {}\n", kern::shell::line(&guard));
             }
-            if let Some((cpu, share)) = plan.hottest(&looked.layout).filter(|_| !plan.settings.is_empty()) {
+            if let Some((cpu, share)) = plan.hottest().filter(|_| !plan.settings.is_empty()) {
                 text += &format!(
                     "  expected: CPU {cpu} takes the most, {} % of the packets, if flows are many\n",
                     (share + 5) / 10
@@ -159,6 +162,15 @@ fn report(looked: &Looked, window: &Window, plan: Option<&Plan>, auto: bool, pai
         None => {}
     }
     text
+}
+
+/// CPUs, or the queues of a table.
+fn json(value: &place::Value) -> Value {
+    match value {
+        place::Value::Cpus(cpus) => json!(cpus),
+        place::Value::Queues(table) => json!(table),
+        place::Value::Entries(entries) => json!(entries),
+    }
 }
 
 fn document(looked: &Looked, window: &Window, plan: Option<&Plan>, outcome: &act::Outcome) -> Value {
@@ -174,18 +186,20 @@ fn document(looked: &Looked, window: &Window, plan: Option<&Plan>, outcome: &act
                 })),
                 "thread": source.thread.as_ref().map(|t| json!({"tid": t.tid, "cpus": text::list(&t.cpus)})),
                 "rps": source.rps,
+                "rfs_entries": source.rfs,
                 "load_per_s": source.load,
                 "interrupts_per_s": window.rates.interrupts.get(&source.name),
             })
         })
         .collect();
     let nics: Vec<Value> = looked
+        .layout
         .nics
         .iter()
-        .map(|(name, nic)| {
+        .map(|nic| {
+            let interface = looked.interfaces.iter().find(|i| i.ifindex == nic.ifindex).map(|i| &i.name);
             json!({
-                "interface": name, "queues": nic.queues, "rss_table": nic.table, "rules": nic.rules,
-                "rfs_entries": nic.rfs,
+                "interface": interface, "queues": nic.queues, "rss_table": nic.table, "rules": nic.rules,
             })
         })
         .collect();
@@ -203,7 +217,7 @@ fn document(looked: &Looked, window: &Window, plan: Option<&Plan>, outcome: &act
             .iter()
             .map(|set| {
                 let (target, setting) = name(looked, set.what);
-                json!({"target": target, "setting": setting, "from": set.from, "to": set.to})
+                json!({"target": target, "setting": setting, "from": json(&set.from), "to": json(&set.to)})
             })
             .collect();
         json!({
@@ -218,6 +232,7 @@ fn document(looked: &Looked, window: &Window, plan: Option<&Plan>, outcome: &act
         "schema": "weir.place/1",
         "cpus": looked.cpus,
         "nics": nics,
+        "rfs_table": looked.layout.rfs_table,
         "sources": sources,
         "programs": programs,
         "packets": packets,

@@ -3,7 +3,7 @@
 use super::look::{Looked, Window};
 use super::name;
 use crate::out::{Paint, count, grouped, shown};
-use policy::place::{Cpus, Nic, Plan, Source, Strategy, What};
+use policy::place::{Cpus, Nic, Plan, Source, Strategy, Value, What, Why};
 
 /// CPUs that stand side by side; of the others only those that do something are told below.
 const COLUMNS: usize = 16;
@@ -13,6 +13,15 @@ pub fn list(cpus: &Cpus) -> String {
     match cpus.is_empty() {
         true => "none".into(),
         false => cpus.iter().copied().collect::<kern::cpus::CpuSet>().to_string(),
+    }
+}
+
+/// `0-1,4`, or how a table parts flows.
+pub fn value(value: &Value) -> String {
+    match value {
+        Value::Cpus(cpus) => list(cpus),
+        Value::Entries(0) => "off".into(),
+        Value::Queues(_) | Value::Entries(_) => super::act::value(value).to_string(),
     }
 }
 
@@ -124,8 +133,17 @@ pub fn findings(looked: &Looked, window: &Window) -> Vec<String> {
         let part = percent(rates.interrupts_on(cpu), rates.all_interrupts());
         found.push(format!("CPU {cpu} has {part} of the interrupts of these sources"));
     }
-    for (name, nic) in &looked.nics {
-        found.extend(parted(name, nic));
+    for nic in &looked.layout.nics {
+        if let Some(interface) = looked.interfaces.iter().find(|i| i.ifindex == nic.ifindex) {
+            found.extend(parted(&interface.name, nic));
+            let of = |source: &&Source| source.ifindex == nic.ifindex && source.rfs > 0;
+            if looked.layout.rfs_table > Some(0) && looked.layout.sources.iter().any(|source| of(&source)) {
+                found.push(format!(
+                    "RFS of {} sends packets to the CPU on which their reader ran last, and not to that of RPS",
+                    shown(&interface.name)
+                ));
+            }
+        }
     }
     for program in &looked.layout.programs {
         if let (Some(&cpu), true) = (window.ran_on.get(&program.pid), total > 0) {
@@ -153,20 +171,17 @@ pub fn findings(looked: &Looked, window: &Window) -> Vec<String> {
     found
 }
 
-/// What a NIC does with flows before any CPU sees them, and RFS after that.
+/// What a NIC does with flows before any CPU sees them.
 fn parted(name: &str, nic: &Nic) -> Vec<String> {
     let mut found = Vec::new();
     if let Some(uneven) = nic.uneven() {
         found.push(format!(
-            "RSS of {} gives flows to {} of {} queues, {} of them to queue {}; sudo ethtool -X {} equal {} parts \
-             them evenly",
+            "RSS of {} gives flows to {} of {} queues, {} of them to queue {}",
             shown(name),
             uneven.used,
             nic.queues,
             percent(uneven.share, 1000),
             uneven.most,
-            kern::shell::line(&[name.to_owned()]),
-            nic.queues
         ));
     }
     if nic.rules > 0 {
@@ -175,12 +190,6 @@ fn parted(name: &str, nic: &Nic) -> Vec<String> {
             count(nic.rules as usize, "rule"),
             shown(name),
             kern::shell::line(&[name.to_owned()])
-        ));
-    }
-    if nic.rfs > 0 {
-        found.push(format!(
-            "RFS of {} sends packets to the CPU on which their reader ran last, and not to that of RPS",
-            shown(name)
         ));
     }
     found
@@ -194,7 +203,12 @@ pub fn plan(looked: &Looked, plan: &Plan, paint: Paint) -> String {
     }
     text.push('\n');
     for kept in &plan.kept {
-        let why = if kept.managed { "the kernel manages it" } else { "it is not known where it goes" };
+        let why = match kept.why {
+            Why::Managed => "the kernel manages it",
+            Why::Unknown => "it is not known where it goes",
+            Why::On => "it is on: packets go to the CPU of their reader; what weir set, weir undo takes back",
+            Why::Rules => "rules choose queues too, and may count on those that RSS leaves out",
+        };
         text += &format!("  {:<24}stays: {why}\n", kept.what);
     }
     if plan.settings.is_empty() {
@@ -202,12 +216,12 @@ pub fn plan(looked: &Looked, plan: &Plan, paint: Paint) -> String {
     }
     for set in &plan.settings {
         let (target, label) = name(looked, set.what);
-        let off = |cpus: &Cpus| match set.what {
-            What::Rps { .. } | What::Xps { .. } if cpus.is_empty() => "off".into(),
-            _ => list(cpus),
+        let off = |of: &Value| match (set.what, of) {
+            (What::Rps { .. } | What::Xps { .. }, Value::Cpus(cpus)) if cpus.is_empty() => "off".into(),
+            _ => value(of),
         };
         let to = paint.cyan(&off(&set.to));
-        text += &format!("  {target:<24}{label:<14}{} -> {to}\n", off(&set.from));
+        text += &format!("  {target:<24}{label:<22} {} -> {to}\n", off(&set.from));
     }
     text + &format!("  {}\n", count(plan.settings.len(), "setting"))
 }

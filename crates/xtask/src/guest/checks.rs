@@ -69,7 +69,8 @@ pub fn run(host: &mut Host, driver: &str, queues: usize) -> anyhow::Result<()> {
     if ignores { not_holding(host, &mut sink, lro) } else { life(host, &mut sink, &expected) }
 }
 
-/// The table of RSS is read as it is: even at first, then all on one queue.
+/// The table of RSS is read as it is: even at first, then all on one queue. A plan parts it, undo puts it back, and what an
+/// administrator has set meanwhile stays.
 fn parted(host: &mut Host, queues: usize) -> anyhow::Result<()> {
     let placed = || -> serde_json::Value {
         let (_, json) = seen::weir(&["place", "eth0", "--for", "50ms", "--json"]);
@@ -87,6 +88,35 @@ fn parted(host: &mut Host, queues: usize) -> anyhow::Result<()> {
     let entries = table(&even).len();
     net::rss_on("eth0", entries, 1)?;
     let uneven = placed();
+    let spread = || seen::weir(&["place", "eth0", "--strategy", "spread", "--apply", "--for", "50ms"]);
+    let (code, said) = spread();
+    let parted = placed();
+    let (undone, _) = seen::weir(&["undo"]);
+    let before = placed();
+    let groups = |found: &serde_json::Value, queue| table(found).iter().filter(|q| **q == queue).count();
+    let set = code == 0
+        && groups(&parted, 0) == entries / 2
+        && groups(&parted, 1) == entries - entries / 2
+        && undone == 0
+        && table(&before) == table(&uneven);
+    host.row(set, "place", &format!("RSS is parted and put back: {}", said.lines().last().unwrap_or("")));
+    let flows = || {
+        let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default().trim().to_owned();
+        let of = |queue| read(&format!("/sys/class/net/eth0/queues/rx-{queue}/rps_flow_cnt"));
+        [read("/proc/sys/net/core/rps_sock_flow_entries"), of(0), of(1)]
+    };
+    let off = flows();
+    let (code, _) = seen::weir(&["place", "eth0", "--strategy", "follow", "--apply", "--for", "50ms"]);
+    let on = flows();
+    seen::weir(&["undo"]);
+    let set = code == 0 && off == ["0", "0", "0"] && on == ["32768", "16384", "16384"] && flows() == off;
+    host.row(set, "place", &format!("RFS is set and put back: {off:?}, {on:?}"));
+    spread();
+    net::rss_on("eth0", entries, 0)?;
+    let (left, told) = seen::weir(&["undo"]);
+    let theirs = placed();
+    let held = table(&theirs) == vec![0; entries] && told.contains("somebody else");
+    host.row(held, "place", &format!("RSS that somebody else has set is left, exit code {left}"));
     net::rss_default("eth0")?;
     let back = placed();
     let held = entries > 1

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::super::netns::Namespace;
 use super::super::{Error, Result};
-use super::{Answer, Class, Edges, Load, Meter, Sent, SinkCounts};
+use super::{Answer, Class, Edges, Load, Meter, SPREAD, Sent, SinkCounts, Spread};
 
 /// Never exists in this build.
 #[derive(Debug)]
@@ -15,6 +15,10 @@ pub struct Wire(Infallible);
 /// Never exists in this build.
 #[derive(Debug)]
 pub struct Running<'a>(Infallible, PhantomData<&'a Wire>);
+
+/// Never exists in this build.
+#[derive(Debug)]
+pub struct Spreading<'a>(Infallible, PhantomData<&'a Wire>);
 
 /// Never exists in this build.
 #[derive(Debug)]
@@ -49,6 +53,8 @@ impl Wire {
         output(target: u32, ns: &Namespace, index: u32) -> Result<()>;
         hop(cpu: usize, length: u32) -> Result<i32>;
         remove_hop(cpu: usize) -> Result<()>;
+        spread(ns: &Namespace, index: u32, by: Spread, cpus: &[usize], length: u32) -> Result<Spreading<'_>>;
+        spread_given() -> Result<[u64; SPREAD]>;
         meter(ns: &Namespace, index: u32) -> Result<()>;
         watch(pid: u32, class: Class) -> Result<()>;
         unwatch_all() -> Result<()>;
@@ -72,6 +78,12 @@ impl Wire {
         sink() -> Result<SinkCounts>;
         prime(ns: &Namespace, cpu: usize, target: u32, frame: Vec<u8>) -> Result<()>;
         start(ns: &Namespace, cpu: usize, load: &Load) -> Result<Running<'_>>;
+    }
+}
+
+impl Spreading<'_> {
+    absent! {
+        threads() -> &[(usize, i32)];
     }
 }
 

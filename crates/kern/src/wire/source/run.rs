@@ -11,8 +11,8 @@ use libbpf_rs::{Link, MapCore, MapFlags, Object, ObjectBuilder};
 use nix::sched::{CloneFlags, setns};
 
 use super::{
-    ANSWERS, Answer, CLASSES, Class, Edges, Error, Load, Meter, PHASES, RawState, Result, Sent, SinkCounts,
-    TARGETS,
+    ANSWERS, Answer, CLASSES, Class, Edges, Error, Load, Meter, PHASES, RawState, Result, SPREAD, Sent,
+    SinkCounts, Spread, TARGETS,
 };
 use crate::wire::netns::Namespace;
 use crate::wire::{Context, tasks};
@@ -44,6 +44,33 @@ pub struct Watching {
 #[derive(Debug)]
 pub struct Attached {
     _link: OwnedFd,
+}
+
+/// See [`Wire::spread`]; it ends when this is dropped.
+#[derive(Debug)]
+pub struct Spreading<'a> {
+    wire: &'a Wire,
+    link: Option<Attached>,
+    threads: Vec<(usize, i32)>,
+}
+
+impl Spreading<'_> {
+    /// The CPUs with the kernel thread that works there.
+    #[must_use]
+    pub fn threads(&self) -> &[(usize, i32)] {
+        &self.threads
+    }
+}
+
+impl Drop for Spreading<'_> {
+    fn drop(&mut self) {
+        // Before the queues that it fills.
+        self.link = None;
+        for (cpu, _) in &self.threads {
+            // Fails only if it is gone.
+            let _ = self.wire.remove_hop(*cpu);
+        }
+    }
 }
 
 impl Wire {
@@ -110,7 +137,11 @@ impl Wire {
     /// # Errors
     /// If the CPU does not exist.
     pub fn hop(&self, cpu: usize, length: u32) -> Result<i32> {
-        let program = self.program("wire_hop_out")?;
+        self.thread(cpu, length, self.program("wire_hop_out")?)
+    }
+
+    /// A queue of the CPU map and its thread, which runs `program`; 0: none, what comes out goes up the stack.
+    fn thread(&self, cpu: usize, length: u32, program: RawFd) -> Result<i32> {
         let wanted = format!("cpumap/{cpu}/map:{}", self.hop_map()?);
         let thread = || tasks::find(|name| name == wanted);
         // The thread of a removed hop ends a little later; it must not be taken for the new one.
@@ -118,7 +149,11 @@ impl Wire {
         let value = [length.to_ne_bytes(), program.to_ne_bytes()].concat();
         self.set("wire_hop", cpu as u32, &value)?;
         // It gets its name when it first runs.
-        wait_for(thread).map_err(|_| stuck(&wanted))
+        wait_for(thread).map_err(|_| {
+            // Else a later one would find the queue of this one; fails only if it is gone.
+            let _ = self.remove_hop(cpu);
+            stuck(&wanted)
+        })
     }
 
     /// Removes the hop on `cpu`; its thread ends.
@@ -127,6 +162,49 @@ impl Wire {
     /// If there is none.
     pub fn remove_hop(&self, cpu: usize) -> Result<()> {
         self.map("wire_hop", |m| m.delete(&(cpu as u32).to_ne_bytes()))
+    }
+
+    /// Has `cpus` work on what comes in at interface `index` of `ns`, each behind a queue of `length` packets. It takes the
+    /// place of the hop.
+    ///
+    /// # Errors
+    /// If there are none or more than [`SPREAD`], if one does not exist, or if another program is there.
+    pub fn spread(
+        &self,
+        ns: &Namespace,
+        index: u32,
+        by: Spread,
+        cpus: &[usize],
+        length: u32,
+    ) -> Result<Spreading<'_>> {
+        if cpus.is_empty() || cpus.len() > SPREAD {
+            return Err(Error::Missing(format!("{} CPUs to spread over, 1 to {SPREAD}", cpus.len())));
+        }
+        self.set_spread(by, cpus)?;
+        let mut spreading = Spreading { wire: self, link: None, threads: Vec::new() };
+        for cpu in cpus {
+            spreading.threads.push((*cpu, self.thread(*cpu, length, 0)?));
+        }
+        spreading.link = Some(self.link("wire_spread_out", ns, index, libbpf_sys::BPF_XDP)?);
+        Ok(spreading)
+    }
+
+    fn set_spread(&self, by: Spread, cpus: &[usize]) -> Result<()> {
+        let mut words = [0u32; 2 + SPREAD];
+        words[0] = u32::from(by == Spread::Packet);
+        words[1] = cpus.len() as u32;
+        words[2..].iter_mut().zip(cpus).for_each(|(word, cpu)| *word = *cpu as u32);
+        self.set("wire_spread", 0, &words.map(u32::to_ne_bytes).concat())
+    }
+
+    /// Packets that [`Wire::spread`] has handed out since the programs were loaded, by place in its list of CPUs.
+    ///
+    /// # Errors
+    /// Of the map.
+    pub fn spread_given(&self) -> Result<[u64; SPREAD]> {
+        let cpus = self.map("wire_spread_turn", |m| m.lookup_percpu(&0u32.to_ne_bytes(), MapFlags::ANY))?;
+        let cpus = cpus.unwrap_or_default();
+        Ok(std::array::from_fn(|at| cpus.iter().map(|bytes| word(bytes, at * 8)).sum()))
     }
 
     fn hop_map(&self) -> Result<u32> {
@@ -657,5 +735,92 @@ fn meter(bytes: &[u8]) -> Meter {
         hop_packets: at(9),
         stolen_ns: std::array::from_fn(|i| at(10 + i)),
         packets_by: std::array::from_fn(|i| at(10 + CLASSES + i)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// One run of the program over a frame that nothing receives; the answer is that of XDP.
+    fn ask(wire: &Wire, frame: &[u8]) -> u32 {
+        let mut opts = libbpf_sys::bpf_test_run_opts {
+            sz: size_of::<libbpf_sys::bpf_test_run_opts>() as u64,
+            data_in: frame.as_ptr().cast(),
+            data_size_in: frame.len() as u32,
+            ..Default::default()
+        };
+        let program = wire.program("wire_spread_out").unwrap();
+        // SAFETY: the options are a live struct of the size they say; data_in is live and has the stated size.
+        errno(unsafe { libbpf_sys::bpf_prog_test_run_opts(program, &raw mut opts) }).unwrap();
+        opts.retval
+    }
+
+    /// The place in the list of CPUs that each frame was given to; `None`: it went up the stack where it was.
+    fn places(wire: &Wire, frames: &[Vec<u8>]) -> Vec<Option<usize>> {
+        let one = |frame: &Vec<u8>| {
+            let before = wire.spread_given().unwrap();
+            ask(wire, frame);
+            let after = wire.spread_given().unwrap();
+            (0..SPREAD).find(|at| after[*at] > before[*at])
+        };
+        frames.iter().map(one).collect()
+    }
+
+    fn datagram(port: u16) -> Vec<u8> {
+        let (source, target) = ("198.18.0.2".parse().unwrap(), "198.18.0.1:9000".parse().unwrap());
+        testkit::packet::Udp::new(std::net::SocketAddrV4::new(source, port), target).frame()
+    }
+
+    const PASS: u32 = 2;
+    const REDIRECT: u32 = 4;
+
+    /// It cannot flake: a test run goes through no device, and nobody else runs this process's program.
+    #[test]
+    fn packets_are_spread_by_flow_or_in_turn_root() {
+        if !testkit::root_or_skip("packets_are_spread_by_flow_or_in_turn_root") {
+            return;
+        }
+        let wire = Wire::load().unwrap();
+        wire.thread(0, 16, 0).unwrap();
+        let flows: Vec<Vec<u8>> = (0..126).map(|flow| datagram(10_000 + flow)).collect();
+
+        wire.set_spread(Spread::Flow, &[0, 0]).unwrap();
+        assert_eq!(ask(&wire, &flows[0]), REDIRECT);
+        let first = places(&wire, &flows);
+        assert_eq!(first, places(&wire, &flows), "a flow is always given to the same CPU");
+        let zero = first.iter().filter(|place| **place == Some(0)).count();
+        assert!((32..=94).contains(&zero) && first.iter().all(Option::is_some), "{zero} of 126 flows");
+        // Of fragments only the first has ports, so that none counts.
+        let fragment = |port: u16| {
+            let mut frame = datagram(port);
+            frame[20] = 0x20;
+            frame
+        };
+        let fragments: Vec<Vec<u8>> = (0..16).map(|flow| fragment(10_000 + flow)).collect();
+        let at = places(&wire, &fragments);
+        assert!(at.iter().all(|place| *place == at[0] && place.is_some()), "{at:?}");
+
+        wire.set_spread(Spread::Packet, &[0, 0, 0]).unwrap();
+        let one = vec![flows[0].clone(); 9];
+        let turns = places(&wire, &one);
+        let start = turns[0].unwrap();
+        let expected: Vec<_> = (0..9).map(|n| Some((start + n) % 3)).collect();
+        assert_eq!(turns, expected, "one flow goes round all CPUs");
+
+        for by in [Spread::Flow, Spread::Packet] {
+            wire.set_spread(by, &[0, 0]).unwrap();
+            let mut other = flows[0].clone();
+            other[12..14].copy_from_slice(&0x86ddu16.to_be_bytes());
+            let mut options = flows[0].clone();
+            options[14] = 0x46;
+            let short = flows[0][..20].to_vec();
+            for frame in [other, options, short] {
+                assert_eq!((ask(&wire, &frame), places(&wire, &[frame])), (PASS, vec![None]));
+            }
+            // A CPU without a queue is as if the program were not there.
+            wire.set_spread(by, &[255]).unwrap();
+            assert_eq!(ask(&wire, &flows[0]), PASS);
+        }
     }
 }

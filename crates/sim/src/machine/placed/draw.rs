@@ -13,6 +13,8 @@ const WORK: [Nanos; 6] = [1_000, 2_000, 4_000, 8_000, 15_000, 30_000];
 const HOT_WORK: Nanos = 4_000;
 /// Flows of a host.
 const FLOWS: [usize; 5] = [1, 8, 32, 128, 512];
+/// Entries of the table of RSS, and flow groups.
+pub(super) const GROUPS: usize = 128;
 /// Most receive queues, and most programs.
 const QUEUES_MAX: usize = 16;
 const PROGRAMS_MAX: usize = 64;
@@ -50,8 +52,8 @@ pub struct Program {
 pub struct Flow {
     /// Packets of it and of those before, among as many as the last flow says.
     pub upto: u64,
-    /// Its receive queue.
-    pub queue: usize,
+    /// Its flow group: the entry of the table of RSS that gives its queue.
+    pub group: usize,
     /// Who reads it.
     pub program: usize,
     /// What RPS chooses its CPU by.
@@ -69,6 +71,8 @@ pub struct Drawn {
     pub usable: Cpus,
     /// Receive queues, all of one interface.
     pub queues: Vec<Queue>,
+    /// The queue of each flow group.
+    pub table: Vec<u32>,
     /// The driver counts packets by queue.
     pub counted: bool,
     /// Programs.
@@ -138,6 +142,7 @@ pub fn draw(s: &Placed) -> Drawn {
         planted: None,
         usable: d.all(),
         queues: queues(&mut d, nodes > 1),
+        table: Vec::new(),
         counted: d.rng.chance(2, 3),
         programs: programs(&mut d),
         named: d.rng.chance(1, 2),
@@ -156,7 +161,7 @@ pub fn draw(s: &Placed) -> Drawn {
         (flows, hot) = (FLOWS[FLOWS.len() - 1], 0);
         plant(&mut d, &mut drawn);
     }
-    drawn.flows = share(&mut d, &drawn, flows, hot);
+    share(&mut d, &mut drawn, flows, hot);
     drawn
 }
 
@@ -182,6 +187,7 @@ fn hot(s: &Placed) -> Drawn {
         planted: Some("all interrupts on one CPU"),
         cpus: (0..count).map(|id| Cpu { id, core: id, node: None, state: State::Usable }).collect(),
         queues: (0..count.min(QUEUES_MAX)).map(queue).collect(),
+        table: Vec::new(),
         counted: true,
         programs: vec![Program { cpus: usable.clone() }; count.min(PROGRAMS_MAX)],
         usable,
@@ -190,7 +196,7 @@ fn hot(s: &Placed) -> Drawn {
         flows: Vec::new(),
         rate: capacity(s, work) * count as u64 * 5 / 4,
     };
-    drawn.flows = share(&mut d, &drawn, FLOWS[FLOWS.len() - 1], 0);
+    share(&mut d, &mut drawn, FLOWS[FLOWS.len() - 1], 0);
     drawn
 }
 
@@ -303,17 +309,25 @@ fn plant(d: &mut Draw<'_>, drawn: &mut Drawn) {
 }
 
 /// Flows over queues and programs; `hot` permille of the packets are of the first one.
-fn share(d: &mut Draw<'_>, drawn: &Drawn, count: usize, hot: u64) -> Vec<Flow> {
+fn share(d: &mut Draw<'_>, drawn: &mut Drawn, count: usize, hot: u64) {
     let mut upto = 0;
-    (0..count)
+    let queues = drawn.queues.len();
+    drawn.flows = (0..count)
         .map(|n| {
             upto += if n == 0 && count > 1 { 1000 + (count as u64 - 1) * hot } else { 1000 - hot };
+            // Of the groups that the driver's own table gives to a queue, in turn.
+            let queue = d.rng.below(queues as u64) as usize;
             Flow {
                 upto,
-                queue: d.rng.below(drawn.queues.len() as u64) as usize,
+                group: queue + queues * (n % (GROUPS / queues)),
                 program: n % drawn.programs.len(),
                 hash: d.rng.bits(),
             }
         })
-        .collect()
+        .collect();
+    let given = match d.s.rss as usize {
+        0 => queues,
+        some => some.min(queues),
+    };
+    drawn.table = (0..GROUPS).map(|group| (group % given) as u32).collect();
 }

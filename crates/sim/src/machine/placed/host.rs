@@ -282,7 +282,7 @@ impl<'a> Host<'a> {
         let all = self.drawn.flows.last().map_or(0, |flow| flow.upto);
         let which = self.flows.below(all);
         let flow = self.drawn.flows.partition_point(|flow| flow.upto <= which);
-        let q = self.drawn.flows[flow].queue;
+        let q = self.drawn.table[self.drawn.flows[flow].group] as usize;
         let packet = self.ledger.offer(now, flow as u32, 0);
         if self.queues[q].ring.len() >= self.s.ring as usize {
             self.ledger.drop(&packet, RING);

@@ -4,8 +4,8 @@ use super::host::{Host, Stopped, bucket};
 use super::settings::{Placed, Placing};
 use crate::engine::Nanos;
 use policy::place::{
-    self, Counters, Cpus, Device, Impossible, Irq, Layout, Measured, Plan, Program, Queue, Rates, Received,
-    Request, Set, Source, Strategy, Task, What,
+    self, Counters, Cpus, Device, Impossible, Irq, Layout, Measured, Nic, Plan, Program, Queue, Rates,
+    Received, Request, Set, Source, Strategy, Task, Value, What,
 };
 
 /// The interface, and the number of its first interrupt and of the first thread.
@@ -53,16 +53,16 @@ fn piled(layout: &Layout, request: &Request) -> Result<Plan, Impossible> {
         if let Some(irq) = source.irq.as_ref().filter(|irq| irq.settable) {
             plan.settings.push(Set {
                 what: What::Irq { irq: irq.irq },
-                from: irq.cpus.clone(),
-                to: one.clone(),
+                from: irq.cpus.clone().into(),
+                to: one.clone().into(),
             });
         }
         let what = What::Rps { ifindex: source.ifindex, queue: source.queue };
-        plan.settings.push(Set { what, from: source.rps.clone(), to: one.clone() });
+        plan.settings.push(Set { what, from: source.rps.clone().into(), to: one.clone().into() });
     }
     for thread in layout.programs.iter().flat_map(|program| &program.threads) {
         let what = What::Task { tid: thread.tid, start: thread.start };
-        plan.settings.push(Set { what, from: thread.cpus.clone(), to: one.clone() });
+        plan.settings.push(Set { what, from: thread.cpus.clone().into(), to: one.clone().into() });
     }
     Ok(plan)
 }
@@ -207,6 +207,7 @@ impl Host<'_> {
             thread: None,
             as_sender: queue.as_sender,
             rps: queue.rps.clone(),
+            rfs: 0,
             load: rates.load(&name(n)),
         };
         let program = |(n, program): (usize, &super::draw::Program)| {
@@ -215,11 +216,21 @@ impl Host<'_> {
             Program { pid: tid, name: "server".into(), threads }
         };
         let programs = self.drawn.programs.iter().enumerate().map(program);
+        let as_sender = self.drawn.queues.iter().any(|queue| queue.as_sender);
+        let nic = Nic {
+            ifindex: IFINDEX,
+            queues: self.drawn.queues.len() as u32,
+            table: self.drawn.table.clone(),
+            counted: !rates.guessed.contains(&IFINDEX),
+            ..Nic::default()
+        };
         Layout {
             cpus: self.drawn.cpus.clone(),
             sources: self.drawn.queues.iter().enumerate().map(source).collect(),
+            nics: if as_sender { Vec::new() } else { vec![nic] },
             outputs: Vec::new(),
             programs: if self.drawn.named { programs.collect() } else { Vec::new() },
+            rfs_table: None,
             net_permille: rates.net_permille(),
         }
     }
@@ -242,13 +253,21 @@ impl Host<'_> {
     }
 
     /// Settings take the value that `value` gives.
-    fn set(&mut self, plan: &Plan, value: impl Fn(&Set) -> &Cpus) {
+    fn set(&mut self, plan: &Plan, value: impl Fn(&Set) -> &Value) {
         for set in &plan.settings {
-            let cpus = value(set).clone();
+            let cpus = match value(set) {
+                Value::Cpus(cpus) => cpus.clone(),
+                // No arm asks for RFS.
+                Value::Entries(_) => continue,
+                Value::Queues(table) => {
+                    self.drawn.table.clone_from(table);
+                    continue;
+                }
+            };
             match set.what {
                 What::Irq { irq } => self.drawn.queues[(irq - FIRST_IRQ) as usize].irq = cpus,
                 What::Rps { queue, .. } => self.drawn.queues[queue as usize].rps = cpus,
-                What::Xps { .. } => {}
+                What::Xps { .. } | What::Rss { .. } | What::Rfs { .. } | What::RfsTable => {}
                 What::Task { tid, .. } => {
                     let p = (tid - FIRST_TID) as usize;
                     let on = self.programs[p].on;

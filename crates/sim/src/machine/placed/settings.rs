@@ -32,6 +32,8 @@ settings! {
         layout: u32 = 1, (1..=1000);
         /// CPUs of a host that is not drawn: a queue and a program for each, and one CPU takes all interrupts; 0: it is drawn
         hot: u32 = 0, (0..=64);
+        /// receive queues that the NIC's table of RSS gives flows to; 0: all
+        rss: u32 = 0, (0..=16);
         /// what becomes of it
         placing: Placing = Placing::Drawn, any;
         /// before the first window of auto: as long as it takes to fill the sockets of 32 programs
