@@ -33,7 +33,7 @@ gzip -9n "$doc/changelog"
 mkdir "$work/debian"
 printf 'Source: weir\n\nPackage: weir\nArchitecture: any\n' >"$work/debian/control"
 depends=$(cd "$work" && dpkg-shlibdeps -O --ignore-missing-info \
-    root/usr/bin/weir root/usr/lib/weir/weir-guard root/usr/lib/weir/udp-sink root/usr/lib/weir/hog root/usr/lib/weir/echo root/usr/lib/weir/probe root/usr/lib/weir/screen root/usr/lib/weir/tap root/usr/lib/weir/web-workers root/usr/lib/weir/web-clients 2>/dev/null |
+    root/usr/bin/weir root/usr/lib/weir/weir-guard root/usr/lib/weir/udp-sink root/usr/lib/weir/hog root/usr/lib/weir/echo root/usr/lib/weir/probe root/usr/lib/weir/screen root/usr/lib/weir/tap root/usr/lib/weir/web-workers root/usr/lib/weir/web-clients root/usr/lib/weir/sender 2>/dev/null |
     sed -n 's/^shlibs:Depends=//p')
 [ -n "$depends" ] || {
     echo "error: dpkg-shlibdeps does not know the libraries of weir; run it by hand to see why" >&2

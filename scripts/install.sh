@@ -33,7 +33,7 @@ if [ "${1:-}" = --remove ]; then
     # What a guard that was killed has left can be put back only while the program is there.
     if [ -z "$root" ] && [ "$(id -u)" = 0 ] && [ -x "$prefix/bin/weir" ]; then "$prefix/bin/weir" undo || true; fi
     cd "$root$prefix" 2>/dev/null || fail "$root$prefix: no such directory; is PREFIX the one of make install?"
-    rm -f bin/weir lib/weir/weir-guard lib/weir/udp-sink lib/weir/hog lib/weir/echo lib/weir/probe lib/weir/screen lib/weir/tap lib/weir/web-workers lib/weir/web-clients lib/systemd/system/weir-guard@.service
+    rm -f bin/weir lib/weir/weir-guard lib/weir/udp-sink lib/weir/hog lib/weir/echo lib/weir/probe lib/weir/screen lib/weir/tap lib/weir/web-workers lib/weir/web-clients lib/weir/sender lib/systemd/system/weir-guard@.service
     rm -f share/man/man1/weir.1 share/man/man1/weir-*.1
     rm -f share/bash-completion/completions/weir "$zsh/_weir" share/fish/vendor_completions.d/weir.fish
     rm -rf "$doc" share/weir/grafana share/weir/prometheus share/weir/kubernetes
@@ -49,14 +49,14 @@ if [ "${1:-}" = --remove ]; then
     exit 0
 fi
 
-for program in weir weir-guard udp-sink hog echo probe screen tap web-workers web-clients; do
+for program in weir weir-guard udp-sink hog echo probe screen tap web-workers web-clients sender; do
     [ -x "$build/$program" ] || fail "$build/$program is not there; build it first: make"
 done
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
 put 755 "$weir" "$prefix/bin/weir"
-for program in weir-guard udp-sink hog echo probe screen tap web-workers web-clients; do
+for program in weir-guard udp-sink hog echo probe screen tap web-workers web-clients sender; do
     put 755 "$build/$program" "$prefix/lib/weir/$program"
 done
 

@@ -7,7 +7,7 @@ if [ "$(id -u)" != 0 ]; then
     echo "error: make soak needs root; run: sudo make soak" >&2
     exit 3
 fi
-for program in weir udp-sink hog echo probe screen tap web-workers web-clients; do
+for program in weir udp-sink hog echo probe screen tap web-workers web-clients sender; do
     [ -x "target/release/$program" ] && continue
     echo "error: target/release/$program is not there; run: sudo make soak, which builds it" >&2
     exit 3

@@ -6,8 +6,10 @@
 
 pub mod asks;
 pub mod connects;
+pub mod handing;
 pub mod histogram;
 pub mod keepalive;
+pub mod ring;
 pub mod visits;
 mod window;
 

@@ -101,6 +101,8 @@ pub struct Setup {
     pub rcvbuf: Option<u32>,
     /// Frames of a burst: the wait of each burst's first frame is measured by itself; 0: not.
     pub first_of: u32,
+    /// Flows to each sink, in turn, whose order is looked at one by one; 0: the order of all packets together.
+    pub flows: u32,
     /// UDP payload of each packet in bytes, 16 to 1472; not of queries to a name server.
     pub payload: usize,
     /// Nice value of the thread that reads, of a sink.
@@ -125,7 +127,17 @@ impl Setup {
             Kind::Screen => locate("screen", directory)?,
             Kind::Forward => PathBuf::new(),
         };
-        Ok(Setup { kind, path, loops: 0, rcvbuf, first_of: 0, payload: PAYLOAD, nice: 0, sockets: 1 })
+        Ok(Setup {
+            kind,
+            path,
+            loops: 0,
+            rcvbuf,
+            first_of: 0,
+            flows: 0,
+            payload: PAYLOAD,
+            nice: 0,
+            sockets: 1,
+        })
     }
 
     /// What the wire sends on `input` to each of its sockets in turn.
@@ -171,7 +183,8 @@ pub struct Report {
     pub first: Option<LatencyUs>,
     /// Datagrams read since its start.
     pub total: u64,
-    /// Datagrams of the window whose number is below that of one before; only a sink tells.
+    /// Datagrams of the window whose number is below that of one before, of their flow if flows are told apart; only a sink
+    /// tells.
     pub out_of_order: u64,
     /// Datagrams dropped at its socket since its start.
     pub drops: u64,
@@ -247,6 +260,9 @@ impl Consumer {
                 args.extend(series.then(|| "--series".into()));
                 if setup.first_of > 0 {
                     args.extend(["--first-of".into(), setup.first_of.to_string()]);
+                }
+                if setup.flows > 0 {
+                    args.extend(["--flows".into(), setup.flows.to_string()]);
                 }
                 let sink = Program::start(&setup.path, &rig.host, &args)?;
                 if setup.nice != 0 {

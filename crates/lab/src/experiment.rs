@@ -5,6 +5,7 @@
 
 mod accept;
 mod accept_skew;
+mod affinity;
 mod below_saturation;
 mod burst_latency;
 mod capture;
@@ -31,8 +32,10 @@ mod router;
 mod screen;
 pub(crate) mod shed_cost;
 mod small_buffers;
+mod spray;
 mod steering;
 pub(crate) mod syn_flood;
+mod transmit;
 mod tx_starvation;
 mod udp_group;
 
@@ -109,15 +112,18 @@ pub(crate) const ALL: &[Experiment] = &[
     accept_skew::EXPERIMENT,
     udp_group::EXPERIMENT,
     proxy::EXPERIMENT,
+    affinity::EXPERIMENT,
     mlfrr::EXPERIMENT,
     shed_cost::EXPERIMENT,
     burst_latency::EXPERIMENT,
     clocked::EXPERIMENT,
     cpu_net::EXPERIMENT,
     cpu_net_resize::EXPERIMENT,
+    transmit::EXPERIMENT,
     cpu_share::EXPERIMENT,
     steering::STEERING,
     steering::CPUS,
+    spray::EXPERIMENT,
 ];
 
 fn names(arms: Vec<Arm>) -> Vec<String> {

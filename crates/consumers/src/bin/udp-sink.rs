@@ -5,7 +5,7 @@
 //! prints datagrams per millisecond. The process ends when standard input closes.
 //!
 //! A datagram begins with its departure time (CLOCK_MONOTONIC, ns) and its sequence number, 8 bytes each in
-//! host order.
+//! host order. With `--flows N` that number counts through N flows in turn, and the order within each is looked at.
 
 use std::net::UdpSocket;
 use std::os::fd::{AsRawFd, RawFd};
@@ -20,10 +20,12 @@ use nix::time::ClockId;
 use serde_json::{Value, json};
 
 const USAGE: &str = "udp-sink --bind ADDR:PORT [--cpu N] [--control-cpu N] [--work-ns N | --work-loops N] \
-                     [--rcvbuf BYTES] [--series] [--first-of N] | --calibrate [--cpu N]";
+                     [--rcvbuf BYTES] [--series] [--first-of N] [--flows N] | --calibrate [--cpu N]";
 
 /// Milliseconds that `--series` remembers.
 const SERIES: usize = 1 << 16;
+/// Flows that can be told apart.
+const FLOWS_MAX: usize = 1 << 16;
 
 #[derive(Default)]
 struct Counts {
@@ -32,6 +34,8 @@ struct Counts {
     out_of_order: Counter,
     /// One more than the highest sequence number seen.
     next: Counter,
+    /// The same of each flow; empty: they are not told apart.
+    next_of: Vec<Counter>,
     latency: Histogram,
     /// Of the datagrams whose sequence number is a multiple of `first_of`: the first of each burst.
     first: Histogram,
@@ -62,7 +66,12 @@ fn run(args: &[String]) -> Result<(), String> {
         set_buffer(socket.as_raw_fd(), bytes).map_err(|e| format!("--rcvbuf {bytes}: {e}"))?;
     }
     let series = if args.iter().any(|a| a == "--series") { SERIES } else { 0 };
+    let flows = number::<usize>(args, "--flows")?.unwrap_or(0);
+    if flows > FLOWS_MAX {
+        return Err(format!("--flows {flows}: at most {FLOWS_MAX}"));
+    }
     let counts = COUNTS.get_or_init(|| Counts {
+        next_of: (0..flows).map(|_| Counter::new()).collect(),
         series: (0..series).map(|_| Counter::new()).collect(),
         first_of: number(args, "--first-of").ok().flatten().unwrap_or(0),
         ..Counts::default()
@@ -102,11 +111,17 @@ fn note(counts: &Counts, datagram: &[u8], now: u64) {
         if counts.first_of > 0 && sequence.is_multiple_of(counts.first_of) {
             counts.first.record(now.saturating_sub(stamp));
         }
-        if sequence < counts.next.get() {
-            counts.out_of_order.add(1);
-        } else {
-            counts.next.set(sequence + 1);
-        }
+        let overtaken = match counts.next_of.len() as u64 {
+            0 => sequence < counts.next.get(),
+            flows => {
+                let next = &counts.next_of[(sequence % flows) as usize];
+                let overtaken = sequence < next.get();
+                next.set(next.get().max(sequence + 1));
+                overtaken
+            }
+        };
+        counts.out_of_order.add(u64::from(overtaken));
+        counts.next.set(counts.next.get().max(sequence + 1));
     }
     if !counts.series.is_empty() {
         if counts.first_ns.get() == 0 {
@@ -238,6 +253,16 @@ mod tests {
         assert_eq!(counts.series[0].get(), 1);
         assert_eq!(counts.series[1].get(), 2);
         assert_eq!(counts.latency.snapshot().len(), 3);
+    }
+
+    #[test]
+    fn order_is_that_of_each_flow_where_flows_are_told_apart() {
+        let counts = Counts { next_of: (0..2).map(|_| Counter::new()).collect(), ..Counts::default() };
+        // Flow 0 has the even numbers. 1 is behind another flow's 4, 2 behind its own.
+        for sequence in [0, 4, 1, 3, 2, 6u64] {
+            note(&counts, &[0u64.to_ne_bytes(), sequence.to_ne_bytes()].concat(), 1);
+        }
+        assert_eq!((counts.out_of_order.get(), counts.next.get()), (1, 7));
     }
 
     #[test]

@@ -1,14 +1,15 @@
 //! A server of pages with a process per CPU, each with an epoll of its own, as nginx is built. One master makes the listeners and forks;
 //! workers inherit them. `--listeners one`: all accept from the same; `reuseport`: one each; `incoming-cpu`: one each, with the CPU of its
-//! worker set. `--stall sleep` or `compute`: the first worker does nothing else for `--stall-us` at each multiple of `--period-us` of
+//! worker set; `haproxy-rule`: all accept from the same, and hand connections over by HAProxy's rule. `--stall sleep` or `compute`: the first worker does nothing else for `--stall-us` at each multiple of `--period-us` of
 //! CLOCK_MONOTONIC, as in a blocked read or a long request. `--long-every N`: one in N requests of each worker computes for `--long-us`,
 //! the workers by turns, and its answer says so. `--datagrams`: by UDP, each question is given back with the number of the worker behind
 //! it. Ends when standard input closes.
 
 use std::net::{IpAddr, SocketAddr, SocketAddrV4};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::time::Duration;
 
+use consumers::handing::{self, Handing};
 use consumers::{argument, is_pause, loops, monotonic_ns, number, pin, serve, unknown, work};
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use nix::sys::socket::{
@@ -18,7 +19,7 @@ use nix::sys::socket::{
 use nix::sys::timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFlags};
 use serde_json::json;
 
-const USAGE: &str = "web-workers --bind ADDR --port N [--cpus 0,1] [--listeners one|reuseport|incoming-cpu] [--bytes N] \
+const USAGE: &str = "web-workers --bind ADDR --port N [--cpus 0,1] [--listeners one|reuseport|incoming-cpu|haproxy-rule] [--bytes N] \
                      [--work-loops N | --work-ns N] [--stall sleep|compute --stall-us N --period-us N] [--long-every N --long-us N] [--datagrams]";
 /// Most workers, bytes of an answer, connections of one worker.
 const WORKERS: usize = 512;
@@ -29,12 +30,21 @@ const BACKLOG: i32 = 511;
 /// Names of descriptors in epoll that are no connection.
 const LISTENER: u64 = u64::MAX;
 const TIMER: u64 = u64::MAX - 1;
+const WAKE: u64 = u64::MAX - 2;
 
 #[derive(Clone, Copy, PartialEq)]
 enum Listeners {
     One,
     Reuseport,
     IncomingCpu,
+    HaproxyRule,
+}
+
+impl Listeners {
+    /// There is one.
+    fn shared(self) -> bool {
+        matches!(self, Listeners::One | Listeners::HaproxyRule)
+    }
 }
 
 /// What keeps the first worker from its queue.
@@ -88,6 +98,7 @@ fn run(args: &[String]) -> Result<(), String> {
         None | Some("reuseport") => Listeners::Reuseport,
         Some("one") => Listeners::One,
         Some("incoming-cpu") => Listeners::IncomingCpu,
+        Some("haproxy-rule") => Listeners::HaproxyRule,
         Some(other) => return Err(format!("--listeners {other}; {USAGE}")),
     };
     let datagrams = args.iter().any(|arg| arg == "--datagrams");
@@ -98,18 +109,21 @@ fn run(args: &[String]) -> Result<(), String> {
         (None, None) => None,
         _ => return Err(USAGE.into()),
     };
+    let hands = listeners == Listeners::HaproxyRule;
+    let handing = if hands { Some(Handing::new(cpus.len()).map_err(|e| e.to_string())?) } else { None };
     let mut open = Vec::new();
-    for cpu in if listeners == Listeners::One { cpus.get(..1).unwrap_or_default() } else { &cpus } {
+    for cpu in if listeners.shared() { cpus.get(..1).unwrap_or_default() } else { &cpus } {
         open.push(listener(to, listeners, *cpu, datagrams).map_err(|e| format!("{to}: {e}"))?);
     }
     let mut pids = Vec::new();
     for (n, cpu) in cpus.iter().enumerate() {
         // SAFETY: this process has one thread, so that the child may do whatever the parent could.
-        match unsafe { libc::fork() } {
-            -1 => return Err(format!("fork: {}", std::io::Error::last_os_error())),
-            0 => {
+        match unsafe { if hands { handing::fork() } else { nix::errno::Errno::result(libc::fork().into()) } }
+        {
+            Err(e) => return Err(format!("fork: {e}")),
+            Ok(0) => {
                 // One that is kept by a worker which does not accept from it would outlive its own.
-                let mine = open.swap_remove(if listeners == Listeners::One { 0 } else { n });
+                let mine = open.swap_remove(if listeners.shared() { 0 } else { n });
                 open.clear();
                 let answer = answer(bytes, "");
                 let long = long.map(|(every, length): (u64, Duration)| Long {
@@ -120,14 +134,18 @@ fn run(args: &[String]) -> Result<(), String> {
                     answer: self::answer(bytes, &format!("X-Long: {}\r\n", length.as_nanos())),
                 });
                 let job = Job { answer, loops, stall: stall.filter(|_| n == 0), long, datagrams };
-                let end = worker(*cpu, &mine, &job, listeners == Listeners::One);
+                let hands = handing.as_ref().map(|all| (all, n));
+                let end = worker(*cpu, &mine, &job, listeners == Listeners::One, hands);
                 eprintln!("web-workers: worker {n}: {end}");
                 std::process::exit(2);
             }
-            pid => pids.push(pid),
+            Ok(pid) => pids.push(pid),
         }
     }
-    drop(open);
+    if !hands {
+        // Else it would be closed for the workers too.
+        drop(open);
+    }
     println!("{}", json!({ "ready": true, "pid": std::process::id(), "workers": pids }));
     serve(|line| Some(if line == "workers" { json!({ "workers": pids }) } else { unknown(line) }))
 }
@@ -190,35 +208,85 @@ fn listener(to: SocketAddrV4, kind: Listeners, cpu: usize, datagrams: bool) -> n
 }
 
 /// Serves until something fails; what.
-fn worker(cpu: usize, listener: &OwnedFd, job: &Job, shared: bool) -> String {
+fn worker(cpu: usize, listener: &OwnedFd, job: &Job, exclusive: bool, hands: Option<Hands<'_>>) -> String {
     // SAFETY: plain system call. The worker ends with its master, however that ends.
     unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
-    match pin(cpu).and_then(|()| Ok(turns(listener, job, shared)?)) {
+    match pin(cpu).and_then(|()| Ok(turns(listener, job, exclusive, hands)?)) {
         Ok(()) => "ended".into(),
         Err(e) => e.to_string(),
     }
 }
 
-fn turns(listener: &OwnedFd, job: &Job, shared: bool) -> nix::Result<()> {
+/// What connections are handed over by, and which worker this one is.
+type Hands<'a> = (&'a Handing, usize);
+
+/// Connections whose question has not come yet.
+#[derive(Default)]
+struct Waiting {
+    open: Vec<Option<OwnedFd>>,
+    free: Vec<usize>,
+    answers: u64,
+}
+
+impl Waiting {
+    /// A new connection is answered, or kept until its question comes; true if it is closed.
+    fn arrived(&mut self, fd: OwnedFd, epoll: &Epoll, job: &Job) -> bool {
+        let slot = self.free.pop().unwrap_or(self.open.len());
+        let closed = slot >= CONNECTIONS
+            || answered(fd.as_raw_fd(), job, &mut self.answers)
+            || epoll.add(&fd, EpollEvent::new(EpollFlags::EPOLLIN, slot as u64)).is_err();
+        if closed {
+            // A slot that was never used has no place yet.
+            self.free.extend((slot < self.open.len()).then_some(slot));
+            return true;
+        }
+        if slot == self.open.len() {
+            self.open.push(None);
+        }
+        if let Some(place) = self.open.get_mut(slot) {
+            *place = Some(fd);
+        }
+        false
+    }
+
+    /// Something has come on a connection; true if it is closed now.
+    fn readable(&mut self, slot: usize, job: &Job) -> bool {
+        let Some(place) = self.open.get_mut(slot) else { return false };
+        if !place.as_ref().is_some_and(|fd| answered(fd.as_raw_fd(), job, &mut self.answers)) {
+            return false;
+        }
+        *place = None;
+        self.free.push(slot);
+        true
+    }
+}
+
+fn turns(listener: &OwnedFd, job: &Job, exclusive: bool, hands: Option<Hands<'_>>) -> nix::Result<()> {
     let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
-    let once = if shared { EpollFlags::EPOLLEXCLUSIVE } else { EpollFlags::empty() };
+    let once = if exclusive { EpollFlags::EPOLLEXCLUSIVE } else { EpollFlags::empty() };
     epoll.add(listener, EpollEvent::new(EpollFlags::EPOLLIN | once, LISTENER))?;
+    if let Some((handing, own)) = hands {
+        epoll.add(handing.wake(own).as_fd(), EpollEvent::new(EpollFlags::EPOLLIN, WAKE))?;
+    }
     let timer = TimerFd::new(ClockId::CLOCK_MONOTONIC, TimerFlags::TFD_NONBLOCK | TimerFlags::TFD_CLOEXEC)?;
     let mut next = job.stall.map(|stall| begin_after(monotonic_ns(), stall.period));
     if let Some(at) = next {
         set(&timer, at)?;
         epoll.add(&timer, EpollEvent::new(EpollFlags::EPOLLIN, TIMER))?;
     }
-    let mut open: Vec<Option<OwnedFd>> = Vec::new();
-    let mut free: Vec<usize> = Vec::new();
+    let mut waiting = Waiting::default();
     let mut events = [EpollEvent::empty(); 512];
-    let mut answers = 0;
     loop {
-        let count = match epoll.wait(&mut events, EpollTimeout::NONE) {
+        let waits = hands.is_none_or(|(handing, own)| handing.may_wait(own));
+        let count = match epoll.wait(&mut events, if waits { EpollTimeout::NONE } else { EpollTimeout::ZERO })
+        {
             Ok(count) => count,
             Err(nix::errno::Errno::EINTR) => continue,
             Err(e) => return Err(e),
         };
+        if let Some((handing, own)) = hands {
+            handing.awake(own);
+        }
         for event in events.iter().take(count) {
             match event.data() {
                 TIMER => {
@@ -229,35 +297,45 @@ fn turns(listener: &OwnedFd, job: &Job, shared: bool) -> nix::Result<()> {
                         next = Some(again);
                     }
                 }
+                WAKE => {
+                    if let Some((handing, own)) = hands {
+                        handing.woken(own);
+                    }
+                }
                 LISTENER if job.datagrams => give_back(listener.as_raw_fd(), job),
-                LISTENER => {
-                    let flags = SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC;
-                    let Ok(fd) = accept4(listener.as_raw_fd(), flags) else { continue };
-                    // SAFETY: a new descriptor that nobody else has.
-                    let fd = unsafe { OwnedFd::from_raw_fd(fd) };
-                    let slot = free.pop().unwrap_or(open.len());
-                    if slot >= CONNECTIONS || answered(fd.as_raw_fd(), job, &mut answers) {
-                        free.push(slot);
-                    } else if epoll.add(&fd, EpollEvent::new(EpollFlags::EPOLLIN, slot as u64)).is_ok() {
-                        if slot == open.len() {
-                            open.push(None);
-                        }
-                        if let Some(place) = open.get_mut(slot) {
-                            *place = Some(fd);
-                        }
-                        continue;
-                    }
-                    // A slot that was never used has no place yet.
-                    free.retain(|slot| *slot < open.len());
-                }
+                LISTENER => accept(listener, job, &epoll, &mut waiting, hands),
                 slot => {
-                    let slot = slot as usize;
-                    let Some(place) = open.get_mut(slot) else { continue };
-                    if place.as_ref().is_some_and(|fd| answered(fd.as_raw_fd(), job, &mut answers)) {
-                        *place = None;
-                        free.push(slot);
+                    let closed = waiting.readable(slot as usize, job);
+                    if let Some((handing, own)) = hands.filter(|_| closed) {
+                        handing.closed(own);
                     }
                 }
+            }
+        }
+        let Some((handing, own)) = hands else { continue };
+        for fd in std::iter::from_fn(|| handing.take(own)).take(handing::AT_ONCE) {
+            if waiting.arrived(fd, &epoll, job) {
+                handing.closed(own);
+            }
+        }
+    }
+}
+
+/// Accepts a connection, or some and hands them over.
+fn accept(listener: &OwnedFd, job: &Job, epoll: &Epoll, waiting: &mut Waiting, hands: Option<Hands<'_>>) {
+    for _ in 0..hands.map_or(1, |_| handing::AT_ONCE) {
+        let flags = SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC;
+        let Ok(fd) = accept4(listener.as_raw_fd(), flags) else { return };
+        // SAFETY: a new descriptor that nobody else has.
+        let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+        let Some((handing, own)) = hands else {
+            waiting.arrived(fd, epoll, job);
+            continue;
+        };
+        if let Some(fd) = handing.give(own, fd) {
+            handing.kept(own);
+            if waiting.arrived(fd, epoll, job) {
+                handing.closed(own);
             }
         }
     }

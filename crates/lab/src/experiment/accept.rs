@@ -87,6 +87,11 @@ pub(crate) fn arms() -> Vec<Arm> {
         arm("hash", Role::Stock, "SO_REUSEPORT, a listener per worker: the kernel's hash chooses"),
         arm("hash-again", Role::Shown, "the same once more: what the machine alone makes differ"),
         arm("incoming-cpu", Role::Alternative, "the server sets SO_INCOMING_CPU on each listener"),
+        arm(
+            "haproxy-rule",
+            Role::Alternative,
+            "one queue; who accepts hands over as HAProxy's multi-queue does, to the less loaded of two workers",
+        ),
         arm("weir", Role::Weir, "hash under weir accept"),
         arm("weir-no-stall", Role::Ablation, "hash under weir accept --no-stall"),
     ]
@@ -96,6 +101,7 @@ fn listeners(arm: &Arm) -> &'static str {
     match arm.name.as_str() {
         "one-listener" => "one",
         "incoming-cpu" => "incoming-cpu",
+        "haproxy-rule" => "haproxy-rule",
         _ => "reuseport",
     }
 }

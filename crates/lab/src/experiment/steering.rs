@@ -49,12 +49,12 @@ pub(crate) const CPUS: Experiment = Experiment {
 };
 
 /// Work for a packet, that of BH-07's hosts beside the kernel's 2 us.
-const WORK: Duration = Duration::from_micros(4);
+pub(super) const WORK: Duration = Duration::from_micros(4);
 /// More than one CPU carries with its programs.
 const RATE: f64 = 250e3;
 /// The same where each packet passes a firewall: the kernel's part is larger than the programs' then.
-const RULES: u16 = 1000;
-const FIREWALLED: f64 = 70e3;
+pub(super) const RULES: u16 = 1000;
+pub(super) const FIREWALLED: f64 = 70e3;
 /// Programs, each with a port, and flows to each: RPS spreads flows.
 const PROGRAMS: u8 = 2;
 const FLOWS: u32 = 64;
@@ -230,15 +230,15 @@ fn one(bench: &Bench, arm: &Arm, steer: Steer, place: Place, options: &Options) 
             second.ids().iter().try_for_each(|pid| tasks::pin(*pid as i32, bench.cpus.wire))?;
         }
         if place.rules > 0 {
-            firewall(rig, place.rules)?;
+            firewall(rig, "udp", place.rules)?;
         }
         measure(bench, rig, arm, steer, place, options, cast, before)
     })
 }
 
-/// Rules that each packet passes and none matches.
-fn firewall(rig: &Rig<'_>, rules: u16) -> Result<()> {
-    let rule = |n| format!("add rule inet lab in udp dport {} drop; ", 40_000 + n);
+/// Rules that each packet of `protocol` passes and none matches.
+pub(super) fn firewall(rig: &Rig<'_>, protocol: &str, rules: u16) -> Result<()> {
+    let rule = |n| format!("add rule inet lab in {protocol} dport {} drop; ", 40_000 + n);
     let rules = (0..rules).map(rule).fold(flood::CHAIN.to_owned(), |all, rule| all + &rule);
     flood::tool(&rig.host, "nft", vec![rules]).map_err(Error::Missing)
 }
@@ -353,7 +353,7 @@ fn median(taken: &Taken, a: usize, c: usize, value: impl Fn(&Seen) -> Option<f64
     stats::median(&of.filter_map(value).collect::<Vec<_>>())
 }
 
-fn at_least(id: &str, text: &str, value: Option<f64>, bound: f64) -> Verdict {
+pub(super) fn at_least(id: &str, text: &str, value: Option<f64>, bound: f64) -> Verdict {
     Verdict {
         relation: Relation::AtLeast,
         holds: value.is_some_and(|v| v >= bound),
@@ -361,7 +361,7 @@ fn at_least(id: &str, text: &str, value: Option<f64>, bound: f64) -> Verdict {
     }
 }
 
-fn ratio(above: Option<f64>, below: Option<f64>) -> Option<f64> {
+pub(super) fn ratio(above: Option<f64>, below: Option<f64>) -> Option<f64> {
     Some(above? / below.filter(|b| *b > 0.0)?)
 }
 

@@ -222,13 +222,14 @@ fn connections_of_a_server_with_workers_are_measured_root() {
     }
     assert_eq!((document.panels.len(), document.verdict.len()), (7, 3));
     assert!(shares(&document, "received and served on the same CPU", 2).iter().any(|m| m.y > 0.0));
-    let document = run("accept-skew", "--repeat 1 --kind sleep-100ms --arms hash,weir");
+    let document = run("accept-skew", "--repeat 1 --kind sleep-100ms --arms hash,haproxy-rule,weir");
     // A stall need not catch anybody.
     let others = document.panels.iter().filter(|p| !p.title.contains("caught"));
-    let full = others.filter(|p| p.lines.len() == 2 && p.lines.iter().all(|l| l.marks.len() == 1));
+    let full = others.filter(|p| p.lines.len() == 3 && p.lines.iter().all(|l| l.marks.len() == 1));
     assert_eq!((full.count(), document.verdict.len()), (6, 2), "{:?}", document.panels);
     if std::path::Path::new("/usr/sbin/nginx").exists() {
-        let document = run("proxy", "--repeat 1 --duration 300ms --arms hash,weir");
+        // Long enough for nginx to write a block of its log also where it serves little.
+        let document = run("proxy", "--repeat 1 --duration 1s --arms hash,weir");
         assert_eq!((document.panels.len(), document.verdict.len()), (7, 3));
         for panel in document.panels.iter().filter(|p| p.title.contains("on their own core")) {
             assert_eq!(panel.lines.iter().filter(|l| l.marks.len() == 1).count(), 2, "{panel:?}");
@@ -242,6 +243,19 @@ fn connections_of_a_server_with_workers_are_measured_root() {
         "{:?}",
         document.panels
     );
+}
+
+#[test]
+fn the_interrupt_is_on_the_workers_cpu_or_on_the_other_one_root() {
+    if !possible("the_interrupt_is_on_the_workers_cpu_or_on_the_other_one_root") {
+        return;
+    }
+    let _alone = alone();
+    let document = run("affinity", "--repeat 1 --duration 300ms --kind halting");
+    assert_eq!((document.panels.len(), document.verdict.len()), (8, 2));
+    let panel = document.panels.iter().find(|p| p.title.contains("polls of the queue")).expect("the panel");
+    let at = |arm: &str| panel.at(arm, 1000.0).unwrap_or_else(|| panic!("{arm}: {panel:?}"));
+    assert!(at("affine") > 90.0 && at("non-affine") < 10.0, "{panel:?}");
 }
 
 /// That each figure is there shows that it is counted; only what a net CPU does whatever else the machine does is asserted.
@@ -263,4 +277,24 @@ fn a_net_cpu_is_measured_beside_softirq_there_root() {
     assert!(at("NET_RX", "weir") < at("NET_RX", "split"), "{:?}", document.panels[1]);
     assert!(at("weir", "weir") > 0.0);
     assert_eq!(document.verdict.len(), 6, "{:?}", document.verdict);
+}
+
+/// That datagrams arrive and are counted whoever sends them; how fast depends on what else the machine does, and nothing is said of it.
+#[test]
+fn a_program_and_the_kernel_thread_of_its_io_uring_send_root() {
+    if !possible("a_program_and_the_kernel_thread_of_its_io_uring_send_root") {
+        return;
+    }
+    let _alone = alone();
+    let document = run("transmit", "--repeat 1 --duration 200ms");
+    let at = |title: &str, arm: &str| {
+        let panel = document.panels.iter().find(|p| p.title.starts_with(title)).expect("the panel");
+        panel.at(arm, 20e3)
+    };
+    let refused = document.parameters["skipped"] != serde_json::json!([]);
+    for arm in ["sendto", "sendmmsg", "sqpoll-net"].into_iter().take(if refused { 2 } else { 3 }) {
+        assert!(at("arrived", arm) > Some(0.0) && at("CPU time of the program", arm) > Some(0.0), "{arm}");
+    }
+    assert_eq!(at("system calls", "sendto"), Some(1000.0));
+    assert_eq!(document.verdict.len(), 5, "{:?}", document.verdict);
 }
