@@ -3,10 +3,14 @@
 # and report.json.
 # A claim that falls short is said and is no failure of the demo: two trials each, on a machine that may have other work.
 # Exit codes: 0 curves were drawn, whatever the claims; others as of weir lab run: 3 if something is lacking, such as idle CPUs.
-weir=${BUILD:-${CARGO_TARGET_DIR:-target}/release}/weir
+build=${BUILD:-${CARGO_TARGET_DIR:-target}/release}
+weir=$build/weir
 backend=kernel
 if [ "$(id -u)" != 0 ]; then
-    echo "no root: this demo runs in the simulator; on this kernel: sudo sh scripts/demo.sh" >&2
+    # sudo does not hand the variables on.
+    at=
+    [ "$build" = target/release ] || at="BUILD=$build "
+    echo "no root: this demo runs in the simulator; on this kernel: sudo ${at}sh scripts/demo.sh" >&2
     backend=sim
 fi
 if [ ! -x "$weir" ]; then
@@ -28,7 +32,7 @@ case $code in
 0) ;;
 1)
     echo "a claim falls short here or could not be measured, see above: with two trials each, other work on this machine can"
-    echo "be the reason. Run it again in peace, or longer: $run --html report.html"
+    echo "be the reason. Run it again in peace, or longer: ${SUDO_USER:+sudo }$run --html report.html"
     ;;
 *)
     echo "the run failed, see above; report.html has what it measured" >&2

@@ -91,12 +91,26 @@ look() {
 if ! have "${CARGO:-cargo}"; then
     # rustup installs for one user, and sudo resets PATH.
     if [ -n "$SUDO_USER" ] && [ "$SUDO_USER" != root ]; then
-        echo "error: root has no Rust toolchain; build as $SUDO_USER with make, then sudo sh scripts/demo.sh" >&2
+        echo "error: root has no Rust toolchain; build as $SUDO_USER with make, then sudo sh scripts/demo.sh;" \
+            "for tests as root: sudo env PATH=\"\$PATH\" HOME=\"\$HOME\" make TARGET" >&2
         exit 3
     fi
     echo "error: no Rust toolchain; install Rust 1.95 or later with rustup" >&2
     exit 3
 fi
+# An older cargo does not understand the manifest, and says neither why nor what to do.
+version=$("${CARGO:-cargo}" --version 2>/dev/null)
+version=${version#cargo 1.}
+version=${version%%.*}
+case $version in
+'' | *[!0-9]*) ;;
+*)
+    if [ "$version" -lt 95 ]; then
+        echo "error: cargo 1.$version is too old; install Rust 1.95 or later with rustup (rustup update)" >&2
+        exit 3
+    fi
+    ;;
+esac
 look
 [ -n "$needed$wanted" ] || exit 0
 

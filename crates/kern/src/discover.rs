@@ -159,6 +159,16 @@ pub struct Interface {
     pub sources: Vec<Source>,
 }
 
+impl Interface {
+    /// The XDP program on it, unless it is weir's own.
+    #[must_use]
+    pub fn foreign_xdp(&self) -> Option<Xdp> {
+        let own =
+            |xdp: &Xdp| crate::guard::program_name(xdp.prog_id).is_some_and(|name| name.starts_with("weir_"));
+        self.xdp.filter(|xdp| !own(xdp))
+    }
+}
+
 /// How the table of connections of the caller's network namespace is filled: one of [`mod@table`]. `drops_early`: as
 /// [`Others::drops_early`].
 pub fn table(drops_early: bool) -> u32 {

@@ -15,6 +15,8 @@ pub const MAX_THREADS: usize = 512;
 const DEPTH: usize = 64;
 /// Most heirs that are looked at in one go.
 pub const MAX_HEIRS: usize = 65_536;
+/// How the kernel names the threads that poll for an io_uring; the process id follows.
+const SQPOLL: &str = "iou-sqp-";
 /// Programs that write the settings of a placement themselves, by command name.
 const RIVALS: [&str; 5] = ["irqbalance", "tuned", "tuna", "numad", "irqd"];
 
@@ -44,6 +46,10 @@ pub struct Thread {
     pub start: u64,
     /// CPUs that it may run on.
     pub cpus: CpuSet,
+    /// The kernel lets nobody change them.
+    pub bound: bool,
+    /// It polls the queue of an io_uring for its program (SQPOLL).
+    pub polls: bool,
 }
 
 /// Another program that places interrupts or threads.
@@ -135,8 +141,9 @@ pub fn threads(pid: u32) -> Vec<Thread> {
 
 /// One thread, if it is there.
 pub fn thread(tid: u32) -> Option<Thread> {
-    let start = proc::start_time(tid)?;
-    Some(Thread { tid, start, cpus: cpus::affinity(tid.cast_signed()).ok()? })
+    let stat = proc::stat(tid)?;
+    let cpus = cpus::affinity(tid.cast_signed()).ok()?;
+    Some(Thread { tid, start: stat.start, cpus, bound: stat.bound, polls: stat.name.starts_with(SQPOLL) })
 }
 
 /// Threads of the processes that these threads (id, start time) belong to, and of the descendants of those, at most

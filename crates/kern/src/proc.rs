@@ -32,16 +32,40 @@ pub fn start_time(pid: u32) -> Option<u64> {
 }
 
 pub(crate) fn start_time_in(proc: &Path, pid: u32) -> Option<u64> {
-    parse_start(&read_limited(proc.join(format!("{pid}/stat")), 4096)?)
+    Some(stat_in(proc, pid)?.start)
 }
 
-pub(crate) fn parse_start(stat: &str) -> Option<u64> {
+/// What the kernel tells of a thread in one line.
+pub(crate) struct Stat {
+    /// Its own name.
+    pub name: String,
+    /// As [`start_time`] has it.
+    pub start: u64,
+    /// Nobody may change the CPUs that it may run on (PF_NO_SETAFFINITY).
+    pub bound: bool,
+}
+
+const PF_NO_SETAFFINITY: u64 = 0x0400_0000;
+
+/// The line of thread `tid`; `None` as [`start_time`] has it.
+pub(crate) fn stat(tid: u32) -> Option<Stat> {
+    stat_in(Path::new(PROC), tid)
+}
+
+fn stat_in(proc: &Path, tid: u32) -> Option<Stat> {
+    parse_stat(&read_limited(proc.join(format!("{tid}/stat")), 4096)?)
+}
+
+pub(crate) fn parse_stat(stat: &str) -> Option<Stat> {
     // The command name may hold anything, also spaces and parentheses: fields count from the last ')'.
-    let mut fields = stat.rsplit_once(')')?.1.split_ascii_whitespace();
+    let (before, after) = stat.rsplit_once(')')?;
+    let mut fields = after.split_ascii_whitespace();
     if matches!(fields.next()?, "Z" | "X" | "x") {
         return None;
     }
-    fields.nth(18)?.parse().ok()
+    let flags: u64 = fields.nth(5)?.parse().ok()?;
+    let start = fields.nth(12)?.parse().ok()?;
+    Some(Stat { name: before.split_once('(')?.1.to_owned(), start, bound: flags & PF_NO_SETAFFINITY != 0 })
 }
 
 /// Now, in clock ticks since boot, as [`start_time`] has it.
@@ -424,11 +448,14 @@ mod tests {
         assert!(first > 0);
         assert_eq!(start_time(me), Some(first));
         assert_eq!(start_time(u32::MAX), None);
-        let tail = "S 1 1 1 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 4711 0 0";
-        assert_eq!(parse_start(&format!("12 (a) b (c)) {tail}")), Some(4711));
-        assert_eq!(parse_start(&format!("12 (a) {}", tail.replace('S', "Z"))), None);
-        assert_eq!(parse_start("12 (a"), None);
-        assert_eq!(parse_start("12 (a) S 1"), None);
+        let tail = "S 1 1 1 0 -1 4194624 0 0 0 0 0 0 0 0 20 0 1 0 4711 0 0";
+        let told = |text: &str| parse_stat(text).map(|stat| (stat.name, stat.start, stat.bound));
+        assert_eq!(told(&format!("12 (a) b (c)) {tail}")), Some(("a) b (c)".into(), 4711, false)));
+        let bound = tail.replace("4194624", "69238880");
+        assert_eq!(told(&format!("12 (kworker/0:1) {bound}")), Some(("kworker/0:1".into(), 4711, true)));
+        assert_eq!(told(&format!("12 (a) {}", tail.replace('S', "Z"))), None);
+        assert_eq!(told("12 (a"), None);
+        assert_eq!(told("12 (a) S 1"), None);
     }
 
     #[test]

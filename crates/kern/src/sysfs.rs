@@ -216,6 +216,15 @@ impl Device {
         CpuSet::from_mask(&self.text(&format!("queues/tx-{queue}/xps_cpus"))?)
     }
 
+    /// Traffic class of transmit queue `queue`; 0 where the device has none. EINVAL for a queue that is in none of them.
+    pub fn traffic_class(&self, queue: u32) -> Result<u32> {
+        let file = format!("queues/tx-{queue}/traffic_class");
+        let text = self.text(&file)?;
+        // Of a device that stands on another one its own class follows, with a minus.
+        let class = text.trim().split('-').next().unwrap_or_default();
+        class.parse().map_err(|_| Error::Invalid { what: file, why: "no number".into() })
+    }
+
     /// Writes the CPUs of XPS of transmit queue `queue`.
     pub fn set_xps_cpus(&self, queue: u32, cpus: &CpuSet) -> Result<()> {
         self.write(&format!("queues/tx-{queue}/xps_cpus"), &cpus.to_mask())

@@ -537,9 +537,7 @@ pub fn report(host: &Host, interface: Interface) -> Report {
         ),
     ];
     // The guard that runs now is no obstacle to itself.
-    let foreign = interface
-        .xdp
-        .filter(|x| crate::guard::program_name(x.prog_id).is_none_or(|name| !name.starts_with("weir_")));
+    let foreign = interface.foreign_xdp();
     if let Some(xdp) = foreign {
         let name = crate::guard::program_name(xdp.prog_id).map_or(String::new(), |n| format!(" ({n})"));
         own.push(feature(

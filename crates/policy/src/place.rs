@@ -315,11 +315,12 @@ fn follow(plan: &mut Plan, layout: &Layout) {
 
 /// Transmit queues: each CPU has one, so that completions come back where the packet was sent from.
 fn outputs(plan: &mut Plan, layout: &Layout, usable: &Cpus) {
-    let mut by_device = BTreeMap::<u32, Vec<&Output>>::new();
+    // A packet takes its traffic class before XPS chooses among the queues of that class.
+    let mut by_class = BTreeMap::<(u32, Option<u32>), Vec<&Output>>::new();
     for output in &layout.outputs {
-        by_device.entry(output.ifindex).or_default().push(output);
+        by_class.entry((output.ifindex, output.class)).or_default().push(output);
     }
-    for queues in by_device.values().filter(|queues| queues.len() > 1) {
+    for queues in by_class.values().filter(|queues| queues.len() > 1) {
         let cpus = order(layout, usable, None);
         for (n, output) in queues.iter().enumerate() {
             let own: Cpus = cpus.iter().skip(n).step_by(queues.len()).copied().collect();
@@ -335,15 +336,19 @@ fn outputs(plan: &mut Plan, layout: &Layout, usable: &Cpus) {
 fn programs(plan: &mut Plan, layout: &Layout, seats: &[usize]) {
     let cpus: Cpus = seats.iter().filter(|seat| plan.net.contains(seat)).copied().collect();
     let cpus: Vec<usize> = cpus.into_iter().collect();
-    let host = plan.host.clone();
-    let threads = layout.programs.iter().flat_map(|program| &program.threads);
+    let threads =
+        layout.programs.iter().flat_map(|program| &program.threads).filter(|thread| !thread.stays());
     for (n, thread) in threads.enumerate() {
         let to = match plan.strategy {
             // The scheduler does that.
             Strategy::Spread | Strategy::Follow => continue,
             Strategy::Affine if cpus.is_empty() => continue,
             Strategy::Affine => Cpus::from([cpus[n % cpus.len()]]),
-            Strategy::Dedicate => host.clone(),
+            // A worker that is bound to a host CPU stays there, and none leaves its cpuset.
+            Strategy::Dedicate => {
+                let own: Cpus = thread.cpus.intersection(&plan.host).copied().collect();
+                if own.is_empty() { plan.host.clone() } else { own }
+            }
         };
         plan.set(What::Task { tid: thread.tid, start: thread.start }, &thread.cpus, to);
     }

@@ -711,7 +711,7 @@ pub struct LabRunArgs {
     )]
     pub kind: Option<Vec<String>>,
 
-    /// Packets per second of the flood, of experiments with fixed rates
+    /// Packets per second, of experiments with fixed rates
     ///
     /// weir lab run innocents --rates 1000000,3000000
     #[arg(long, hide_short_help = true, value_delimiter = ',', value_name = "LIST", help_heading = "Size")]

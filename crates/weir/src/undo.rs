@@ -163,6 +163,7 @@ fn text(report: &Report, args: &UndoArgs, paint: Paint) -> String {
         }
     }
     // It must not deny what the lines before name.
+    let elsewhere = report.journals.iter().any(|journal| matches!(journal, Undone::Elsewhere { .. }));
     let nothing = match theirs > 0 || report.journals.iter().any(runs) {
         true => "nothing else",
         false => "nothing",
@@ -175,7 +176,7 @@ fn text(report: &Report, args: &UndoArgs, paint: Paint) -> String {
             "nothing was done, since weir runs there\n".to_owned()
         }
         (true, _) => format!("{} would be restored; nothing was changed\n", count(restored, "setting")),
-        (false, 0) if away > 0 => {
+        (false, 0) if away > 0 || elsewhere => {
             format!("{} restored, {nothing} left changed here\n", count(restored, "setting"))
         }
         (false, 0) => format!("{} restored, {nothing} left changed\n", count(restored, "setting")),
@@ -312,6 +313,21 @@ mod tests {
             "{text}"
         );
         assert!(text.contains("1 setting went with an interface that is not here"), "{text}");
+    }
+
+    #[test]
+    fn speaks_of_this_namespace_only_where_another_has_something_left() {
+        let left = |alive| Undone::Elsewhere {
+            interface: "eth1".into(),
+            pid: 9,
+            alive,
+            netns: 4026532000,
+            netns_name: Some("blue".into()),
+        };
+        for alive in [false, true] {
+            let report = Report { journals: vec![left(alive)], settles_in_ms: 0 };
+            assert!(shown(&report, false).ends_with("0 settings restored, nothing left changed here\n"));
+        }
     }
 
     #[test]

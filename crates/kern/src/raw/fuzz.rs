@@ -25,7 +25,7 @@ pub fn read(bytes: &[u8]) {
         10 => _ = proc::parse_udp(&text),
         11 => _ = proc::parse_filters(&text),
         12 => _ = proc::parse_packet(&text),
-        13 => _ = proc::parse_start(&text),
+        13 => _ = proc::parse_stat(&text),
         14 => irq::parse(&text).iter().for_each(|irq| _ = irq::rx_queue(&irq.name)),
         15 => {
             if let Ok(set) = CpuSet::from_mask(&text) {

@@ -14,6 +14,7 @@ use results::{CpuShares, Document, Id, Mark, Mode, Panel, Point, Role, Scale, Tr
 use crate::arm::{Arm, Host};
 use crate::consumer::{self, Report};
 use crate::experiment::{Experiment, Simulated, names};
+use crate::grid;
 use crate::guard::Guard;
 use crate::ledger::Ledger;
 use crate::livelock;
@@ -29,7 +30,15 @@ pub(crate) const EXPERIMENT: Experiment = Experiment {
     name: "cpu-net",
     about: "packets on the program's CPU, on one beside it, and on a net CPU of weir: switches, softirqs, CPU time",
     takes: "about 4 minutes, --quick 1",
-    choices: &[Choice::Duration, Choice::Repeat, Choice::Arms, Choice::Work, Choice::Guard, Choice::Seed],
+    choices: &[
+        Choice::Duration,
+        Choice::Repeat,
+        Choice::Arms,
+        Choice::Work,
+        Choice::Guard,
+        Choice::Rates,
+        Choice::Seed,
+    ],
     arms: |options| names(arms(options.reserve, options.cpus.map_or(0, |cpus| cpus.wire))),
     run,
     simulated_by: Simulated::No { lacks: "net CPUs of a host of today", nearest: "cpu-net" },
@@ -171,7 +180,7 @@ pub fn run(options: &Options, progress: &mut dyn FnMut(Progress)) -> Result<Docu
     }
     let mut runner = Runner::new(options, progress)?;
     runner.can_guard(&arms)?;
-    let rates: &[f64] = if options.quick { &RATES_QUICK } else { &RATES };
+    let rates = &grid::rates(options, &RATES, &RATES_QUICK)[..];
     runner.total = (arms.len() * rates.len()) as u64 * u64::from(options.repeat());
     let mut taken = Taken::new();
     let cut_short = match take(&mut runner, &arms, rates, options, &mut taken) {

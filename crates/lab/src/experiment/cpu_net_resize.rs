@@ -14,6 +14,7 @@ use serde_json::Value;
 use crate::arm::{Arm, Host};
 use crate::consumer;
 use crate::experiment::{Experiment, Simulated, names};
+use crate::grid;
 use crate::guard::Guard;
 use crate::ledger::Ledger;
 use crate::livelock;
@@ -29,7 +30,15 @@ pub(crate) const EXPERIMENT: Experiment = Experiment {
     name: "cpu-net-resize",
     about: "a step of load that is too much for one net CPU: reaction, loss, order, changes of the set",
     takes: "about 1 minute",
-    choices: &[Choice::Duration, Choice::Repeat, Choice::Arms, Choice::Work, Choice::Guard, Choice::Seed],
+    choices: &[
+        Choice::Duration,
+        Choice::Repeat,
+        Choice::Arms,
+        Choice::Work,
+        Choice::Guard,
+        Choice::Rates,
+        Choice::Seed,
+    ],
     arms: |options| names(arms(options.reserve, host_first(options.cpus))),
     run,
     simulated_by: Simulated::No { lacks: "a set of net CPUs of a host of today", nearest: "cpu-net-resize" },
@@ -118,7 +127,9 @@ fn run(options: &Options, progress: &mut dyn FnMut(Progress)) -> Result<Document
         return Err(Error::Missing("it needs the program weir beside this one; build it".into()));
     }
     runner.total = arms.len() as u64 * u64::from(options.repeat());
-    let rate = STEP;
+    let &[rate] = &grid::rates(options, &[STEP], &[STEP])[..] else {
+        return Err(Error::Usage("--rates: one rate, that of the step".into()));
+    };
     let mut taken: BTreeMap<usize, Vec<Seen>> = BTreeMap::new();
     let cut_short = match take(&mut runner, &arms, rate, options, &mut taken) {
         Ok(()) => false,

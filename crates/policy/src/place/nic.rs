@@ -4,7 +4,7 @@
 //! tells; each is taken to carry its part of its queue. Where one of them is heavier, the next plan finds its queue heavy still and
 //! takes others away from it, until it has the queue for itself.
 
-use super::{Kept, LEAST_PPS, Layout, Nic, Plan, Value, What, Why};
+use super::{Kept, LEAST_PPS, Layout, Nic, Output, Plan, Value, What, Why};
 use std::collections::BTreeMap;
 
 /// Of the queue that gets most, in parts of what it has at least if all are alike, permille: from here on the table is uneven.
@@ -144,16 +144,16 @@ pub(super) fn part(plan: &mut Plan, layout: &mut Layout) {
         }
         let loads = if nic.counted { loads } else { nic.by_table(&nic.table, &loads) };
         let (loads, table) = match nic.evened(&loads, cpus) {
-            Some((table, moved)) if nic.rules == 0 => {
-                (if nic.counted { moved } else { nic.by_table(&table, &loads) }, Some(table))
-            }
-            Some(_) => {
-                let source = layout.sources.iter().find(|source| source.ifindex == nic.ifindex);
-                let name =
-                    source.and_then(|source| source.name.rsplit_once('/')).map_or("", |(name, _)| name);
-                plan.kept.push(Kept { what: format!("RSS of {name}"), why: Why::Rules });
-                (loads, None)
-            }
+            Some((table, moved)) => match counted_on(nic, &layout.outputs) {
+                None => (if nic.counted { moved } else { nic.by_table(&table, &loads) }, Some(table)),
+                Some(why) => {
+                    let source = layout.sources.iter().find(|source| source.ifindex == nic.ifindex);
+                    let name =
+                        source.and_then(|source| source.name.rsplit_once('/')).map_or("", |(name, _)| name);
+                    plan.kept.push(Kept { what: format!("RSS of {name}"), why });
+                    (loads, None)
+                }
+            },
             None => (loads, None),
         };
         for (load, source) in loads.into_iter().zip(of) {
@@ -165,6 +165,18 @@ pub(super) fn part(plan: &mut Plan, layout: &mut Layout) {
             let (from, to) = (Value::Queues(nic.table.clone()), Value::Queues(table));
             plan.give(What::Rss { ifindex: nic.ifindex }, from, to);
         }
+    }
+}
+
+/// Why the table of a NIC is not weir's to change: somebody may count on which flows come by which queue.
+fn counted_on(nic: &Nic, outputs: &[Output]) -> Option<Why> {
+    let parted = |output: &Output| output.ifindex == nic.ifindex && output.class != Some(0);
+    if nic.rules > 0 {
+        Some(Why::Rules)
+    } else if nic.xdp {
+        Some(Why::Xdp)
+    } else {
+        outputs.iter().any(parted).then_some(Why::Classes)
     }
 }
 

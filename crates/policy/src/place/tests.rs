@@ -31,8 +31,12 @@ fn source(queue: u32, irq: Option<&[usize]>, load: u64) -> Source {
     }
 }
 
+fn task(tid: u32, on: &[usize]) -> Task {
+    Task { tid, start: 7, cpus: cpus(on), bound: false, polls: false }
+}
+
 fn program(threads: u32, on: &[usize]) -> Program {
-    let thread = |n| Task { tid: 100 + n, start: 7, cpus: cpus(on) };
+    let thread = |n| task(100 + n, on);
     Program { pid: 100, name: "p".into(), threads: (0..threads).map(thread).collect() }
 }
 
@@ -59,7 +63,7 @@ fn wishes_of_an_administrator_and_settings_of_a_guard_are_left() {
     assert_eq!([left(What::Rss { ifindex: 2 }), left(What::RfsTable)], [[false, true, true]; 2]);
     let mut layout = host(2);
     let mut polled = source(0, None, 1);
-    polled.thread = Some(Task { tid: 77, start: 7, cpus: cpus(&[0]) });
+    polled.thread = Some(task(77, &[0]));
     layout.sources = vec![polled];
     let thread = |tid| What::Task { tid, start: 7 };
     for guarded in [2, 3] {
@@ -202,6 +206,74 @@ fn dedicated_cpus_are_whole_cores_and_programs_keep_off_them() {
 }
 
 #[test]
+fn a_thread_keeps_the_host_cpus_that_it_has() {
+    let mut layout = host(4);
+    layout.sources = vec![source(0, Some(&[0]), 10)];
+    let workers = [(1, vec![1]), (2, vec![0]), (3, vec![0, 1, 2]), (4, vec![2, 3])];
+    let threads = workers.iter().map(|(tid, on)| task(*tid, on)).collect();
+    layout.programs = vec![Program { pid: 1, name: "p".into(), threads }];
+    let moved = |layout: &Layout, strategy| -> Vec<(u32, Cpus)> {
+        let found = plan(layout, &Request { net: Some(1), ..request(strategy) }).unwrap();
+        let of = |set: &Set| match set.what {
+            What::Task { tid, .. } => Some((tid, set.to.cpus().unwrap().clone())),
+            _ => None,
+        };
+        found.settings.iter().filter_map(of).collect()
+    };
+    let expected = [(2, cpus(&[1, 2, 3])), (3, cpus(&[1, 2]))];
+    assert_eq!(moved(&layout, Strategy::Dedicate), expected, "a worker on CPU 1 stays there");
+    let threads = &mut layout.programs[0].threads;
+    threads[1].polls = true;
+    threads[2].bound = true;
+    assert!(moved(&layout, Strategy::Dedicate).is_empty(), "they stay where they are");
+    assert_eq!(moved(&layout, Strategy::Affine), [(1, cpus(&[0])), (4, cpus(&[0]))]);
+    layout.programs[0].threads[2] = Task { polls: true, ..task(3, &[0, 1, 2]) };
+    assert_eq!(moved(&layout, Strategy::Dedicate), [(3, cpus(&[1, 2]))], "it polls on no CPU of its own");
+}
+
+#[test]
+fn transmit_queues_are_parted_within_their_class() {
+    let mut layout = host(4);
+    layout.sources = vec![source(0, Some(&[0]), 10)];
+    let output = |(queue, class)| Output { ifindex: 2, queue, xps: Cpus::new(), class };
+    layout.outputs = [Some(0), Some(0), Some(1), Some(1), None]
+        .into_iter()
+        .enumerate()
+        .map(|(queue, class)| output((queue as u32, class)))
+        .collect();
+    let found = plan(&layout, &Request::default()).unwrap();
+    let xps = |set: &Set| match set.what {
+        What::Xps { queue, .. } => Some((queue, set.to.cpus().unwrap().clone())),
+        _ => None,
+    };
+    let of: Vec<_> = found.settings.iter().filter_map(xps).collect();
+    let halves = [cpus(&[0, 2]), cpus(&[1, 3])];
+    let [even, odd] = halves;
+    assert_eq!(of, [(0, even.clone()), (1, odd.clone()), (2, even), (3, odd)]);
+}
+
+#[test]
+fn a_table_of_rss_that_somebody_counts_on_stays() {
+    let mut layout = host(2);
+    layout.sources = (0..2).map(|q| source(q, Some(&[q as usize]), 0)).collect();
+    layout.sources[1].load = 80_000;
+    let nic = Nic { ifindex: 2, queues: 2, table: vec![1; 8], counted: true, ..Nic::default() };
+    let classes = Output { ifindex: 2, queue: 0, xps: Cpus::new(), class: Some(1) };
+    let other = Output { ifindex: 3, ..classes.clone() };
+    for (nic, output, stays) in [
+        (nic.clone(), other.clone(), None),
+        (Nic { rules: 1, ..nic.clone() }, other.clone(), Some(Why::Rules)),
+        (Nic { xdp: true, ..nic.clone() }, other, Some(Why::Xdp)),
+        (nic, classes, Some(Why::Classes)),
+    ] {
+        (layout.nics, layout.outputs) = (vec![nic], vec![output]);
+        let found = plan(&layout, &Request::default()).unwrap();
+        let set = found.settings.iter().any(|set| matches!(set.what, What::Rss { .. }));
+        assert_eq!((set, found.kept.first().map(|kept| kept.why)), (stays.is_none(), stays));
+    }
+}
+
+#[test]
 fn what_is_impossible_is_one_sentence() {
     let mut layout = host(4);
     layout.sources = vec![source(0, Some(&[0]), 1)];
@@ -271,7 +343,7 @@ fn layouts() -> impl Drawn<Value = (Layout, Request)> {
                         made.rps = if rps { on.clone() } else { Cpus::new() };
                         match kind {
                             0 => {}
-                            1 => made.thread = Some(Task { tid: 500 + n as u32, start: 1, cpus: on }),
+                            1 => made.thread = Some(Task { cpus: on, ..task(500 + n as u32, &[]) }),
                             k => made.irq = Some(Irq { irq: 40 + n as u32, settable: k == 2, cpus: on }),
                         }
                         made
@@ -280,10 +352,11 @@ fn layouts() -> impl Drawn<Value = (Layout, Request)> {
                 let queues = layout.sources.len() as u32;
                 let table =
                     if queues > 0 { table.into_iter().map(|pick| pick % queues).collect() } else { vec![] };
-                layout.nics = vec![Nic { ifindex: 2, queues, table, counted, rules: rules / 2 }];
+                layout.nics = vec![Nic { ifindex: 2, queues, table, counted, rules: rules / 2, xdp: false }];
                 layout.rfs_table = rfs_table.map(|shift| 1 << shift);
-                layout.outputs =
-                    (0..outputs as u32).map(|queue| Output { ifindex: 2, queue, xps: Cpus::new() }).collect();
+                layout.outputs = (0..outputs as u32)
+                    .map(|queue| Output { ifindex: 2, queue, xps: Cpus::new(), class: Some(0) })
+                    .collect();
                 layout.programs = vec![program(threads, &[0])];
                 layout.net_permille = net_permille;
                 let strategy = [Strategy::Spread, Strategy::Affine, Strategy::Dedicate, Strategy::Follow]

@@ -62,6 +62,18 @@ pub struct Task {
     pub start: u64,
     /// CPUs that it may run on.
     pub cpus: Cpus,
+    /// The kernel refuses to move it.
+    pub bound: bool,
+    /// It reads the queue of an io_uring (SQPOLL).
+    pub polls: bool,
+}
+
+impl Task {
+    /// Whether a plan leaves it where it is: it cannot be moved, or its program has given it a CPU to poll on.
+    #[must_use]
+    pub fn stays(&self) -> bool {
+        self.bound || self.polls && self.cpus.len() == 1
+    }
 }
 
 /// One packet input.
@@ -102,6 +114,8 @@ pub struct Nic {
     pub counted: bool,
     /// Rules that choose a queue for some packets (ntuple, Flow Director).
     pub rules: u32,
+    /// Somebody else's XDP program is attached: it may hand the packets of a queue to a socket of its own (AF_XDP).
+    pub xdp: bool,
 }
 
 /// A transmit queue.
@@ -113,6 +127,8 @@ pub struct Output {
     pub queue: u32,
     /// CPUs whose senders use it; empty: any.
     pub xps: Cpus,
+    /// Its traffic class, 0 where there are none; `None` if it is in none of them.
+    pub class: Option<u32>,
 }
 
 /// A program that the user has named.
@@ -297,6 +313,10 @@ pub enum Why {
     Unknown,
     /// Rules choose queues beside it, and may count on the queues that it leaves out.
     Rules,
+    /// An XDP program of somebody else may count on what comes by each queue.
+    Xdp,
+    /// Queues are parted among traffic classes.
+    Classes,
     /// It is on, and sends packets elsewhere than the plan does.
     On,
 }

@@ -218,7 +218,14 @@ impl Following {
                     self.lines.once("many", group.key(), || format!("weir: {why}"));
                     continue;
                 }
-                Next::Leave => continue,
+                Next::Leave => {
+                    // One listener is how many servers are made.
+                    if let Some(why) = in_the_way(&group).filter(|why| *why != Obstacle::OneListener) {
+                        self.lines
+                            .once("left", group.key(), || format!("weir: {}", obstacle_text(&group, why)));
+                    }
+                    continue;
+                }
                 Next::Later => {
                     self.pace.event(now);
                     continue;

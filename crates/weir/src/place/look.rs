@@ -95,7 +95,13 @@ fn set(cpus: &CpuSet) -> Cpus {
 }
 
 fn task(thread: layout::Thread) -> Task {
-    Task { tid: thread.tid, start: thread.start, cpus: set(&thread.cpus) }
+    Task {
+        tid: thread.tid,
+        start: thread.start,
+        cpus: set(&thread.cpus),
+        bound: thread.bound,
+        polls: thread.polls,
+    }
 }
 
 /// Reads the host. `loads` are those of an earlier [`Window`]; without them sources count alike.
@@ -136,7 +142,8 @@ pub fn look(
         let Some(device) = device else { continue };
         for queue in 0..device.tx_queues().unwrap_or(0).min(discover::MAX_QUEUES) {
             if let Ok(xps) = device.xps_cpus(queue) {
-                layout.outputs.push(Output { ifindex: interface.ifindex, queue, xps: set(&xps) });
+                let class = device.traffic_class(queue).ok();
+                layout.outputs.push(Output { ifindex: interface.ifindex, queue, xps: set(&xps), class });
             }
         }
     }
@@ -169,6 +176,7 @@ fn nic(access: &Access, interface: &Interface) -> Nic {
         table,
         counted: false,
         rules: kern::ethtool::flow_rules(&interface.name),
+        xdp: interface.foreign_xdp().is_some(),
     }
 }
 

@@ -90,7 +90,8 @@ fn label(source: &Source) -> String {
         (Some(thread), _) => format!("{} thread {}", source.name, thread.tid),
         (None, Some(irq)) if !irq.settable => format!("{} irq {} managed", source.name, irq.irq),
         (None, Some(irq)) => format!("{} irq {}", source.name, irq.irq),
-        (None, None) => format!("{} as sender", source.name),
+        (None, None) if source.as_sender => format!("{} as sender", source.name),
+        (None, None) => format!("{} irq unknown", source.name),
     }
 }
 
@@ -208,6 +209,8 @@ pub fn plan(looked: &Looked, plan: &Plan, paint: Paint) -> String {
             Why::Unknown => "it is not known where it goes",
             Why::On => "it is on: packets go to the CPU of their reader; what weir set, weir undo takes back",
             Why::Rules => "rules choose queues too, and may count on those that RSS leaves out",
+            Why::Xdp => "an XDP program may count on the queues that RSS leaves out",
+            Why::Classes => "the queues are parted among traffic classes",
         };
         text += &format!("  {:<24}stays: {why}\n", kept.what);
     }

@@ -137,7 +137,6 @@ fn a_container_behind_a_bridge_has_its_level_and_its_gate_root() {
     within("takeover", ms(500), || world.taken(0));
     std::thread::sleep(ms(200));
     let guarded = most(&mut sink, &load, stock.unwrap_or(0.0));
-    let status = guard.ask(&world);
     println!("stock {stock:.0?}, guarded {guarded:.0?} packets/s");
     // Named, with its namespace, and shed for: before 2 s of the flood have been sent, however long the wire takes for that.
     let (mut found, sent) = (None, || load.progress().unwrap().0 as f64);
@@ -157,9 +156,9 @@ fn a_container_behind_a_bridge_has_its_level_and_its_gate_root() {
     let namespace = std::fs::metadata(format!("/proc/{}/ns/net", sink.pid())).unwrap();
     assert_eq!(found["netns"].as_u64(), Some(std::os::unix::fs::MetadataExt::ino(&namespace)), "{found}");
     assert_eq!(found["socket"], "udp 9100", "{found}");
-    let paused = status["pollers"][0]["feedback_sleeps"].as_u64().unwrap();
-    println!("{paused} pauses; {:#}", status["cpus"]);
-    assert!(paused > 10, "its full socket pauses nothing: {:#}", status["pollers"]);
+    let paused = || guard.ask(&world)["pollers"][0]["feedback_sleeps"].as_u64().unwrap();
+    within("pauses for its full socket", ms(5000), || paused() > 10);
+    println!("{} pauses; {:#}", paused(), guard.ask(&world)["cpus"]);
     // In place: without a guard the flood takes the whole CPU.
     match (guarded, stock) {
         (Some(guarded), Some(stock)) => assert!(guarded > stock, "guarded {guarded}, stock {stock}"),

@@ -49,8 +49,10 @@ fn a_light_load_tells_what_the_host_can_take_root() {
             .unwrap_or_else(|| panic!("{seen}"))
     };
     let value = |change: &str| row(change)["mlfrr_pps"]["value"].as_f64().unwrap();
-    // A work of 1 us on any machine; what is measured stands in docs/measurements.
-    assert!((60e3..2e6).contains(&value("today")), "{seen}");
+    // A work of 1 us on any machine; what is measured stands in docs/measurements. Where a packet's cost can hardly be told from none the
+    // guess has no upper end, and its lower one is what is said.
+    let low = row("today")["mlfrr_pps"]["low"].as_f64().unwrap();
+    assert!(value("today") > 60e3 && low < 2e6, "{seen}");
     assert_eq!(
         (row("today")["class"].as_str(), row("--guarded")["class"].as_str()),
         (Some("livelock"), Some("realizable"))

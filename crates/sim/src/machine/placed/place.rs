@@ -212,7 +212,8 @@ impl Host<'_> {
         };
         let program = |(n, program): (usize, &super::draw::Program)| {
             let tid = FIRST_TID + n as u32;
-            let threads = vec![Task { tid, start: 1, cpus: program.cpus.clone() }];
+            let threads =
+                vec![Task { tid, start: 1, cpus: program.cpus.clone(), bound: false, polls: false }];
             Program { pid: tid, name: "server".into(), threads }
         };
         let programs = self.drawn.programs.iter().enumerate().map(program);
