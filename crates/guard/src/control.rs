@@ -473,7 +473,7 @@ impl Control {
         if complete {
             Ok(ExitCode::SUCCESS)
         } else {
-            Err(failed("some settings are not back; run weir undo"))
+            Err(failed("some settings are not back; run weir undo --guards"))
         }
     }
 }

@@ -71,10 +71,10 @@ pub enum Command {
         long_about = "Keep a host working at any packet rate, until stopped. Below saturation the kernel works \
                       as always. At overload weir polls the busy sources with a quota and a CPU budget, and \
                       leaves in the NIC what no program could read.",
-        after_help = "Signals: INT and TERM put everything back, HUP reads the file again\n\
-                      Put back after a crash: weir undo",
-        after_long_help = "Signals: INT and TERM put everything back, HUP reads the file again\n\
-                           Put back after a crash: weir undo       Short help: weir guard -h"
+        after_help = "Signals: INT and TERM put everything back and end it, HUP reads the file again\n\
+                      Put back after a crash: weir undo IF",
+        after_long_help = "Signals: INT and TERM put everything back and end it, HUP reads the file again\n\
+                           Put back after a crash: weir undo IF       Short help: weir guard -h"
     )]
     Guard(Box<GuardArgs>),
     /// A packet screen in user space: accept, deny, count by rule

@@ -146,7 +146,7 @@ fn of_all(args: &StatusArgs, paint: Paint) -> anyhow::Result<ExitCode> {
             Ok(text) => text,
             Err(err) if matches!(err.kind(), ErrorKind::ConnectionRefused | ErrorKind::NotFound) => {
                 out::talk(&format!(
-                    "guard pid {pid} ended without cleaning up; what its keeper has not put back: sudo weir undo"
+                    "guard pid {pid} ended without cleaning up; what its keeper has not put back: sudo weir undo --guards"
                 ));
                 continue;
             }

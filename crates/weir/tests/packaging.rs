@@ -460,6 +460,11 @@ fn root_without_a_toolchain_is_told_who_has_one() {
         assert_eq!(output.status.code(), Some(3));
         assert!(complaint(&output).contains(told), "{}", complaint(&output));
     }
+    // That of Debian 12.
+    programs(dir.path(), &[("cargo", "echo cargo 1.63.0")]);
+    let output = deps(dir.path(), "build", "");
+    assert_eq!(output.status.code(), Some(3));
+    assert!(complaint(&output).contains("cargo 1.63 is too old"), "{}", complaint(&output));
     let makefile = read("Makefile");
     assert!(!makefile.contains("sudo make demo"), "root's PATH has no cargo of rustup's");
 }

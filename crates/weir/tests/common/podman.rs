@@ -61,6 +61,8 @@ impl Podman<'_> {
         }
         // The default profile of podman 4 lets only CAP_SYS_ADMIN call bpf().
         command.args(["--security-opt", "seccomp=unconfined"]);
+        // That of AppArmor lets nobody write to /sys.
+        command.args(["--security-opt", "apparmor=unconfined"]);
         // Without CAP_SYS_RESOURCE podman cannot raise them, as it does by default.
         command.args(["--ulimit", "nofile=1024:1024", "--ulimit", "nproc=1024:1024"]);
         command.arg(format!("--network=ns:/run/netns/{}", self.world.host.name()));
