@@ -14,8 +14,9 @@
 //! What its version promises stands in `format`.
 
 use crate::{
+    cpus::CpuSet,
     error::{Error, Result},
-    kernel::Kernel,
+    kernel::{Heir, Kernel},
     netns::{self, NetnsId},
     proc, rundir,
     settings::{Setting, Value},
@@ -248,6 +249,20 @@ impl Journal {
         before(&self.doc.entries, setting, queue, found)
     }
 
+    /// The CPUs from before weir of threads (id, start time) that have these now; those of a thread that has inherited weir's are
+    /// what its parent had.
+    pub fn cpus_before<K: Kernel>(&self, kernel: &mut K, found: &[(u32, u64, CpuSet)]) -> Vec<CpuSet> {
+        let mut heirs = None;
+        let mut one = |(tid, start, cpus): &(u32, u64, CpuSet)| {
+            let (setting, now) = (Setting::TaskCpus { tid: *tid, start: *start }, Value::Cpus(cpus.clone()));
+            match original(kernel, &self.doc.entries, &mut heirs, setting, None, &now) {
+                Value::Cpus(before) => before,
+                _ => cpus.clone(),
+            }
+        };
+        found.iter().map(&mut one).collect()
+    }
+
     /// Writes down changes before they are made. What was weir's value for a setting, or for that of the NAPI that the
     /// queue had before, stays weir's; `old` is taken as [`Journal::before`] has it. Nothing may be changed unless this
     /// succeeds.
@@ -265,19 +280,7 @@ impl Journal {
             if !p.setting.accepts(&p.old) || !p.setting.accepts(&p.new) {
                 return refused("cannot have this value");
             }
-            let mut old = before(&entries, &p.setting, p.queue, &p.old);
-            if let Some(e) = entries.iter().find(|e| e.is(&p.setting)) {
-                let others = e.whose(kernel, &p.setting, &p.old) == Whose::Others;
-                old = if others { old } else { e.old.clone() };
-            } else if let Setting::TaskCpus { tid, start } = p.setting {
-                let heirs = heirs.get_or_insert_with(|| kernel.heirs(&tasks(&entries)));
-                let heir = heirs.iter().find(|h| (h.tid, h.start) == (tid, start));
-                let usable = heir.and_then(|_| kernel.usable(&p.setting));
-                let gave =
-                    heir.and_then(|heir| entries.iter().find(|e| e.gave(heir, &p.old, usable.as_ref())));
-                // Not its own from before weir: it began with weir's.
-                old = gave.map_or(old, |e| e.old.clone());
-            }
+            let old = original(kernel, &entries, &mut heirs, p.setting, p.queue, &p.old);
             let (set, id) = Entry::kind(&p.setting);
             let concerned = |e: &Entry| e.concerns(&p.setting, p.queue);
             let known = entries.iter().position(|e| e.is(&p.setting));
@@ -502,6 +505,29 @@ fn file_name(doc: &Document) -> String {
 
 fn away_name(device: u64) -> String {
     format!("{device}-{}.json", rundir::AWAY)
+}
+
+/// The value from before weir of a setting that has the value `found` now. `heirs` are those of the threads among the entries, once
+/// they have been looked for.
+fn original<K: Kernel>(
+    kernel: &mut K,
+    entries: &[Entry],
+    heirs: &mut Option<Vec<Heir>>,
+    setting: Setting,
+    queue: Option<u32>,
+    found: &Value,
+) -> Value {
+    let old = before(entries, &setting, queue, found);
+    if let Some(e) = entries.iter().find(|e| e.is(&setting)) {
+        return if e.whose(kernel, &setting, found) == Whose::Others { old } else { e.old.clone() };
+    }
+    let Setting::TaskCpus { tid, start } = setting else { return old };
+    let heirs = heirs.get_or_insert_with(|| kernel.heirs(&tasks(entries)));
+    let Some(heir) = heirs.iter().find(|h| (h.tid, h.start) == (tid, start)) else { return old };
+    let usable = kernel.usable(&setting);
+    // Not its own from before weir: it began with weir's.
+    let gave = entries.iter().find(|e| e.gave(heir, found, usable.as_ref()));
+    gave.map_or(old, |e| e.old.clone())
 }
 
 /// True if the journal at `path` is the host's, by its name.

@@ -96,9 +96,9 @@ const RFS_TABLE: &str = "/proc/sys/net/core/rps_sock_flow_entries";
 /// Entries of that table, without which RFS is off.
 ///
 /// # Errors
-/// [`Error::Gone`] where it is not to be seen.
+/// ENOENT in all other namespaces.
 pub fn rfs_table() -> Result<u64> {
-    let text = std::fs::read_to_string(RFS_TABLE).map_err(|_| Error::Gone { what: RFS_TABLE.into() })?;
+    let text = std::fs::read_to_string(RFS_TABLE).map_err(|e| Error::io(RFS_TABLE, e))?;
     text.trim().parse().map_err(|_| Error::Invalid { what: RFS_TABLE.into(), why: "no number".into() })
 }
 
@@ -216,13 +216,10 @@ impl Device {
         CpuSet::from_mask(&self.text(&format!("queues/tx-{queue}/xps_cpus"))?)
     }
 
-    /// Traffic class of transmit queue `queue`; 0 where the device has none. EINVAL for a queue that is in none of them.
-    pub fn traffic_class(&self, queue: u32) -> Result<u32> {
-        let file = format!("queues/tx-{queue}/traffic_class");
-        let text = self.text(&file)?;
-        // Of a device that stands on another one its own class follows, with a minus.
-        let class = text.trim().split('-').next().unwrap_or_default();
-        class.parse().map_err(|_| Error::Invalid { what: file, why: "no number".into() })
+    /// Traffic class of transmit queue `queue`; 0 where the device has none. `None` for a queue that is in none of them, or lent to a
+    /// device that stands on this one.
+    pub fn traffic_class(&self, queue: u32) -> Option<u32> {
+        self.text(&format!("queues/tx-{queue}/traffic_class")).ok()?.trim().parse().ok()
     }
 
     /// Writes the CPUs of XPS of transmit queue `queue`.

@@ -45,7 +45,7 @@ pub const PROGRAMS_MAX: usize = 64;
 /// Flows that RFS remembers, in all and for a queue at least: what the kernel's documentation advises. Powers of two.
 const FOLLOWED: u64 = 32_768;
 const FOLLOWED_LEAST: u64 = 2_048;
-/// Of the heaviest CPU's load, permille: what new seats must bring it down to before sources are moved. Heaviest first is at most
+/// Of the heaviest CPU's or queue's load, permille: what new seats or a new table must bring it down to before anything is moved. Heaviest first is at most
 /// a third worse than the best, so seats that it has chosen are not moved again by a load that wavers.
 const WORTH: u64 = 667;
 
@@ -58,8 +58,10 @@ pub fn plan(layout: &Layout, request: &Request) -> Result<Plan, Impossible> {
     if layout.sources.is_empty() {
         return Err(Impossible::NoSource);
     }
-    if request.strategy == Strategy::Follow && layout.rfs_table.is_none() {
-        return Err(Impossible::NoRfs);
+    match (request.strategy, layout.rfs_table, &request.cpus) {
+        (Strategy::Follow, None, _) => return Err(Impossible::NoRfs),
+        (Strategy::Follow, _, Some(_)) => return Err(Impossible::RfsAnywhere),
+        _ => {}
     }
     let (net, host) = match request.strategy {
         Strategy::Spread | Strategy::Affine | Strategy::Follow => (usable.clone(), usable.clone()),
@@ -301,6 +303,7 @@ fn place(plan: &mut Plan, source: &Source, seat: usize, fan: &Cpus) {
 /// Tables of RFS, that of all flows and those of the queues. Larger ones stay.
 fn follow(plan: &mut Plan, layout: &Layout) {
     if !layout.sources.iter().any(can_fan) {
+        plan.kept.push(Kept { what: "RFS".into(), why: Why::Threads });
         return;
     }
     let has = layout.rfs_table.unwrap_or(0);
@@ -333,23 +336,29 @@ fn outputs(plan: &mut Plan, layout: &Layout, usable: &Cpus) {
 }
 
 /// Threads of the named programs: with their sources, or away from the net CPUs.
-fn programs(plan: &mut Plan, layout: &Layout, seats: &[usize]) {
+fn programs<'a>(plan: &mut Plan, layout: &'a Layout, seats: &[usize]) {
     let cpus: Cpus = seats.iter().filter(|seat| plan.net.contains(seat)).copied().collect();
     let cpus: Vec<usize> = cpus.into_iter().collect();
-    let threads =
-        layout.programs.iter().flat_map(|program| &program.threads).filter(|thread| !thread.stays());
-    for (n, thread) in threads.enumerate() {
+    let own = |program: &'a Program| program.threads.iter().map(move |thread| (program, thread));
+    let threads = layout.programs.iter().flat_map(own).filter(|(_, thread)| !thread.stays());
+    for (n, (program, thread)) in threads.enumerate() {
         let to = match plan.strategy {
             // The scheduler does that.
             Strategy::Spread | Strategy::Follow => continue,
-            Strategy::Affine if cpus.is_empty() => continue,
+            // A thread that polls would take the CPU of its program and of the packets.
+            Strategy::Affine if cpus.is_empty() || thread.polls => continue,
             Strategy::Affine => Cpus::from([cpus[n % cpus.len()]]),
-            // A worker that is bound to a host CPU stays there, and none leaves its cpuset.
-            Strategy::Dedicate => {
-                let own: Cpus = thread.cpus.intersection(&plan.host).copied().collect();
-                if own.is_empty() { plan.host.clone() } else { own }
-            }
+            // A worker that is bound to a host CPU stays there.
+            Strategy::Dedicate => match &thread.wished & &plan.host {
+                none if none.is_empty() => plan.host.clone(),
+                own => own,
+            },
         };
-        plan.set(What::Task { tid: thread.tid, start: thread.start }, &thread.cpus, to);
+        let to = &to & &program.allowed;
+        if to.is_empty() {
+            plan.kept.push(Kept { what: format!("task {} {}", thread.tid, program.name), why: Why::Cpuset });
+        } else {
+            plan.set(What::Task { tid: thread.tid, start: thread.start }, &thread.cpus, to);
+        }
     }
 }

@@ -259,7 +259,11 @@ fn one(bench: &Bench, arm: &Arm, rate: f64, options: &Options) -> Result<Sample>
             ],
             void: others
                 .filter(|share| *share > OTHERS_MAX)
-                .map(|share| format!("others took {:.1} % of the CPUs", share * 100.0)),
+                .map(|share| format!("others took {:.1} % of the CPUs", share * 100.0))
+                // One that is refused costs little, and would make an arm look cheap.
+                .or_else(|| {
+                    (number("failed") > 0.0).then(|| format!("{} datagrams were refused", said["failed"]))
+                }),
         })
     })
 }

@@ -4,15 +4,11 @@
 //! tells; each is taken to carry its part of its queue. Where one of them is heavier, the next plan finds its queue heavy still and
 //! takes others away from it, until it has the queue for itself.
 
-use super::{Kept, LEAST_PPS, Layout, Nic, Output, Plan, Value, What, Why};
+use super::{Kept, LEAST_PPS, Layout, Nic, Output, Plan, Value, WORTH, What, Why};
 use std::collections::BTreeMap;
 
 /// Of the queue that gets most, in parts of what it has at least if all are alike, permille: from here on the table is uneven.
 const UNEVEN: u64 = 1500;
-/// Of the heaviest queue's load, permille: what a table must bring it down to before groups are moved by load. Packets of a flow that
-/// moves may overtake each other once.
-const WORTH: u64 = 667;
-
 /// Parts of a packet, as a power of two.
 const PARTS: u32 = 20;
 
@@ -79,7 +75,9 @@ impl Nic {
         let total = loads.iter().fold(0u64, |sum, load| sum.saturating_add(*load));
         if total < LEAST_PPS {
             // Too few packets to tell: a queue that gets no flow at all is all that is mended, by the table that drivers begin with.
-            let left_out = (0..queues).any(|queue| has(queue) == 0) && self.uneven().is_some();
+            // Of queues beyond the CPUs that the plan has, none is missed.
+            let used = (0..queues).filter(|queue| has(*queue) > 0).count();
+            let left_out = used < queues.min(cpus) && self.uneven().is_some();
             let default = (0..self.table.len()).map(|entry| (entry % queues) as u32).collect();
             return left_out.then(|| (default, loads.to_vec()));
         }
@@ -171,7 +169,9 @@ pub(super) fn part(plan: &mut Plan, layout: &mut Layout) {
 /// Why the table of a NIC is not weir's to change: somebody may count on which flows come by which queue.
 fn counted_on(nic: &Nic, outputs: &[Output]) -> Option<Why> {
     let parted = |output: &Output| output.ifindex == nic.ifindex && output.class != Some(0);
-    if nic.rules > 0 {
+    if nic.fixed {
+        Some(Why::Driver)
+    } else if nic.rules > 0 {
         Some(Why::Rules)
     } else if nic.xdp {
         Some(Why::Xdp)
@@ -221,6 +221,9 @@ mod tests {
         assert_eq!((table, loads), (vec![1, 1, 1, 1, 0, 0, 0, 0], vec![40_000, 40_000]));
         let unmeasured = nic(2, &[1; 8]).evened(&[0, 5], 2).unwrap();
         assert_eq!(unmeasured, (vec![0, 1, 0, 1, 0, 1, 0, 1], vec![0, 5]));
+        // Two CPUs miss no third queue.
+        assert_eq!(nic(8, &[0, 1, 0, 1]).evened(&[0, 5, 0, 0, 0, 0, 0, 0], 2), None);
+        assert!(nic(8, &[0, 1, 0, 1]).evened(&[0, 5, 0, 0, 0, 0, 0, 0], 3).is_some());
         // One that a heavy flow has for itself keeps it while nothing comes.
         assert_eq!(nic(2, &[0, 1, 1, 1, 1, 1, 1, 1]).evened(&[0, 5], 2), None);
         let heavy = nic(4, &[0, 1, 2, 3, 0, 1, 2, 3]).evened(&[8000, 200, 200, 200], 4).unwrap();

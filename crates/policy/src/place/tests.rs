@@ -32,12 +32,17 @@ fn source(queue: u32, irq: Option<&[usize]>, load: u64) -> Source {
 }
 
 fn task(tid: u32, on: &[usize]) -> Task {
-    Task { tid, start: 7, cpus: cpus(on), bound: false, polls: false }
+    Task { tid, start: 7, cpus: cpus(on), wished: cpus(on), bound: false, polls: false }
 }
 
 fn program(threads: u32, on: &[usize]) -> Program {
     let thread = |n| task(100 + n, on);
-    Program { pid: 100, name: "p".into(), threads: (0..threads).map(thread).collect() }
+    Program {
+        pid: 100,
+        name: "p".into(),
+        allowed: (0..64).collect(),
+        threads: (0..threads).map(thread).collect(),
+    }
 }
 
 fn request(strategy: Strategy) -> Request {
@@ -211,7 +216,7 @@ fn a_thread_keeps_the_host_cpus_that_it_has() {
     layout.sources = vec![source(0, Some(&[0]), 10)];
     let workers = [(1, vec![1]), (2, vec![0]), (3, vec![0, 1, 2]), (4, vec![2, 3])];
     let threads = workers.iter().map(|(tid, on)| task(*tid, on)).collect();
-    layout.programs = vec![Program { pid: 1, name: "p".into(), threads }];
+    layout.programs = vec![Program { threads, ..program(0, &[]) }];
     let moved = |layout: &Layout, strategy| -> Vec<(u32, Cpus)> {
         let found = plan(layout, &Request { net: Some(1), ..request(strategy) }).unwrap();
         let of = |set: &Set| match set.what {
@@ -229,6 +234,33 @@ fn a_thread_keeps_the_host_cpus_that_it_has() {
     assert_eq!(moved(&layout, Strategy::Affine), [(1, cpus(&[0])), (4, cpus(&[0]))]);
     layout.programs[0].threads[2] = Task { polls: true, ..task(3, &[0, 1, 2]) };
     assert_eq!(moved(&layout, Strategy::Dedicate), [(3, cpus(&[1, 2]))], "it polls on no CPU of its own");
+    let seated: Vec<u32> = moved(&layout, Strategy::Affine).into_iter().map(|(tid, _)| tid).collect();
+    assert_eq!(seated, [1, 4], "nor is it to poll on that of its program");
+}
+
+/// What weir has set itself is no wish: a smaller set of net CPUs gives threads back what a larger one took.
+#[test]
+fn a_thread_gets_back_what_an_earlier_plan_has_taken() {
+    let mut layout = host(8);
+    layout.sources = vec![source(0, Some(&[0]), 10)];
+    let thread = Task { wished: (0..8).collect(), ..task(1, &[6, 7]) };
+    layout.programs = vec![Program { threads: vec![thread], ..program(0, &[]) }];
+    let found = plan(&layout, &Request { net: Some(2), ..request(Strategy::Dedicate) }).unwrap();
+    assert_eq!(found.settings.last().map(|set| set.to.clone()), Some(cpus(&[2, 3, 4, 5, 6, 7]).into()));
+}
+
+#[test]
+fn no_thread_leaves_its_cpuset() {
+    let mut layout = host(8);
+    layout.sources = vec![source(0, Some(&[0]), 10)];
+    layout.programs = vec![Program { allowed: cpus(&[0, 1, 2]), ..program(1, &[0]) }];
+    let dedicate =
+        |layout: &Layout| plan(layout, &Request { net: Some(1), ..request(Strategy::Dedicate) }).unwrap();
+    assert_eq!(dedicate(&layout).settings.last().map(|set| set.to.clone()), Some(cpus(&[1, 2]).into()));
+    layout.programs[0].allowed = cpus(&[0]);
+    let found = dedicate(&layout);
+    assert!(!found.settings.iter().any(|set| matches!(set.what, What::Task { .. })), "{found:?}");
+    assert_eq!(found.kept, [Kept { what: "task 100 p".into(), why: Why::Cpuset }]);
 }
 
 #[test]
@@ -263,6 +295,7 @@ fn a_table_of_rss_that_somebody_counts_on_stays() {
     for (nic, output, stays) in [
         (nic.clone(), other.clone(), None),
         (Nic { rules: 1, ..nic.clone() }, other.clone(), Some(Why::Rules)),
+        (Nic { fixed: true, ..nic.clone() }, other.clone(), Some(Why::Driver)),
         (Nic { xdp: true, ..nic.clone() }, other, Some(Why::Xdp)),
         (nic, classes, Some(Why::Classes)),
     ] {
@@ -343,7 +376,10 @@ fn layouts() -> impl Drawn<Value = (Layout, Request)> {
                         made.rps = if rps { on.clone() } else { Cpus::new() };
                         match kind {
                             0 => {}
-                            1 => made.thread = Some(Task { cpus: on, ..task(500 + n as u32, &[]) }),
+                            1 => {
+                                made.thread =
+                                    Some(Task { cpus: on.clone(), wished: on, ..task(500 + n as u32, &[]) })
+                            }
                             k => made.irq = Some(Irq { irq: 40 + n as u32, settable: k == 2, cpus: on }),
                         }
                         made
@@ -352,7 +388,8 @@ fn layouts() -> impl Drawn<Value = (Layout, Request)> {
                 let queues = layout.sources.len() as u32;
                 let table =
                     if queues > 0 { table.into_iter().map(|pick| pick % queues).collect() } else { vec![] };
-                layout.nics = vec![Nic { ifindex: 2, queues, table, counted, rules: rules / 2, xdp: false }];
+                layout.nics =
+                    vec![Nic { ifindex: 2, queues, table, counted, rules: rules / 2, ..Nic::default() }];
                 layout.rfs_table = rfs_table.map(|shift| 1 << shift);
                 layout.outputs = (0..outputs as u32)
                     .map(|queue| Output { ifindex: 2, queue, xps: Cpus::new(), class: Some(0) })

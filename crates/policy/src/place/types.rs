@@ -62,6 +62,8 @@ pub struct Task {
     pub start: u64,
     /// CPUs that it may run on.
     pub cpus: Cpus,
+    /// The same before any plan of weir.
+    pub wished: Cpus,
     /// The kernel refuses to move it.
     pub bound: bool,
     /// It reads the queue of an io_uring (SQPOLL).
@@ -72,7 +74,7 @@ impl Task {
     /// Whether a plan leaves it where it is: it cannot be moved, or its program has given it a CPU to poll on.
     #[must_use]
     pub fn stays(&self) -> bool {
-        self.bound || self.polls && self.cpus.len() == 1
+        self.bound || self.polls && self.wished.len() == 1
     }
 }
 
@@ -116,6 +118,8 @@ pub struct Nic {
     pub rules: u32,
     /// Somebody else's XDP program is attached: it may hand the packets of a queue to a socket of its own (AF_XDP).
     pub xdp: bool,
+    /// The driver has no way to set the table.
+    pub fixed: bool,
 }
 
 /// A transmit queue.
@@ -127,7 +131,7 @@ pub struct Output {
     pub queue: u32,
     /// CPUs whose senders use it; empty: any.
     pub xps: Cpus,
-    /// Its traffic class, 0 where there are none; `None` if it is in none of them.
+    /// Its traffic class, 0 where there are none; `None` if it is in none of them, or lent to another device.
     pub class: Option<u32>,
 }
 
@@ -138,6 +142,8 @@ pub struct Program {
     pub pid: u32,
     /// Command name.
     pub name: String,
+    /// CPUs of its cpuset.
+    pub allowed: Cpus,
     /// Its threads.
     pub threads: Vec<Task>,
 }
@@ -317,6 +323,12 @@ pub enum Why {
     Xdp,
     /// Queues are parted among traffic classes.
     Classes,
+    /// The driver takes none.
+    Driver,
+    /// The CPUs that the plan has for it are outside of its cpuset.
+    Cpuset,
+    /// All sources have a thread, whose packets are not sent on.
+    Threads,
     /// It is on, and sends packets elsewhere than the plan does.
     On,
 }
@@ -439,6 +451,8 @@ pub enum Impossible {
     },
     /// RFS cannot be set here.
     NoRfs,
+    /// RFS sends packets to whatever CPU their reader runs on.
+    RfsAnywhere,
     /// More settings than a journal holds.
     TooMany {
         /// How many.
@@ -478,6 +492,10 @@ impl fmt::Display for Impossible {
             Impossible::Managed { source, irq, cpu } => write!(
                 f,
                 "{source}: interrupt {irq} is managed by the kernel and cannot leave CPU {cpu}; use --strategy spread"
+            ),
+            Impossible::RfsAnywhere => f.write_str(
+                "RFS sends packets to whatever CPU their reader runs on, so --cpu cannot hold; leave it out, or use \
+                 another strategy",
             ),
             Impossible::NoRfs => f.write_str(
                 "RFS's table is not to be seen here: it is the machine's, so run weir place in its first network \

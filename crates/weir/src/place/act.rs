@@ -298,7 +298,13 @@ impl place::Host for Live<'_> {
     type Error = anyhow::Error;
 
     fn layout(&mut self) -> anyhow::Result<place::Layout> {
-        let looked = look::look(self.access, &self.args.interfaces, self.pids, Some(self.first.1))?;
+        let looked = look::look(
+            self.access,
+            &self.args.journal_dir,
+            &self.args.interfaces,
+            self.pids,
+            Some(self.first.1),
+        )?;
         Ok(self.now.insert(looked).layout.clone())
     }
 

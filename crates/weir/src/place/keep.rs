@@ -30,7 +30,7 @@ pub fn run(
         net: args.net.map(|net| net as usize),
     };
     let pids = look::pids(&args.programs)?;
-    let looked = look::look(access, &args.interfaces, &pids, None)?;
+    let looked = look::look(access, &args.journal_dir, &args.interfaces, &pids, None)?;
     let plan = place::plan(&looked.layout, &request).map_err(missing)?;
     act::permitted(args, &looked, &plan)?;
     let (mut journal, fresh) = act::claim(args, access)?;
@@ -81,7 +81,7 @@ fn again(
     if names.is_empty() && !args.interfaces.is_empty() {
         return Ok(());
     }
-    let looked = look::look(access, &names, &pids, None)?;
+    let looked = look::look(access, &args.journal_dir, &names, &pids, None)?;
     let Ok(mut plan) = place::plan(&looked.layout, request) else { return Ok(()) };
     let (others, ours): (Vec<_>, Vec<_>) =
         plan.settings.drain(..).partition(|set| somebody_elses(access, journal, set));

@@ -2,6 +2,7 @@
 
 use kern::cpus::CpuSet;
 use kern::discover::{self, DiscoverError, Interface};
+use kern::journal::{self, Journal};
 use kern::raw::{Raw, Reader, Want};
 use kern::settings::Access;
 use kern::{irq, layout};
@@ -10,6 +11,7 @@ use policy::place::{
     Received, Source, State, Task,
 };
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::time::Duration;
 
 use crate::error::{failed, usage};
@@ -94,19 +96,44 @@ fn set(cpus: &CpuSet) -> Cpus {
     cpus.iter().collect()
 }
 
-fn task(thread: layout::Thread) -> Task {
+fn task(thread: &layout::Thread) -> Task {
+    let cpus = set(&thread.cpus);
     Task {
         tid: thread.tid,
         start: thread.start,
-        cpus: set(&thread.cpus),
+        wished: cpus.clone(),
+        cpus,
         bound: thread.bound,
         polls: thread.polls,
     }
 }
 
-/// Reads the host. `loads` are those of an earlier [`Window`]; without them sources count alike.
+/// A program as it stands, and the CPUs that its threads had before they were placed.
+fn program(access: &mut Access, placed: Option<&Journal>, pid: u32) -> Option<Program> {
+    let threads = layout::threads(pid);
+    let mut tasks: Vec<Task> = threads.iter().map(task).collect();
+    if let Some(journal) = placed {
+        let found: Vec<_> = threads.into_iter().map(|t| (t.tid, t.start, t.cpus)).collect();
+        for (task, before) in tasks.iter_mut().zip(journal.cpus_before(access, &found)) {
+            task.wished = set(&before);
+        }
+    }
+    let allowed = layout::cpuset_of(pid).map(|cpus| set(&cpus))?;
+    let name = kern::proc::name(pid).unwrap_or_default();
+    (!tasks.is_empty()).then_some(Program { pid, name, allowed, threads: tasks })
+}
+
+/// The journal of an earlier placement of this host.
+fn placed(dir: &Path) -> Option<Journal> {
+    let paths = journal::paths(dir).ok()?.into_iter().filter(|path| journal::is_host(path));
+    paths.filter_map(|path| Journal::load(&path).ok()).find(Journal::is_here)
+}
+
+/// Reads the host. `loads` are those of an earlier [`Window`]; without them sources count alike. `journals`: where a placement is
+/// written down.
 pub fn look(
     access: &mut Access,
+    journals: &Path,
     names: &[String],
     pids: &[u32],
     window: Option<&Window>,
@@ -132,7 +159,7 @@ pub fn look(
                 queue: source.queue,
                 node: source.numa,
                 irq,
-                thread: source.thread.and_then(layout::thread).map(task),
+                thread: source.thread.and_then(layout::thread).as_ref().map(task),
                 as_sender: interface.kind == "veth",
                 rps: set(&source.rps),
                 rfs: device.as_ref().and_then(|device| device.rfs_entries(source.queue).ok()).unwrap_or(0),
@@ -142,18 +169,13 @@ pub fn look(
         let Some(device) = device else { continue };
         for queue in 0..device.tx_queues().unwrap_or(0).min(discover::MAX_QUEUES) {
             if let Ok(xps) = device.xps_cpus(queue) {
-                let class = device.traffic_class(queue).ok();
+                let class = device.traffic_class(queue);
                 layout.outputs.push(Output { ifindex: interface.ifindex, queue, xps: set(&xps), class });
             }
         }
     }
-    for &pid in pids {
-        let name = kern::proc::name(pid).unwrap_or_default();
-        let threads: Vec<Task> = layout::threads(pid).into_iter().map(task).collect();
-        if !threads.is_empty() {
-            layout.programs.push(Program { pid, name, threads });
-        }
-    }
+    let placed = if pids.is_empty() { None } else { placed(journals) };
+    layout.programs = pids.iter().filter_map(|pid| program(access, placed.as_ref(), *pid)).collect();
     layout.rfs_table = kern::sysfs::rfs_table().ok();
     layout.net_permille = window.map_or(0, |w| w.rates.net_permille());
     let counted = |ifindex| window.is_some_and(|w| !w.rates.guessed.contains(&ifindex));
@@ -162,6 +184,15 @@ pub fn look(
         .map(|interface| Nic { counted: counted(interface.ifindex), ..nic(access, interface) })
         .collect();
     Ok(Looked { cpus, interfaces, layout, rivals: layout::rivals() })
+}
+
+/// Whether an XDP program is attached to what stands on it: a bond has its ports run its own, and they do not tell.
+fn below_xdp(access: &Access, ifindex: u32) -> bool {
+    let above = kern::sysfs::stack(access.sysfs(), ifindex, INTERFACES_MAX);
+    above
+        .into_iter()
+        .filter(|index| *index != ifindex)
+        .any(|index| kern::link::get(index).is_ok_and(|l| l.xdp.is_some()))
 }
 
 /// What parts the flows of an interface over its queues.
@@ -176,7 +207,8 @@ fn nic(access: &Access, interface: &Interface) -> Nic {
         table,
         counted: false,
         rules: kern::ethtool::flow_rules(&interface.name),
-        xdp: interface.foreign_xdp().is_some(),
+        xdp: interface.foreign_xdp().is_some() || below_xdp(access, interface.ifindex),
+        fixed: kern::ethtool::sets_rss_table(&interface.name) == Some(false),
     }
 }
 

@@ -31,7 +31,7 @@ pub fn run(args: &PlaceArgs, paint: Paint) -> anyhow::Result<ExitCode> {
         let strategy = strategy.ok_or_else(|| usage("--watch keeps one plan; give --strategy"))?;
         return keep::run(args, &mut access, strategy, &stop);
     }
-    let looked = look::look(&mut access, &args.interfaces, &pids, None)?;
+    let looked = look::look(&mut access, &args.journal_dir, &args.interfaces, &pids, None)?;
     let request = |strategy| Request {
         strategy,
         cpus: args.cpu.as_ref().map(|cpus| cpus.iter().collect::<Cpus>()),
@@ -41,7 +41,7 @@ pub fn run(args: &PlaceArgs, paint: Paint) -> anyhow::Result<ExitCode> {
     place::plan(&looked.layout, &request(strategy.unwrap_or_default())).map_err(missing)?;
     let sleep = |length| crate::watch::sleep_until(Instant::now() + length, &stop);
     let window = look::measure(&looked, args.r#for, sleep)?;
-    let looked = look::look(&mut access, &args.interfaces, &pids, Some(&window))?;
+    let looked = look::look(&mut access, &args.journal_dir, &args.interfaces, &pids, Some(&window))?;
     let ended = ended(&pids, &looked.layout.programs)?;
     if !ended.is_empty() {
         out::talk(&format!("weir: place: ended meanwhile and left out: pid {}", out::listed(&ended)));
@@ -200,6 +200,7 @@ fn document(looked: &Looked, window: &Window, plan: Option<&Plan>, outcome: &act
             let interface = looked.interfaces.iter().find(|i| i.ifindex == nic.ifindex).map(|i| &i.name);
             json!({
                 "interface": interface, "queues": nic.queues, "rss_table": nic.table, "rules": nic.rules,
+                "xdp": nic.xdp, "rss_fixed": nic.fixed,
             })
         })
         .collect();
@@ -225,6 +226,7 @@ fn document(looked: &Looked, window: &Window, plan: Option<&Plan>, outcome: &act
             "net": plan.net,
             "host": plan.host,
             "settings": settings,
+            "kept": plan.kept.iter().map(|kept| json!({"what": kept.what, "why": text::why(kept.why)})).collect::<Vec<_>>(),
             "guard": text::guard(looked, plan),
         })
     });
@@ -252,7 +254,8 @@ mod tests {
 
     #[test]
     fn programs_that_have_ended_are_named_and_one_must_be_left() {
-        let program = |pid| place::Program { pid, name: "p".into(), threads: Vec::new() };
+        let program =
+            |pid| place::Program { pid, name: "p".into(), allowed: Cpus::new(), threads: Vec::new() };
         assert!(ended(&[], &[]).unwrap().is_empty());
         assert!(ended(&[5], &[program(5)]).unwrap().is_empty());
         assert_eq!(ended(&[5, 6], &[program(5)]).unwrap(), ["6"]);

@@ -196,6 +196,21 @@ fn parted(name: &str, nic: &Nic) -> Vec<String> {
     found
 }
 
+/// Why something stays as it is.
+pub fn why(why: Why) -> &'static str {
+    match why {
+        Why::Managed => "the kernel manages it",
+        Why::Unknown => "it is not known where it goes",
+        Why::On => "it is on: packets go to the CPU of their reader; what weir set, weir undo takes back",
+        Why::Rules => "rules choose queues too, and may count on those that RSS leaves out",
+        Why::Xdp => "an XDP program may count on the queues that RSS leaves out",
+        Why::Classes => "the queues are parted among traffic classes",
+        Why::Driver => "its driver takes no table",
+        Why::Cpuset => "its cpuset has none of the CPUs that the plan has for it",
+        Why::Threads => "packets of NAPIs with a thread are not sent on",
+    }
+}
+
 /// The plan, setting by setting.
 pub fn plan(looked: &Looked, plan: &Plan, paint: Paint) -> String {
     let mut text = format!("plan: {}", plan.strategy.name());
@@ -204,15 +219,7 @@ pub fn plan(looked: &Looked, plan: &Plan, paint: Paint) -> String {
     }
     text.push('\n');
     for kept in &plan.kept {
-        let why = match kept.why {
-            Why::Managed => "the kernel manages it",
-            Why::Unknown => "it is not known where it goes",
-            Why::On => "it is on: packets go to the CPU of their reader; what weir set, weir undo takes back",
-            Why::Rules => "rules choose queues too, and may count on those that RSS leaves out",
-            Why::Xdp => "an XDP program may count on the queues that RSS leaves out",
-            Why::Classes => "the queues are parted among traffic classes",
-        };
-        text += &format!("  {:<24}stays: {why}\n", kept.what);
+        text += &format!("  {:<24}stays: {}\n", kept.what, why(kept.why));
     }
     if plan.settings.is_empty() {
         return text + "  nothing to change\n";

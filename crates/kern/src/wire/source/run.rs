@@ -775,7 +775,8 @@ mod tests {
     const PASS: u32 = 2;
     const REDIRECT: u32 = 4;
 
-    /// It cannot flake: a test run goes through no device, and nobody else runs this process's program.
+    /// It cannot flake: a test run goes through no device, nobody else runs this process's program, and this thread stays on a CPU,
+    /// since each CPU has its own turn.
     #[test]
     fn packets_are_spread_by_flow_or_in_turn_root() {
         if !testkit::root_or_skip("packets_are_spread_by_flow_or_in_turn_root") {
@@ -783,6 +784,8 @@ mod tests {
         }
         let wire = Wire::load().unwrap();
         wire.thread(0, 16, 0).unwrap();
+        let here = crate::cpus::affinity(0).unwrap().iter().next().unwrap();
+        crate::wire::tasks::pin(0, here).unwrap();
         let flows: Vec<Vec<u8>> = (0..126).map(|flow| datagram(10_000 + flow)).collect();
 
         wire.set_spread(Spread::Flow, &[0, 0]).unwrap();

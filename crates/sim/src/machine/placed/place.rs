@@ -212,9 +212,20 @@ impl Host<'_> {
         };
         let program = |(n, program): (usize, &super::draw::Program)| {
             let tid = FIRST_TID + n as u32;
-            let threads =
-                vec![Task { tid, start: 1, cpus: program.cpus.clone(), bound: false, polls: false }];
-            Program { pid: tid, name: "server".into(), threads }
+            let threads = vec![Task {
+                tid,
+                start: 1,
+                cpus: program.cpus.clone(),
+                wished: program.cpus.clone(),
+                bound: false,
+                polls: false,
+            }];
+            Program {
+                pid: tid,
+                name: "server".into(),
+                allowed: self.drawn.cpus.iter().map(|cpu| cpu.id).collect(),
+                threads,
+            }
         };
         let programs = self.drawn.programs.iter().enumerate().map(program);
         let as_sender = self.drawn.queues.iter().any(|queue| queue.as_sender);
