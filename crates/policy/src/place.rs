@@ -45,8 +45,8 @@ pub const PROGRAMS_MAX: usize = 64;
 /// Flows that RFS remembers, in all and for a queue at least: what the kernel's documentation advises. Powers of two.
 const FOLLOWED: u64 = 32_768;
 const FOLLOWED_LEAST: u64 = 2_048;
-/// Of the heaviest CPU's or queue's load, permille: what new seats or a new table must bring it down to before anything is moved. Heaviest first is at most
-/// a third worse than the best, so seats that it has chosen are not moved again by a load that wavers.
+/// Of the heaviest CPU's or queue's load, permille: what new seats or a new table must bring it down to before anything is moved.
+/// Heaviest first is at most a third worse than the best, so seats that it has chosen are not moved again by a load that wavers.
 const WORTH: u64 = 667;
 
 /// The plan for a host.
