@@ -24,7 +24,7 @@ pub struct Quiet {
 }
 
 /// What the hypervisor gave to others so far, of the test's two CPUs, ns; 0 where it does not tell.
-fn stolen() -> u64 {
+pub fn stolen() -> u64 {
     const TICK: u64 = 10_000_000;
     [HOST_CPU, WIRE_CPU].iter().filter_map(|cpu| counters::cpu_times(*cpu).ok()).map(|t| t.steal * TICK).sum()
 }

@@ -4,8 +4,8 @@
 //! 36 stops; WEIR_STOPS=N as many, 1000 in the long runs. A failure prints the command that repeats its stop.
 //!
 //! Why it cannot flake: the stock kernel is measured with the same load in the same world, and what it loses is allowed on
-//! top; so is the time in which the program wanted its CPU and another one had it, which the kernel tells. A program from
-//! which packets are held back does not want it.
+//! top; so is the time in which the program wanted its CPU and another one had it, and that in which another machine had a CPU
+//! of the test, which the kernel tells. A program from which packets are held back does not want it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,6 +17,7 @@ use std::time::{Duration, Instant};
 use crate::common::dump::assert_same;
 use crate::common::freezer::Freezer;
 use crate::common::procs::{Guard, Manner, none_left, signal};
+use crate::common::quiet::stolen;
 use crate::common::world::{PORT, World, bind_to};
 use crate::common::{HOST_CPU, Random, WIRE_CPU, alone, ms, possible, rounds, spread, within};
 use kern::wire::tasks;
@@ -135,7 +136,7 @@ struct Scene {
 
 impl Scene {
     /// A flood and then traffic, with `act` meanwhile; milliseconds of the traffic that were not read, without those in
-    /// which another program had the CPU.
+    /// which another program or another machine had the CPU.
     fn lost(&self, after: (f64, Duration), act: impl FnOnce()) -> f64 {
         if !self.world.taken(0) {
             self.world.prime(0);
@@ -143,20 +144,21 @@ impl Scene {
         self.reader.drained();
         self.reader.numbers().clear();
         let load = self.world.send(&[(0, PORT)], &[], &[(BEFORE, FLOOD), (after.1, after.0)]);
-        let (sent, wanted) = std::thread::scope(|scope| {
+        let elsewhere = || self.reader.waited() + Duration::from_nanos(stolen());
+        let (sent, missed) = std::thread::scope(|scope| {
             let from = scope.spawn(|| {
                 std::thread::sleep(BEFORE);
-                self.reader.waited()
+                elsewhere()
             });
             act();
             let sent = load.wait().unwrap();
-            (sent, self.reader.waited().saturating_sub(from.join().unwrap()))
+            (sent, elsewhere().saturating_sub(from.join().unwrap()))
         });
         self.reader.drained();
         let from = sent.by_phase[0];
         let read = self.reader.numbers().iter().filter(|n| **n >= from).count() as u64;
         let lost = sent.by_phase[1].saturating_sub(read);
-        (lost as f64 / after.0 * 1e3 - wanted.as_secs_f64() * 1e3).max(0.0)
+        (lost as f64 / after.0 * 1e3 - missed.as_secs_f64() * 1e3).max(0.0)
     }
 
     fn guard(&mut self) -> &mut Guard {

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use crate::common::foreign::{AfXdp, xdp_pass};
-use crate::common::procs::{Sink, sources};
+use crate::common::procs::{Guard, Sink, sources};
 use crate::common::world::{PORT, World, address};
 use crate::common::{HOST_CPU, PATIENCE, alone, ms, possible, within};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -364,14 +364,21 @@ fn bulk_tcp_is_let_go_root() {
     let rate = (bytes.load(Relaxed) - before) as f64 * 8.0 / 0.3 / 1e9;
     println!("{rate:.1} Gbit/s");
     assert!(rate > 0.0, "nothing arrives");
-    let status = guard.ask(&world);
-    assert_eq!(sources(&status)[0]["mode"], "interrupt", "taken over again: {:?}", guard.all());
+    assert_eq!(polled_again(&guard, "bulk TCP, which slows itself down"), [] as [String; 0]);
     drop(users);
     assert_eq!(guard.stop().0.code(), Some(0));
 }
 
-/// Without weir's XDP program nothing tells bulk TCP from a flood: full polls alone take nothing over. States are waited for; that
-/// the source stays with the kernel is looked at where the guard has seen ten looks, of which each would have taken it over.
+/// What it has said of takeovers for full polls after it had first said `lets_go`.
+fn polled_again(guard: &Guard, lets_go: &str) -> Vec<String> {
+    let said = guard.all();
+    let after = said.iter().skip_while(|line| !line.contains(lets_go));
+    after.filter(|line| line.starts_with("takeover") && line.contains("polls are full")).cloned().collect()
+}
+
+/// Without weir's XDP program nothing tells bulk TCP from a flood: full polls alone take nothing over. States are waited for; what is
+/// looked at in the end is for which causes the source was taken over after it was let go. That its softirq keeps programs from their
+/// CPU is one that a slow machine has.
 #[test]
 fn bulk_tcp_beside_a_foreign_xdp_program_is_let_go_root() {
     if !possible("bulk_tcp_beside_a_foreign_xdp_program_is_let_go_root") {
@@ -387,17 +394,15 @@ fn bulk_tcp_beside_a_foreign_xdp_program_is_let_go_root() {
     let _foreign = xdp_pass(&world, "in0");
     let mut users = Users { stop: Arc::default(), threads: Vec::new() };
     let bytes = stream(&world, &mut users);
-    within("it says why it lets go", ms(3000), || guard.said("its frames are not counted").is_some());
+    let lets_go = "its frames are not counted";
+    within("it says why it lets go", ms(3000), || guard.said(lets_go).is_some());
     within("it is the kernel's", ms(1000), || !world.taken(0));
-    let (before, mut polled) = (bytes.load(Relaxed), 0);
-    for _ in 0..400 {
-        std::thread::sleep(ms(5));
-        polled += u32::from(world.taken(0));
-    }
+    let before = bytes.load(Relaxed);
+    std::thread::sleep(ms(2000));
     let rate = (bytes.load(Relaxed) - before) as f64 * 8.0 / 2.0 / 1e9;
-    println!("{rate:.1} Gbit/s, polled at {polled} of 400 looks");
+    println!("{rate:.1} Gbit/s");
     assert!(rate > 0.0, "nothing arrives");
-    assert_eq!(polled, 0, "taken over again: {:#?}", guard.all());
+    assert_eq!(polled_again(&guard, lets_go), [] as [String; 0]);
     drop(users);
     assert_eq!(guard.stop().0.code(), Some(0));
 }
