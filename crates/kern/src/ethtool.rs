@@ -204,10 +204,9 @@ pub fn set_rss_table(name: &str, queues: &[u32]) -> Result<()> {
 
 /// Whether the driver has a way to set that table; `None` without the right to ask.
 pub fn sets_rss_table(name: &str) -> Option<bool> {
-    let entries = rss_table(name).ok()?.len();
     let mut table = Table::new(SRXFHINDIR);
-    // The kernel looks for the way first, and refuses a table of a wrong length before it reads it.
-    table.size = entries as u32 + 1;
+    // The kernel looks for the way first, and refuses a table of a wrong length, which this is of any, before it reads it.
+    table.size = u32::MAX;
     match ioctl(name, SIOCETHTOOL, &mut *table, "RSS") {
         Err(e) if e.errno() == Some(libc::EOPNOTSUPP) => Some(false),
         Err(e) if matches!(e.errno(), Some(libc::EPERM | libc::EACCES)) => None,

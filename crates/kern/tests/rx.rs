@@ -203,6 +203,49 @@ fn a_lease_that_is_over_holds_nothing_back_root() {
     assert_eq!(rx.run(&flood, 1).unwrap().0, XDP_DROP);
 }
 
+/// Of fragments a poll hands up as many as its admission has of a poll, and one; the rest are cut, counted as such. Where nothing is
+/// held back they all pass.
+#[test]
+fn fragments_beyond_their_part_of_a_poll_are_cut_root() {
+    if !testkit::root_or_skip("fragments_beyond_their_part_of_a_poll_are_cut_root") {
+        return;
+    }
+    let (gauges, rx) = polled(&table(&[]), false);
+    let address = |port| std::net::SocketAddrV4::new(std::net::Ipv4Addr::new(198, 18, 0, 1), port);
+    let whole = testkit::packet::Udp::new(address(10_000), address(PORT)).frame();
+    let mut later = whole.clone();
+    later[20..22].copy_from_slice(&1u16.to_be_bytes());
+    let (views, ctl) = (&gauges.views, &gauges.views.source_ctls[0]);
+    let counts = || {
+        let stat = &views.rx_stats[0];
+        [&stat.fragments, &stat.cut, &stat.shed].map(|c| c.load(Relaxed))
+    };
+    // Of 100 in one poll: passed, cut, and shed.
+    let poll = |admit: u32| {
+        views.poller_ctls[0].admit.store(admit, Relaxed);
+        views.source_stats[0].polls.fetch_add(1, Relaxed);
+        let before = counts();
+        let dropped = (0..100).filter(|_| rx.run(&later, 1).unwrap().0 == XDP_DROP).count() as u64;
+        let after = counts();
+        let seen = [0, 1, 2].map(|n| after[n] - before[n]);
+        assert_eq!((seen[1], seen[2]), (dropped, dropped));
+        seen
+    };
+    let cut = |passed: u64| [passed, 100 - passed, 100 - passed];
+    assert_eq!(poll(500), cut(33), "half of a poll of 64, and one");
+    assert_eq!(poll(500), cut(33), "as many in the next poll");
+    assert_eq!(rx.run(&whole, 1).unwrap().0, XDP_PASS, "a datagram in one piece is none");
+    assert_eq!(poll(1), cut(1), "one in any poll");
+    assert_eq!([poll(0), poll(1000)], [cut(100), cut(100)], "nothing is held back");
+    for mode in [mode::SHED, mode::INTERRUPT] {
+        ctl.mode.store(mode, Relaxed);
+        assert_eq!(poll(500)[1], 0, "the kernel polls");
+    }
+    ctl.mode.store(mode::POLL, Relaxed);
+    ctl.lease.store(1, Relaxed);
+    assert_eq!(poll(500), cut(100), "the guard has stopped");
+}
+
 #[test]
 fn what_a_frame_costs_root() {
     if !testkit::root_or_skip("what_a_frame_costs_root") {

@@ -341,6 +341,7 @@ fn programs<'a>(plan: &mut Plan, layout: &'a Layout, seats: &[usize]) {
     let cpus: Vec<usize> = cpus.into_iter().collect();
     let own = |program: &'a Program| program.threads.iter().map(move |thread| (program, thread));
     let threads = layout.programs.iter().flat_map(own).filter(|(_, thread)| !thread.stays());
+    let mut outside = BTreeMap::<&str, usize>::new();
     for (n, (program, thread)) in threads.enumerate() {
         let to = match plan.strategy {
             // The scheduler does that.
@@ -356,9 +357,11 @@ fn programs<'a>(plan: &mut Plan, layout: &'a Layout, seats: &[usize]) {
         };
         let to = &to & &program.allowed;
         if to.is_empty() {
-            plan.kept.push(Kept { what: format!("task {} {}", thread.tid, program.name), why: Why::Cpuset });
+            *outside.entry(&program.name).or_default() += 1;
         } else {
             plan.set(What::Task { tid: thread.tid, start: thread.start }, &thread.cpus, to);
         }
     }
+    let kept = |(name, count)| Kept { what: format!("threads of {name} ({count})"), why: Why::Cpuset };
+    plan.kept.extend(outside.into_iter().map(kept));
 }

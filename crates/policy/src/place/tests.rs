@@ -260,7 +260,7 @@ fn no_thread_leaves_its_cpuset() {
     layout.programs[0].allowed = cpus(&[0]);
     let found = dedicate(&layout);
     assert!(!found.settings.iter().any(|set| matches!(set.what, What::Task { .. })), "{found:?}");
-    assert_eq!(found.kept, [Kept { what: "task 100 p".into(), why: Why::Cpuset }]);
+    assert_eq!(found.kept, [Kept { what: "threads of p (1)".into(), why: Why::Cpuset }]);
 }
 
 #[test]

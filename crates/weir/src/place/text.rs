@@ -206,7 +206,7 @@ pub fn why(why: Why) -> &'static str {
         Why::Xdp => "an XDP program may count on the queues that RSS leaves out",
         Why::Classes => "the queues are parted among traffic classes",
         Why::Driver => "its driver takes no table",
-        Why::Cpuset => "its cpuset has none of the CPUs that the plan has for it",
+        Why::Cpuset => "their cpuset has none of the CPUs that the plan has for them",
         Why::Threads => "packets of NAPIs with a thread are not sent on",
     }
 }
