@@ -46,7 +46,11 @@ deps:
 # The flags are read after deps has run, because it may have installed what they depend on.
 build: deps
 	$(CARGO) build --release --workspace $$(sh scripts/features.sh)
-	@echo 'built: $(BUILD)/weir$(if $(filter-out all build,$(MAKECMDGOALS)),,; next: sudo $(BUILD)/weir check, or sudo BUILD=$(BUILD) sh scripts/demo.sh)'
+	@if [ -n "$$(sh scripts/features.sh)" ]; then \
+		echo 'built: $(BUILD)/weir without BPF programs: no guard, no lab; make deps names what is missing'; \
+	else \
+		echo 'built: $(BUILD)/weir$(if $(filter-out all build,$(MAKECMDGOALS)),,; next: sudo $(BUILD)/weir check, or sudo BUILD=$(BUILD) sh scripts/demo.sh)'; \
+	fi
 
 demo: build
 	@sh scripts/demo.sh

@@ -40,5 +40,5 @@ else
     trust=trusted=yes
 fi
 echo "built: $out, $(ls pool | wc -l) packages; on a host:"
-echo "  echo 'deb [$trust] file:$PWD stable main' > /etc/apt/sources.list.d/weir.list"
-echo '  apt-get update && apt-get install weir'
+echo "  echo 'deb [$trust] file:$PWD stable main' | sudo tee /etc/apt/sources.list.d/weir.list"
+echo '  sudo apt update && sudo apt install weir'

@@ -71,4 +71,4 @@ CONTROL
 mkdir -p "$out"
 package=$out/weir_${version}_$arch.deb
 dpkg-deb --root-owner-group --build "$root" "$package" >/dev/null
-echo "built: $package"
+echo "built: $package; next: sudo dpkg -i $package"

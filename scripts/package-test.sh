@@ -11,7 +11,7 @@ skip() {
     echo "skipped: $name needs $1"
     exit 0
 }
-[ "$(id -u)" = 0 ] || skip root
+[ "$(id -u)" = 0 ] || skip "root: sudo env PATH=\"\$PATH\" HOME=\"\$HOME\" make package-test"
 command -v systemd-nspawn >/dev/null || skip 'systemd-nspawn: apt-get install systemd-container'
 command -v apt-ftparchive >/dev/null || skip 'apt-ftparchive: apt-get install apt-utils'
 why=$(sh scripts/debian-root.sh) || skip "$why"

@@ -8,7 +8,7 @@ skip() {
     echo "skipped: rpm-test needs $1"
     exit 0
 }
-[ "$(id -u)" = 0 ] || skip root
+[ "$(id -u)" = 0 ] || skip "root: sudo env PATH=\"\$PATH\" HOME=\"\$HOME\" make rpm-test"
 command -v rpmbuild >/dev/null || skip 'rpm: apt-get install rpm'
 why=$(sh scripts/debian-root.sh) || skip "$why"
 work=$(mktemp -d)

@@ -557,7 +557,7 @@ impl Care {
         let (access, journals) = (&mut self.access, &self.journals);
         let done =
             apart::gently(spins(journals), || restore::after_death(access, journals, || turns(handles)));
-        done.iter().map(|d| d.line("is gone", ", {open} not: run `weir undo`")).collect()
+        done.iter().map(|d| d.line("is gone", ", {open} not: run `weir undo --guards`")).collect()
     }
 }
 

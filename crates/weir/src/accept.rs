@@ -89,13 +89,19 @@ pub fn run(args: &AcceptArgs) -> anyhow::Result<ExitCode> {
             next = (next + args.interval).max(Instant::now());
         }
     }
-    if args.json {
-        outbox.send(report::json(&following, true)?.into_bytes());
-    }
-    for line in following.end() {
-        out::talk(&line);
+    outbox.send(if args.json {
+        report::json(&following, true)?.into_bytes()
+    } else {
+        report::lines(&following).into_bytes()
+    });
+    let left = following.end();
+    for line in &left {
+        out::talk(line);
     }
     outbox.drain(LAST);
+    if left.is_empty() {
+        out::talk("weir: detached; the kernel chooses again");
+    }
     Ok(ExitCode::SUCCESS)
 }
 

@@ -137,16 +137,19 @@ fn text(report: &Report, args: &UndoArgs, paint: Paint) -> String {
                 let place = netns_name
                     .as_ref()
                     .map_or(format!("namespace {netns}"), |name| format!("namespace {name}"));
+                // What was placed there stays, unless that is what is left.
+                let only = if interface == kern::journal::HOST { kern::journal::HOST } else { "--guards" };
                 text += &match (alive, netns_name) {
                     (true, _) => format!("{interface}: guarded in {place} by weir, pid {pid}\n"),
                     (false, Some(name)) => {
                         format!(
-                            "{interface}: left in {place} by pid {pid}; run: ip netns exec {} weir undo\n",
+                            "{interface}: left in {place} by pid {pid}; \
+                             run: sudo ip netns exec {} weir undo {only}\n",
                             quoted(name)
                         )
                     }
                     (false, None) => {
-                        format!("{interface}: left in {place} by pid {pid}; run weir undo in there\n")
+                        format!("{interface}: left in {place} by pid {pid}; run weir undo {only} in there\n")
                     }
                 };
             }

@@ -197,8 +197,8 @@ pub fn lines(following: &Following) -> String {
         }
         let _ = write!(
             text,
-            "{} placed, own core {:.1} %, past stalled {}, away {}, late {}, busy {}, \
-             share {}, no worker here {}, by the kernel {kernel}, migrated {migrated}, unmoved {unmoved}",
+            "{} placed, own core {:.1} %, stalled {}, away {}, late {}, busy {}, \
+             share {}, no_own {}, by the kernel {kernel}, migrated {migrated}, unmoved {unmoved}",
             out::grouped(ours),
             100.0 * of(Why::Own) as f64 / ours.max(1) as f64,
             of(Why::Stalled),

@@ -107,7 +107,8 @@ impl Targets {
             (false, _) => Ok(good),
             (true, Some(why)) => Err(usage(why)),
             (true, None) => Err(usage(
-                "no server here has a listener per worker (SO_REUSEPORT); docs/accept.md says how to configure one",
+                "no server here has a listener per worker (SO_REUSEPORT); \
+                 accept.md (in docs, or /usr/share/doc/weir) says how to configure one",
             )),
         }
     }

@@ -99,7 +99,7 @@ impl Outcome {
             (false, ..) => "nothing was changed; --apply makes the changes\n".to_owned(),
             (true, 0, 0) => "nothing is changed\n".to_owned(),
             (true, 0, others) => format!("{}; nothing else is changed\n", stay(others)),
-            (true, n, _) => format!("{n} changed; put back with: weir undo\n"),
+            (true, n, _) => format!("{n} changed; put back with: sudo weir undo\n"),
         } + &guard.filter(|_| self.kept(changes)).map_or_else(String::new, next)
     }
 }
@@ -309,6 +309,9 @@ impl place::Host for Live<'_> {
     }
 
     fn permit(&mut self, plan: &Plan) -> anyhow::Result<()> {
+        if is_placed(self.args)? {
+            return Err(failed(PLACED));
+        }
         permitted(self.args, self.looked(), plan)
     }
 
@@ -320,11 +323,15 @@ impl place::Host for Live<'_> {
     fn carry_out(&mut self, plan: &Plan) -> anyhow::Result<()> {
         let (mut journal, fresh) = claim(self.args, self.access)?;
         if !fresh {
-            return Err(failed("this host is placed already; run weir undo, then try again"));
+            return Err(failed(PLACED));
         }
         self.ran = where_they_run(plan);
         carry_out(self.args, self.access, (&mut journal, fresh), plan)?;
-        talk(&format!("weir: trying {}: {} settings", plan.strategy.name(), plan.settings.len()));
+        talk(&format!(
+            "weir: trying {}: {}",
+            plan.strategy.name(),
+            crate::out::count(plan.settings.len(), "setting")
+        ));
         self.journal = Some(journal);
         if !self.sleep(SETTLE) {
             self.put_back()?;
@@ -340,6 +347,16 @@ impl place::Host for Live<'_> {
         }
         Ok(())
     }
+}
+
+const PLACED: &str = "this host is placed already; run sudo weir undo, then try again";
+
+/// True if settings of the host stand in a journal: measured with them, no candidate can be compared with what was before.
+fn is_placed(args: &PlaceArgs) -> anyhow::Result<bool> {
+    let hosts = journal::paths(&args.journal_dir)?.into_iter().filter(|path| journal::is_host(path));
+    Ok(hosts
+        .filter_map(|path| Journal::load(&path).ok())
+        .any(|journal| journal.is_here() && !journal.is_empty()))
 }
 
 /// Tries one plan after the other and keeps the one that helps most.

@@ -93,7 +93,10 @@ fn check(args: &PlaceArgs) -> anyhow::Result<Option<Strategy>> {
         return Err(usage("--net is the number of CPUs of --strategy dedicate; give both"));
     }
     if (args.apply || args.watch) && !args.dry_run && !nix::unistd::geteuid().is_root() {
-        return Err(missing("changing settings needs root; run it with sudo, or leave --apply out"));
+        let option = if args.watch { "--watch" } else { "--apply" };
+        return Err(missing(format!(
+            "changing settings needs root; run it with sudo, or leave {option} out"
+        )));
     }
     Ok(strategy)
 }

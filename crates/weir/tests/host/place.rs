@@ -158,7 +158,7 @@ fn a_plan_is_made_and_undone_byte_for_byte_root() {
         let mut args = vec!["--program", &id, "--apply", "--strategy"];
         args.extend(strategy);
         let out = host.place(&args);
-        assert!(out.contains("changed; put back with: weir undo"), "{out}");
+        assert!(out.contains("changed; put back with: sudo weir undo"), "{out}");
         let guard = out.lines().find_map(|line| line.trim().strip_prefix("sudo weir guard "));
         assert_eq!(guard.is_some(), strategy[0] == "dedicate", "{out}");
         if let Some(guard) = guard {
@@ -465,6 +465,16 @@ fn auto_keeps_what_helps_and_leaves_calm_hosts_alone_root() {
     });
     assert!(kept);
     assert_ne!(host.read(&rps(0)), off);
+    // An administrator takes it back, and there would be something to try; but the journal stands for what was before.
+    host.write(&rps(0), off.trim());
+    let refused = (0..8).any(|_| {
+        let (code, _, err) = under_load(&host, &peer, 64, Duration::ZERO, || {
+            host.weir(&["place", IF, "--for", "400ms", "--apply", "--json"])
+        });
+        assert_eq!((host.read(&rps(0)), host.journals()), (off.clone(), 1), "{err}");
+        code == 1 && err.contains("placed already; run sudo weir undo")
+    });
+    assert!(refused);
     host.undo();
     assert_eq!((host.read(&rps(0)), host.journals()), (off, 0));
 }
