@@ -32,14 +32,6 @@ if [ "${1:-}" = --remove ]; then
     [ -z "$root" ] && [ -d /run/systemd/system ] && systemctl stop 'weir-guard@*.service'
     # What a guard that was killed has left can be put back only while the program is there.
     if [ -z "$root" ] && [ "$(id -u)" = 0 ] && [ -x "$prefix/bin/weir" ]; then "$prefix/bin/weir" undo || true; fi
-    if [ -z "$root" ]; then
-        # What `systemctl enable weir-guard@IF` made, and locks that no guard holds.
-        rm -f /etc/systemd/system/*.wants/weir-guard@*.service
-        for lock in /run/weir/.lock /run/weir/*.lock; do
-            [ ! -f "$lock" ] || flock -n "$lock" rm -f "$lock" 2>/dev/null || true
-        done
-        [ ! -d /run/weir ] || rmdir --ignore-fail-on-non-empty /run/weir
-    fi
     cd "$root$prefix" 2>/dev/null || fail "$root$prefix: no such directory; is PREFIX the one of make install?"
     rm -f bin/weir lib/weir/weir-guard lib/weir/udp-sink lib/weir/hog lib/weir/echo lib/weir/probe lib/weir/screen lib/weir/tap lib/weir/web-workers lib/weir/web-clients lib/weir/sender lib/systemd/system/weir-guard@.service
     rm -f share/man/man1/weir.1 share/man/man1/weir-*.1
@@ -48,18 +40,28 @@ if [ "${1:-}" = --remove ]; then
     [ ! -d share/weir ] || rmdir --ignore-fail-on-non-empty share/weir
     [ ! -d lib/weir ] || rmdir --ignore-fail-on-non-empty lib/weir
     cd - >/dev/null
+    if [ -z "$root" ] && [ "$(id -u)" = 0 ]; then
+        # What `systemctl enable weir-guard@IF` made of this unit, and locks that no guard holds.
+        for wanted in /etc/systemd/system/*.wants/weir-guard@*.service; do
+            [ "$(readlink "$wanted")" != "$prefix/lib/systemd/system/weir-guard@.service" ] || rm -f "$wanted"
+        done
+        for lock in /run/weir/.lock /run/weir/*.lock; do
+            [ ! -f "$lock" ] || flock -n "$lock" rm -f "$lock" 2>/dev/null || true
+        done
+        [ ! -d /run/weir ] || rmdir --ignore-fail-on-non-empty /run/weir || true
+    fi
     if [ -e "$config" ] && ! cmp -s packaging/weir.toml "$config"; then
         echo "$config was changed and stays"
     else
         rm -f "$config"
         [ ! -d "$root$etc/weir" ] || rmdir --ignore-fail-on-non-empty "$root$etc/weir"
     fi
-    if [ -z "$root" ] && [ -d /run/systemd/system ]; then systemctl daemon-reload; fi
+    if [ -z "$root" ] && [ -d /run/systemd/system ]; then systemctl daemon-reload || true; fi
     exit 0
 fi
 
 for program in weir weir-guard udp-sink hog echo probe screen tap web-workers web-clients sender; do
-    [ -x "$build/$program" ] || fail "$build/$program is not there; build it first: make; if cargo builds elsewhere, name that: BUILD=DIR"
+    [ -x "$build/$program" ] || fail "$build/$program is not there; build it first: make; if cargo builds elsewhere, name that: BUILD=DIR/release"
 done
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT

@@ -300,12 +300,18 @@ impl Following {
                 continue;
             }
             let found = fresh.get_or_insert_with(|| {
-                self.finder.all().map(|held| self.targets.find(&held, &BTreeMap::new())).unwrap_or_default()
+                self.finder.all().map(|held| self.targets.find(&held, &BTreeMap::new()))
             });
-            let now = found.iter().find(|g| g.key() == one.group.key());
-            if let Some(Err(e)) = now.map(|group| one.choice.detach(group)) {
+            let why = match found {
+                Ok(found) => {
+                    let now = found.iter().find(|g| g.key() == one.group.key());
+                    now.and_then(|group| one.choice.detach(group).err()).map(|e| e.to_string())
+                }
+                Err(e) => Some(e.to_string()),
+            };
+            if let Some(why) = why {
                 lines.push(format!(
-                    "weir: {}: the program stays ({e}); it leaves the choice to the kernel",
+                    "weir: {}: the program stays ({why}); it leaves the choice to the kernel",
                     one.group.name()
                 ));
             }

@@ -108,7 +108,7 @@ impl Targets {
             (true, Some(why)) => Err(usage(why)),
             (true, None) => Err(usage(
                 "no server here has a listener per worker (SO_REUSEPORT); \
-                 accept.md (in docs, or /usr/share/doc/weir) says how to configure one",
+                 accept.md (in docs, installed in share/doc/weir) says how to configure one",
             )),
         }
     }

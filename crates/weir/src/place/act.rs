@@ -8,7 +8,7 @@ use crate::out::{grouped, talk};
 use guard::outcome::{others, stay};
 use kern::change::{self, Change};
 use kern::cpus::CpuSet;
-use kern::journal::{self, Fate, Journal};
+use kern::journal::{self, ClaimError, Fate, Journal};
 use kern::settings::{Access, Setting, Value};
 use policy::place::{self, Barred, Plan, Request, Verdict, What};
 use serde::Serialize;
@@ -309,10 +309,8 @@ impl place::Host for Live<'_> {
     }
 
     fn permit(&mut self, plan: &Plan) -> anyhow::Result<()> {
-        if is_placed(self.args)? {
-            return Err(failed(PLACED));
-        }
-        permitted(self.args, self.looked(), plan)
+        permitted(self.args, self.looked(), plan)?;
+        not_placed(self.args)
     }
 
     fn measure(&mut self) -> anyhow::Result<place::Measured> {
@@ -351,12 +349,18 @@ impl place::Host for Live<'_> {
 
 const PLACED: &str = "this host is placed already; run sudo weir undo, then try again";
 
-/// True if settings of the host stand in a journal: measured with them, no candidate can be compared with what was before.
-fn is_placed(args: &PlaceArgs) -> anyhow::Result<bool> {
+/// Refuses a trial on a host of which settings stand in a journal: measured with them, no candidate can be compared with what was
+/// before.
+fn not_placed(args: &PlaceArgs) -> anyhow::Result<()> {
     let hosts = journal::paths(&args.journal_dir)?.into_iter().filter(|path| journal::is_host(path));
-    Ok(hosts
-        .filter_map(|path| Journal::load(&path).ok())
-        .any(|journal| journal.is_here() && !journal.is_empty()))
+    let mut here = hosts.filter_map(|path| Journal::load(&path).ok()).filter(Journal::is_here);
+    match here.find(|journal| !journal.is_empty()) {
+        Some(journal) if journal.owner().alive() => {
+            Err(failed(ClaimError::Placing { pid: journal.owner().pid }))
+        }
+        Some(_) => Err(failed(PLACED)),
+        None => Ok(()),
+    }
 }
 
 /// Tries one plan after the other and keeps the one that helps most.

@@ -23,11 +23,13 @@ pub struct Quiet {
     stolen: u64,
 }
 
-/// What the hypervisor gave to others so far, of the test's two CPUs, ns; 0 where it does not tell.
-pub fn stolen() -> u64 {
+/// What the hypervisor gave to others so far, of these CPUs, ns; 0 where it does not tell.
+pub fn stolen(cpus: &[usize]) -> u64 {
     const TICK: u64 = 10_000_000;
-    [HOST_CPU, WIRE_CPU].iter().filter_map(|cpu| counters::cpu_times(*cpu).ok()).map(|t| t.steal * TICK).sum()
+    cpus.iter().filter_map(|cpu| counters::cpu_times(*cpu).ok()).map(|t| t.steal * TICK).sum()
 }
+
+const BOTH: [usize; 2] = [HOST_CPU, WIRE_CPU];
 
 fn used(pids: &[u32]) -> u64 {
     // One that has ended meanwhile is missed, and its time counts as that of others.
@@ -41,7 +43,7 @@ impl Quiet {
         let softirqd = tasks::find(|name| name == softirqd).unwrap();
         let pids: Vec<u32> = pids.iter().copied().chain(softirqd.map(|p| p as u32)).collect();
         let (all, ours) = (counters::tasks_ns(HOST_CPU), used(&pids));
-        Quiet { at: Instant::now(), all, ours, pids, stolen: stolen() }
+        Quiet { at: Instant::now(), all, ours, pids, stolen: stolen(&BOTH) }
     }
 
     /// Share of the CPU that other programs and other machines had since, as far as the kernel tells.
@@ -49,7 +51,7 @@ impl Quiet {
         let programs = counters::tasks_ns(HOST_CPU)
             .zip(self.all)
             .map_or(0, |(to, from)| (to - from).saturating_sub(used(&self.pids).saturating_sub(self.ours)));
-        (programs + stolen().saturating_sub(self.stolen)) as f64 / self.at.elapsed().as_nanos() as f64
+        (programs + stolen(&BOTH).saturating_sub(self.stolen)) as f64 / self.at.elapsed().as_nanos() as f64
     }
 
     /// True if there was nobody else.

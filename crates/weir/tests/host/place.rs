@@ -2,6 +2,7 @@
 //! own files are compared before and after. Nothing here is timed but the trial, which is given whatever load there is:
 //! states are waited for, so that a busy machine makes it slower and not wrong.
 
+use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
 use std::net::UdpSocket;
 use std::process::{Child, Command, Stdio};
@@ -467,11 +468,18 @@ fn auto_keeps_what_helps_and_leaves_calm_hosts_alone_root() {
     assert_ne!(host.read(&rps(0)), off);
     // An administrator takes it back, and there would be something to try; but the journal stands for what was before.
     host.write(&rps(0), off.trim());
+    // Who claims a journal writes it; this is refused before.
+    let journals = || {
+        let files = std::fs::read_dir(host.dir.path()).unwrap().map(|file| file.unwrap().path());
+        let json = files.filter(|path| path.extension().is_some_and(|end| end == "json"));
+        json.map(|path| (path.clone(), std::fs::read(path).unwrap())).collect::<BTreeMap<_, _>>()
+    };
+    let journal = journals();
     let refused = (0..8).any(|_| {
         let (code, _, err) = under_load(&host, &peer, 64, Duration::ZERO, || {
             host.weir(&["place", IF, "--for", "400ms", "--apply", "--json"])
         });
-        assert_eq!((host.read(&rps(0)), host.journals()), (off.clone(), 1), "{err}");
+        assert_eq!((host.read(&rps(0)), journals()), (off.clone(), journal.clone()), "{err}");
         code == 1 && err.contains("placed already; run sudo weir undo")
     });
     assert!(refused);
