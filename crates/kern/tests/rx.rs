@@ -3,6 +3,7 @@
 #![cfg(not(no_bpf))]
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a failed step is a failed test, in helpers too")]
 
+use std::net::SocketAddrV4;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
@@ -34,6 +35,12 @@ fn polled(table: &Table, full: bool) -> (Gauges, Rx) {
     }
     let rx = gauges.load_rx(0, 1).unwrap();
     (gauges, rx)
+}
+
+/// A datagram between two ports of an address.
+fn udp(host: [u8; 4], source: u16, target: u16) -> Vec<u8> {
+    let address = |port| SocketAddrV4::new(host.into(), port);
+    testkit::packet::Udp::new(address(source), address(target)).frame()
 }
 
 fn table(more: &[&str]) -> Table {
@@ -120,10 +127,7 @@ fn a_flood_dressed_as_protected_keeps_to_its_bound_root() {
     let (gauges, rx) = polled(&table(&["ntp"]), true);
     // 1000 protected packets per second; one rule gets half of them. 100 ms of credit are saved up.
     gauges.views.poller_ctls[0].protected_ns.store(1_000_000, Relaxed);
-    let udp = |source: u16, target: u16| {
-        let address = |port| std::net::SocketAddrV4::new(std::net::Ipv4Addr::new(10, 0, 0, 1), port);
-        testkit::packet::Udp::new(address(source), address(target)).frame()
-    };
+    let udp = |source, target| udp([10, 0, 0, 1], source, target);
     let (dressed, other) = (udp(53, PORT), udp(123, PORT));
     let started = Instant::now();
     let (mut runs, mut lost) = (0u64, 0u64);
@@ -157,10 +161,7 @@ fn floods_of_two_protected_rules_leave_a_third_its_part_root() {
     let (gauges, rx) = polled(&table, true);
     // Of all rules 10,000 per second, so of each at least 156, and those of 100 ms are saved up.
     gauges.views.poller_ctls[0].protected_ns.store(100_000, Relaxed);
-    let udp = |source: u16, target: u16| {
-        let address = |port| std::net::SocketAddrV4::new(std::net::Ipv4Addr::new(10, 0, 0, 1), port);
-        testkit::packet::Udp::new(address(source), address(target)).frame()
-    };
+    let udp = |source, target| udp([10, 0, 0, 1], source, target);
     let (first, second, third) = (udp(53, PORT), udp(123, PORT), udp(10_000, 4433));
     let mut lost = 0;
     for _ in 0..12 {
@@ -183,8 +184,7 @@ fn a_lease_that_is_over_holds_nothing_back_root() {
         return;
     }
     let (gauges, rx) = polled(&table(&[]), true);
-    let address = |port| std::net::SocketAddrV4::new(std::net::Ipv4Addr::new(198, 18, 0, 1), port);
-    let flood = testkit::packet::Udp::new(address(10_000), address(PORT)).frame();
+    let flood = udp([198, 18, 0, 1], 10_000, PORT);
     let ctl = &gauges.views.source_ctls[0];
     let clock = || {
         let now = nix::time::clock_gettime(nix::time::ClockId::CLOCK_MONOTONIC_COARSE).unwrap();
@@ -211,8 +211,7 @@ fn fragments_beyond_their_part_of_a_poll_are_cut_root() {
         return;
     }
     let (gauges, rx) = polled(&table(&[]), false);
-    let address = |port| std::net::SocketAddrV4::new(std::net::Ipv4Addr::new(198, 18, 0, 1), port);
-    let whole = testkit::packet::Udp::new(address(10_000), address(PORT)).frame();
+    let whole = udp([198, 18, 0, 1], 10_000, PORT);
     let mut later = whole.clone();
     later[20..22].copy_from_slice(&1u16.to_be_bytes());
     let (views, ctl) = (&gauges.views, &gauges.views.source_ctls[0]);
@@ -251,10 +250,7 @@ fn what_a_frame_costs_root() {
     if !testkit::root_or_skip("what_a_frame_costs_root") {
         return;
     }
-    let udp = |source: u16, target: u16| {
-        let address = |port| std::net::SocketAddrV4::new(std::net::Ipv4Addr::new(198, 18, 0, 1), port);
-        testkit::packet::Udp::new(address(source), address(target)).frame()
-    };
+    let udp = |source, target| udp([198, 18, 0, 1], source, target);
     let (flood, reply) = (udp(10_000, PORT), udp(53, PORT));
     let (gauges, rx) = polled(&table(&[]), true);
     // The least of several spans: whatever else ran in the others.

@@ -143,7 +143,7 @@ options! {
     cpu: Option<CpuSet> {
         arg: [long, value_name = "LIST", value_parser = parse::cpus, help_heading = "Budget", allow_hyphen_values = true],
         help: "CPUs the pollers may use; a source's own first" ["all"],
-        more: "One guard owns a CPU. This file is for all services: of two, each needs its own CPUs on its command line. In the file \"0-1\" or [0, 1].",
+        more: "One guard owns a CPU, and all services read the same file: of two, each needs CPUs of its own on its command line. In the file \"0-1\" or [0, 1].",
         example: "weir guard eth0 --cpu 0-1",
         file: |item| item.cpus().map(Some),
         toml: "\"0\"",

@@ -352,9 +352,7 @@ const PLACED: &str = "this host is placed already; run sudo weir undo, then try 
 /// Refuses a trial on a host of which settings stand in a journal: measured with them, no candidate can be compared with what was
 /// before.
 fn not_placed(args: &PlaceArgs) -> anyhow::Result<()> {
-    let hosts = journal::paths(&args.journal_dir)?.into_iter().filter(|path| journal::is_host(path));
-    let mut here = hosts.filter_map(|path| Journal::load(&path).ok()).filter(Journal::is_here);
-    match here.find(|journal| !journal.is_empty()) {
+    match look::placed(&args.journal_dir).filter(|journal| !journal.is_empty()) {
         Some(journal) if journal.owner().alive() => {
             Err(failed(ClaimError::Placing { pid: journal.owner().pid }))
         }

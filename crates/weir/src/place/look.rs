@@ -123,8 +123,8 @@ fn program(access: &mut Access, placed: Option<&Journal>, pid: u32) -> Option<Pr
     (!tasks.is_empty()).then_some(Program { pid, name, allowed, threads: tasks })
 }
 
-/// The journal of an earlier placement of this host.
-fn placed(dir: &Path) -> Option<Journal> {
+/// The journal of an earlier placement of this host, or of one that is under way.
+pub fn placed(dir: &Path) -> Option<Journal> {
     let paths = journal::paths(dir).ok()?.into_iter().filter(|path| journal::is_host(path));
     paths.filter_map(|path| Journal::load(&path).ok()).find(Journal::is_here)
 }

@@ -13,6 +13,7 @@ use crate::common::procs::{Guard, Sink, sources};
 use crate::common::world::{PORT, World, address};
 use crate::common::{HOST_CPU, PATIENCE, alone, ms, possible, within};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use policy::causes::Cause;
 
 const HOST: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 1);
 /// So many packets that a source is taken over.
@@ -372,7 +373,7 @@ fn bulk_tcp_is_let_go_root() {
 
 /// Why it is taken over from here on, where no more than packets that arrive is a reason. The guard remembers changes for a second.
 fn polled_again(guard: &Guard, world: &World, length: Duration) -> BTreeSet<String> {
-    const BY_POLLS: [&str; 3] = ["polls are full", "are a net CPU's", "net CPUs are more or fewer"];
+    let by_polls = [Cause::FullPolls, Cause::Arrives, Cause::Resized].map(|cause| cause.to_string());
     let now = nix::time::clock_gettime(nix::time::ClockId::CLOCK_MONOTONIC).unwrap();
     let (from, end) = (Duration::from(now).as_nanos() as u64, Instant::now() + length);
     let mut found = BTreeSet::new();
@@ -383,7 +384,7 @@ fn polled_again(guard: &Guard, world: &World, length: Duration) -> BTreeSet<Stri
         };
         let taken = status["changes"].as_array().unwrap().iter().filter(new);
         let why = taken.map(|change| change["why"].as_str().unwrap().to_owned());
-        found.extend(why.filter(|why| BY_POLLS.iter().any(|cause| why.contains(cause))));
+        found.extend(why.filter(|why| by_polls.iter().any(|cause| why.contains(cause))));
         std::thread::sleep(ms(20));
     }
     found
