@@ -1,7 +1,7 @@
 # weir: build, prove, check. `make` alone builds the release programs.
 #
 #   make          build; installs what is missing if it may, else says what to install
-#   make demo     some minutes: stock against weir on this kernel, table and report.html (without root: simulated)
+#   make demo     some minutes: stock against weir on this kernel, table and report.html (without root: simulated; BUSY=1: beside other work)
 #   make test     every test that this machine can run, and what was skipped
 #   make lint     formatting, clippy, documentation, what is built for the fuzzer: warnings are errors
 #   make fuzz     fuzz what reads frames, journals, messages, files and requests, two minutes each (clang)

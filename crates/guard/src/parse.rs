@@ -3,7 +3,7 @@
 
 use clap::ValueEnum;
 use kern::cpus::CpuSet;
-use policy::classes::{self, Class, Rule, RuleError};
+use policy::classes::{self, Rule, RuleError};
 use std::time::Duration;
 
 /// Share that programs keep, percent.
@@ -59,7 +59,7 @@ pub fn timeout(text: &str) -> Result<Duration, String> {
 
 /// A class rule; `none`, which empties the default, is the caller's.
 pub fn rule(text: &str) -> Result<Rule, String> {
-    Rule::parse(text, Class::Protected).map_err(|err| match err {
+    Rule::parse(text).map_err(|err| match err {
         RuleError::Value(range) => format!("not a rule; give {range}"),
         RuleError::Beyond(prefix) => format!("has bits beyond its prefix; give {prefix}"),
         RuleError::Unknown => match crate::out::nearest(text, classes::NAMES) {

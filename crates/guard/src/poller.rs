@@ -410,7 +410,7 @@ impl Loop {
 
 /// What a source carried, and how much of it was this load.
 fn counted(rx: &RxStat, load: Load) -> Counted {
-    let frames = rx.frames.load(Relaxed);
+    let frames = rx.frames();
     match load {
         Load::Bulk => Counted { frames, part: rx.tcp.load(Relaxed), ..Counted::default() },
         Load::Unknown => Counted {

@@ -4,7 +4,7 @@
 use std::net::{IpAddr, SocketAddr};
 
 use kern::raw;
-use policy::classes::{Class, Table};
+use policy::classes::Table;
 use policy::{MILLISECOND, Nanos};
 
 /// Connections are listed at most this often: 10,000 of them take about 10 ms.
@@ -33,7 +33,7 @@ impl Sessions {
 /// True if a segment from `remote` to `local` is protected.
 fn is(rules: &Table, local: SocketAddr, remote: SocketAddr) -> bool {
     let (local, remote) = (plain(local), plain(remote));
-    !local.ip().is_loopback() && rules.classify(&segment(local, remote)).class == Class::Protected
+    !local.ip().is_loopback() && rules.protector(&segment(local, remote)).is_some()
 }
 
 /// An IPv4 peer of a socket for both families as what it is.
@@ -81,7 +81,7 @@ mod tests {
         assert!(is("[::ffff:10.0.0.1]:22", "[::ffff:10.0.0.2]:40000"), "a socket for both families");
         assert!(!is("10.0.0.1:80", "10.0.0.2:40000"));
         assert!(!is("127.0.0.1:22", "127.0.0.1:40000"), "it never comes through a source");
-        let by_prefix = Table::new(&[Rule::parse("src/10.0.0.0/8", Class::Protected).unwrap()]).unwrap();
+        let by_prefix = Table::new(&[Rule::parse("src/10.0.0.0/8").unwrap()]).unwrap();
         let any =
             |remote: &str| super::is(&by_prefix, "192.0.2.1:80".parse().unwrap(), remote.parse().unwrap());
         assert!(any("10.1.2.3:5") && !any("11.1.2.3:5"));

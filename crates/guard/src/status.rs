@@ -199,14 +199,14 @@ pub struct Source {
     pub mode_switches: u64,
     /// Turns that found the NAPI owned by somebody else.
     pub refused_turns: u64,
-    /// Frames by class, while the source was polled: normal, bulk, protected.
+    /// Frames by class, while the source was polled: normal, protected.
     pub classes: BTreeMap<String, u64>,
     /// Of the normal ones, those that a rule protects, but not that many of them.
     pub over_bound: u64,
     /// The rule of the last of these; empty: none in this interval.
     pub over_bound_rule: String,
-    /// Frames shed by class.
-    pub shed: BTreeMap<String, u64>,
+    /// Frames shed, which are of the normal ones.
+    pub shed: u64,
     /// Of these, those that nobody would have taken: no socket has their port, their very flow was refused, or no connection has the
     /// segment.
     pub nobody: u64,
@@ -230,8 +230,8 @@ pub struct SourceTotal {
     pub other_polls: u64,
     /// Frames by class.
     pub classes: BTreeMap<String, u64>,
-    /// Frames shed by class.
-    pub shed: BTreeMap<String, u64>,
+    /// Frames shed, which are of the normal ones.
+    pub shed: u64,
     /// Of these, those that nobody would have taken.
     pub nobody: u64,
     /// Of those shed, SYNs.

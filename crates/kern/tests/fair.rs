@@ -94,7 +94,7 @@ impl Bed {
 
     fn counts(&self) -> [u64; 3] {
         let stat = &self.gauges.views.rx_stats[0];
-        [&stat.frames, &stat.shed, &stat.over_share].map(|c| c.load(Relaxed))
+        [&stat.normal, &stat.shed, &stat.over_share].map(|c| c.load(Relaxed))
     }
 }
 

@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use kern::guard::{Gauges, Rx, Taker, mode};
-use policy::classes::{Class, Rule, Table, flag};
+use policy::classes::{Rule, Table, flag};
 use testkit::frames::{Random, frame};
 
 const XDP_DROP: u32 = 1;
@@ -45,16 +45,14 @@ fn udp(host: [u8; 4], source: u16, target: u16) -> Vec<u8> {
 
 fn table(more: &[&str]) -> Table {
     let mut rules = Rule::defaults();
-    rules.extend(more.iter().map(|r| Rule::parse(r, Class::Protected).unwrap()));
+    rules.extend(more.iter().map(|r| Rule::parse(r).unwrap()));
     Table::new(&rules).unwrap()
 }
 
-fn counts(gauges: &Gauges) -> [u64; 8] {
+/// Normal and protected frames, those over the bound, those shed, those for full consumers.
+fn counts(gauges: &Gauges) -> [u64; 5] {
     let s = &gauges.views.rx_stats[0];
-    let [normal, bulk, protected] = [0, 1, 2].map(|c| s.by_class[c].load(Relaxed));
-    let [over, shed, to_full, frames, shed_normal] =
-        [&s.over_bound, &s.shed, &s.to_full, &s.frames, &s.shed_class[0]].map(|c| c.load(Relaxed));
-    [normal, bulk, protected, over, shed, to_full, frames, shed_normal]
+    [&s.normal, &s.protected, &s.over_bound, &s.shed, &s.to_full].map(|c| c.load(Relaxed))
 }
 
 #[test]
@@ -76,29 +74,24 @@ fn no_protected_frame_is_shed_and_both_compilers_agree_root() {
                 break;
             }
             let frame = frame(&mut random, PORT);
-            let (verdict, view) = table.look(&frame);
+            let (protector, view) = table.look(&frame);
             let (action, _) = rx.run(&frame, 1).unwrap();
             let after = counts(&gauges);
             let seen: Vec<u64> = after.iter().zip(before).map(|(a, b)| a - b).collect();
             before = after;
-            let over = seen[3] == 1;
+            let over = seen[2] == 1;
             // ICMP has a bound of its own: what is over it is normal.
-            let class = if over { Class::Normal } else { verdict.class };
+            let is_protected = protector.is_some() && !over;
             let whole_udp = view.protocol() == 17
                 && view.flags() & (flag::PORTS | flag::FRAGMENT) == flag::PORTS
-                && class != Class::Protected;
+                && !is_protected;
             let expected = if whole_udp { XDP_DROP } else { XDP_PASS };
-            let context = format!("{verdict:?} {view:?} {seen:?} {frame:02x?}");
+            let context = format!("{protector:?} {view:?} {seen:?} {frame:02x?}");
             assert_eq!(action, expected, "{context}");
-            assert!(
-                !over || verdict.class == Class::Protected && matches!(view.protocol(), 1 | 58),
-                "{context}"
-            );
-            assert_eq!(seen[class as usize], 1, "{context}");
-            assert_eq!((seen[6], seen[0] + seen[1] + seen[2]), (1, 1), "{context}");
-            assert_eq!((seen[4], seen[5], seen[7]), (u64::from(whole_udp), u64::from(whole_udp), seen[4]));
-            (total, protected, shed) =
-                (total + 1, protected + u64::from(class == Class::Protected), shed + seen[4]);
+            assert!(!over || protector.is_some() && matches!(view.protocol(), 1 | 58), "{context}");
+            assert_eq!((seen[0], seen[1]), (u64::from(!is_protected), u64::from(is_protected)), "{context}");
+            assert_eq!((seen[3], seen[4]), (u64::from(whole_udp), u64::from(whole_udp)), "{context}");
+            (total, protected, shed) = (total + 1, protected + seen[1], shed + seen[3]);
         }
     }
     println!("{total} frames in {:.1?}: {protected} protected, {shed} shed", started.elapsed());
@@ -116,7 +109,7 @@ fn interrupt_mode_reads_and_counts_nothing_root() {
     for _ in 0..1000 {
         assert_eq!(rx.run(&frame(&mut random, PORT), 1).unwrap().0, XDP_PASS);
     }
-    assert_eq!(counts(&gauges), [0; 8]);
+    assert_eq!(counts(&gauges), [0; 5]);
 }
 
 #[test]
@@ -137,7 +130,8 @@ fn a_flood_dressed_as_protected_keeps_to_its_bound_root() {
         lost += u64::from(rx.run(&other, 1).unwrap().0 == XDP_DROP);
     }
     let elapsed = started.elapsed().as_secs_f64();
-    let [.., over, shed, _, frames, _] = counts(&gauges);
+    let [normal, protected, over, shed, _] = counts(&gauges);
+    let frames = normal + protected;
     let passed = (runs + lost - shed) as f64;
     println!(
         "{runs} frames in {elapsed:.2} s: {passed} passed, {lost} of another rule shed, {over} over the bound"
@@ -169,7 +163,8 @@ fn floods_of_two_protected_rules_leave_a_third_its_part_root() {
         rx.run(&second, 20_000).unwrap();
         lost += u64::from(rx.run(&third, 1).unwrap().0 == XDP_DROP);
     }
-    let [.., over, _, _, frames, _] = counts(&gauges);
+    let [normal, protected, over, ..] = counts(&gauges);
+    let frames = normal + protected;
     println!("{frames} frames, {over} over the bound, {lost} of the third rule shed");
     assert!(over > frames / 2, "no flood");
     assert_eq!(lost, 0);
@@ -196,7 +191,7 @@ fn a_lease_that_is_over_holds_nothing_back_root() {
     ctl.marks.store(1, Relaxed);
     assert_eq!(rx.run(&flood, 1).unwrap().0, XDP_PASS);
     let marked = || gauges.views.rx_stats[0].marked.load(Relaxed);
-    assert_eq!((counts(&gauges)[4], marked()), (1, 0), "neither shed nor rewritten");
+    assert_eq!((counts(&gauges)[3], marked()), (1, 0), "neither shed nor rewritten");
     ctl.lease.store(clock() + 60_000_000_000, Relaxed);
     assert_eq!(rx.run(&flood, 1).unwrap().0, XDP_PASS);
     assert_eq!(marked(), 1, "rewritten");

@@ -339,7 +339,7 @@ fn millions_of_random_flows_take_no_memory_root() {
         let ((total, kinds), resident_before) = before.unwrap();
         let (after, resident_after) = (maps(), resident());
         let stat = &gauges.views.rx_stats[0];
-        let [seen, shed, nobody] = [&stat.frames, &stat.shed, &stat.nobody].map(|c| c.load(Relaxed));
+        let [seen, shed, nobody] = [&stat.normal, &stat.shed, &stat.nobody].map(|c| c.load(Relaxed));
         let [ports, flows] = gate();
         kinds.iter().filter(|(_, bytes)| **bytes >= 64 * 1024).for_each(|(kind, bytes)| println!("{bytes:>9} {kind}"));
         println!(

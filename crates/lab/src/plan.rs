@@ -77,7 +77,7 @@ impl<'a> Runner<'a> {
             ));
         }
         if !options.busy {
-            idle(cpus, options.experiment)?;
+            idle(cpus)?;
         }
         kern::wire::share::remove_stale();
         for name in netns::remove_stale() {
@@ -230,7 +230,7 @@ impl Drop for Runner<'_> {
 }
 
 /// Refuses CPUs that other programs use all the time: minutes later every trial would be void.
-fn idle(cpus: Cpus, experiment: &str) -> Result<()> {
+fn idle(cpus: Cpus) -> Result<()> {
     let busy = |cpu: usize, before: CpuTimes| -> Result<u64> {
         let now = counters::cpu_times(cpu)?;
         let (all, idle) = (now.total.saturating_sub(before.total), now.idle.saturating_sub(before.idle));
@@ -247,8 +247,8 @@ fn idle(cpus: Cpus, experiment: &str) -> Result<()> {
     }
     Err(Error::Missing(format!(
         "other programs use {wire} % of CPU {} and {host} % of CPU {}, which the lab needs for itself: nothing was \
-         measured. End them or wait until they are done (top shows them), or run it all the same, most trials are void \
-         then: weir lab run {experiment} --busy",
+         measured. End them or wait until they are done (top shows them), or run it all the same, with --busy: most trials \
+         are void then",
         cpus.wire, cpus.host
     )))
 }

@@ -1,18 +1,18 @@
-//! Which frames matter: protected, normal or bulk, by match rules (MR-34, MR-37).
+//! Which frames matter: those that a rule protects, and the normal ones (MR-34, MR-37).
 //!
 //! The decision itself is the C header `src/c/classify.h`, since the packet path must make it too: one text, compiled for
 //! BPF and for the host. This module reads rules as users write them and builds the header's table.
 //!
 //! # Properties
 //! - A frame is read within its bounds, whatever it holds; what cannot be read matches nothing.
-//! - A protected match wins over a bulk one, whatever the order of the rules; without a match a frame is normal.
+//! - A frame is protected if any rule matches it, whatever their order; else it is normal.
 //! - A table holds at most [`RULES_MAX`] matches; one more is an error, never a rule that is silently missing.
 
 mod rule;
 mod table;
 
 pub use rule::{DEFAULT, NAMES, Rule, RuleError};
-pub use table::{Class, Credit, Full, RULES_MAX, Table, Verdict, View, flag};
+pub use table::{Credit, Full, RULES_MAX, Table, View, flag};
 
 #[cfg(test)]
 #[path = "classes/tests.rs"]

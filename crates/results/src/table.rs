@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-use crate::document::{Arm, Backend, Document, Role};
+use crate::document::{Arm, Backend, Base, Document, Role};
 use crate::measure::Point;
 use crate::{format, stats, verdict};
 
@@ -23,6 +23,8 @@ const MAX_RATES: usize = (WIDTH - NAME - 4 * COLUMN) / COLUMN;
 const SPREAD_FLOOR: f64 = 0.05;
 /// Spread from which the report says that something may have disturbed the run.
 const WIDE: f64 = 0.10;
+/// Arms that were offered at least this share of the most were offered the same.
+const SAME_OFFER: f64 = 0.9;
 
 /// A rate that most arms were measured at.
 #[derive(Clone, Debug, PartialEq)]
@@ -306,7 +308,27 @@ fn goodput(document: &Document, hogs: u32, out: &mut String) -> Vec<Rate> {
         }
         line(out, &row);
     }
+    if let Some(max) = rates.iter().find(|rate| rate.wire_max) {
+        wire_maximum(document, hogs, max, out);
+    }
     left_out
+}
+
+/// What the wire gave each arm at its maximum, where that is not the same for all: a source that shares its CPU with an arm's
+/// receive work offers less.
+fn wire_maximum(document: &Document, hogs: u32, max: &Rate, out: &mut String) {
+    let offered: Vec<(&str, f64)> = document
+        .arms
+        .iter()
+        .filter_map(|arm| Some((arm.name.as_str(), at(arm, hogs, max)?.offered_pps)))
+        .collect();
+    let most = offered.iter().map(|(_, pps)| *pps).fold(0.0, f64::max);
+    if offered.iter().all(|(_, pps)| *pps >= SAME_OFFER * most) {
+        return;
+    }
+    let each: Vec<String> =
+        offered.iter().map(|(name, pps)| format!("{name} {}", format::kilo_said(*pps))).collect();
+    wrap(out, "", &format!("offered at {}, k/s: {}", max.label, each.join(", ")));
 }
 
 /// [`values`] of a time, in us or, if one would not fit into its column, in ms.
@@ -495,6 +517,9 @@ fn notes(document: &Document, out: &mut String) {
         let rate = format::kilo_said(base.mlfrr_pps);
         notes.push(match base.is_given() {
             true => format!("1x was given as {rate} k/s"),
+            false if searched(document, &base) => {
+                format!("1x is {rate} k/s, the MLFRR of {} by a search before the points above", base.arm)
+            }
             false => format!("1x is {rate} k/s, the MLFRR of {}", base.arm),
         });
     }
@@ -554,6 +579,15 @@ fn notes(document: &Document, out: &mut String) {
     for note in notes {
         wrap(out, "", &note);
     }
+}
+
+/// True if 1 x is not the MLFRR that the points of its arm show.
+fn searched(document: &Document, base: &Base) -> bool {
+    let arm = document.arms.iter().find(|arm| arm.name == base.arm);
+    let shown = arm.and_then(|arm| {
+        stats::summarise(arm, *stats::hog_counts(arm).first()?, Some(base.mlfrr_pps)).mlfrr_pps
+    });
+    shown.is_none_or(|pps| (pps - base.mlfrr_pps).abs() > 0.01 * base.mlfrr_pps)
 }
 
 /// For each arm that reads more than weir somewhere from 4 x on: where it does so most.

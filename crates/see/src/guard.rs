@@ -51,12 +51,12 @@ pub struct Source {
     /// Polls that were not the poller's while it polled; `None` too if it did not poll all the time.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub foreign_polls: Option<u64>,
-    /// Frames that its XDP program saw, by class: normal, bulk, protected.
+    /// Frames that its XDP program saw, by class: normal, protected.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub classes: BTreeMap<String, u64>,
-    /// Frames shed, by class.
-    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    pub shed: BTreeMap<String, u64>,
+    /// Frames shed, which are of the normal ones.
+    #[serde(skip_serializing_if = "is_none")]
+    pub shed: u64,
     /// Of these, those that nobody would have taken.
     #[serde(skip_serializing_if = "is_none")]
     pub nobody: u64,
@@ -77,9 +77,7 @@ pub fn sources_of<'a>(guards: &'a [Guard], interface: &'a str) -> impl Iterator<
 /// Frames that guards have shed on `interface`.
 #[must_use]
 pub fn shed_on(guards: &[Guard], interface: &str) -> u64 {
-    sources_of(guards, interface)
-        .flat_map(|source| source.shed.values())
-        .fold(0, |sum, n| sum.saturating_add(*n))
+    sources_of(guards, interface).fold(0, |sum, source| sum.saturating_add(source.shed))
 }
 
 /// What guards have shed on `interface`, in a sentence; `None`: nothing.

@@ -247,9 +247,7 @@
       const row = html("tr");
       const name = html("td", "", source.name);
       name.title = source.reason;
-      const shed = Object.entries(source.shed || {}).filter(([, n]) => n > 0);
-      const gone = html("td", shed.length ? "shed" : "", kilo(source.shed && total(source.shed), s.interval_s));
-      gone.title = shed.map(([kind, n]) => `${kilo(n, s.interval_s)} ${kind}`).join(", ");
+      const gone = html("td", source.shed ? "shed" : "", kilo(source.shed || 0, s.interval_s));
       row.append(name, html("td", "", source.mode), html("td", "", String(source.cpu)),
         html("td", "", kilo(source.packets, s.interval_s)), html("td", "", kilo(source.turns, s.interval_s)),
         gone, html("td", "", source.foreign_polls === undefined ? "n/a" : grouped(source.foreign_polls)));

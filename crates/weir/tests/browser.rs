@@ -113,7 +113,7 @@ fn guarded(number: u64, offered: u64, read: u64) -> Snapshot {
         packets: Some(offered * 500),
         turns: Some(offered * 16),
         foreign_polls: (mode == "poll").then_some(2),
-        shed: [("normal".to_owned(), lost), ("bulk".to_owned(), lost / 10)].into(),
+        shed: lost,
         ..Source::default()
     };
     let poller = Poller {

@@ -6,7 +6,6 @@ use std::time::{Duration, SystemTime};
 
 use kern::guard::Views;
 use policy::Nanos;
-use policy::classes::Class;
 
 use super::Control;
 use crate::arrived::Arrived;
@@ -125,7 +124,7 @@ impl Maker {
             let now = Seen::read(&control.gauges.views, source);
             let delta = now.since(&self.last.sources.insert(source.slot, now).unwrap_or_default());
             for (sums, counts) in [(&mut dropped, &now), (&mut moved, &delta)] {
-                sums[0] += counts.all_shed;
+                sums[0] += counts.shed;
                 sums[1] += counts.marked;
             }
             row.sources.push(source_row(control, &interface.name, source, &now, &delta));
@@ -225,10 +224,9 @@ struct Seen {
     /// Of these, those of poll mode.
     foreign: u64,
     marked: u64,
-    all_shed: u64,
-    /// Normal, bulk, protected.
-    classes: [u64; 3],
-    shed: [u64; 3],
+    normal: u64,
+    protected: u64,
+    shed: u64,
     over_bound: u64,
     nobody: u64,
     syns: u64,
@@ -244,9 +242,9 @@ impl Seen {
             other_polls: stat.polls.load(Relaxed).saturating_sub(stat.own_polls.load(Relaxed)),
             foreign: u64::from(stat.foreign.load(Relaxed)),
             marked: rx.marked.load(Relaxed),
-            all_shed: rx.shed.load(Relaxed),
-            classes: [0, 1, 2].map(|i: usize| rx.by_class[i].load(Relaxed)),
-            shed: [0, 1, 2].map(|i: usize| rx.shed_class[i].load(Relaxed)),
+            normal: rx.normal.load(Relaxed),
+            protected: rx.protected.load(Relaxed),
+            shed: rx.shed.load(Relaxed),
             over_bound: rx.over_bound.load(Relaxed),
             nobody: rx.nobody.load(Relaxed),
             syns: rx.syns.load(Relaxed),
@@ -256,32 +254,31 @@ impl Seen {
 
     fn since(&self, before: &Self) -> Self {
         let moved = |of: fn(&Self) -> u64| of(self).saturating_sub(of(before));
-        let each =
-            |of: fn(&Self) -> &[u64; 3]| [0, 1, 2].map(|i: usize| of(self)[i].saturating_sub(of(before)[i]));
         Self {
             packets: moved(|c| c.packets),
             turns: moved(|c| c.turns),
             other_polls: moved(|c| c.other_polls),
             foreign: moved(|c| c.foreign),
             marked: moved(|c| c.marked),
-            all_shed: moved(|c| c.all_shed),
-            classes: each(|c| &c.classes),
-            shed: each(|c| &c.shed),
+            normal: moved(|c| c.normal),
+            protected: moved(|c| c.protected),
+            shed: moved(|c| c.shed),
             over_bound: moved(|c| c.over_bound),
             nobody: moved(|c| c.nobody),
             syns: moved(|c| c.syns),
             over_share: moved(|c| c.over_share),
         }
     }
+
+    /// Frames by class.
+    fn classes(&self) -> BTreeMap<String, u64> {
+        [("normal", self.normal), ("protected", self.protected)].map(|(name, n)| (name.to_owned(), n)).into()
+    }
 }
 
 /// `interface`: its present name.
 fn source_row(control: &Control, interface: &str, source: &Taken, now: &Seen, delta: &Seen) -> Source {
     let views = &control.gauges.views;
-    let class = |counts: &[u64; 3]| {
-        let names = [Class::Normal, Class::Bulk, Class::Protected];
-        names.iter().map(|c| c.name().to_owned()).zip(counts.iter().copied()).collect()
-    };
     let mode = mode_name(views, source.slot);
     let over = (views.rx_stats[source.slot].over_rule.load(Relaxed) as usize)
         .checked_sub(1)
@@ -306,10 +303,10 @@ fn source_row(control: &Control, interface: &str, source: &Taken, now: &Seen, de
         napi_id: source.now.napi_id.load(Relaxed),
         mode_switches: source.switches(),
         refused_turns: source.counts.refused.load(Relaxed),
-        classes: class(&delta.classes),
+        classes: delta.classes(),
         over_bound: delta.over_bound,
         over_bound_rule: over.unwrap_or_default().to_owned(),
-        shed: class(&delta.shed),
+        shed: delta.shed,
         nobody: delta.nobody,
         syns: delta.syns,
         over_share: delta.over_share,
@@ -317,8 +314,8 @@ fn source_row(control: &Control, interface: &str, source: &Taken, now: &Seen, de
             packets: now.packets,
             turns: now.turns,
             other_polls: now.other_polls,
-            classes: class(&now.classes),
-            shed: class(&now.shed),
+            classes: now.classes(),
+            shed: now.shed,
             nobody: now.nobody,
             syns: now.syns,
             over_share: now.over_share,

@@ -79,26 +79,25 @@ struct weir_source_stat {
 
 /* Written by the XDP program: the NAPI's owner is the one writer. */
 struct weir_rx_stat {
-	__u64 frames;		/* seen by XDP in poll mode and in WEIR_MODE_SHED */
-	__u64 to_full;		/* of these, for consumers that are inhibited, and not protected */
-	__u64 shed;		/* of these, dropped here on purpose */
+	/* Frames are those that XDP saw in poll mode and in WEIR_MODE_SHED: `normal` and `protected`. */
+	__u64 normal;		/* frames that no rule protects, or not that many of them */
+	__u64 protected;	/* frames that a rule protects, within their bound */
+	__u64 to_full;		/* of `normal`, for consumers that are inhibited */
+	__u64 shed;		/* of `normal`, dropped here on purpose */
 	__u64 marked;		/* rewritten to the handle's port */
-	__u64 by_class[3];	/* frames by enum weir_class; sums up to `frames` */
-	__u64 over_bound;	/* of the normal ones, those that a rule protects, but not that many of them */
-	__u64 shed_class[3];	/* shed by class; sums up to `shed` */
+	__u64 over_bound;	/* of `normal`, those that a rule protects, but not that many of them */
 	__u32 spared;		/* frames that were not rewritten because somebody would miss them */
 	__u32 over_rule;	/* of the last frame in `over_bound`: its rule, + 1 */
-	__u64 tcp;		/* of `frames`, TCP segments of connections that stand */
+	__u64 tcp;		/* of the frames, TCP segments of connections that stand */
 	__u64 nobody;		/* of `shed`, for a port that no socket has, or of a flow that was refused */
 	__u64 known;		/* passed, for consumers that are tracked: all others are somebody else's */
 	__u64 syns;		/* of `shed`, SYNs: for listeners that accept nothing more, or that have had their share */
 	__u64 over_share;	/* of `shed`, with room for them, which is held for senders that have had less */
-	__u64 innocents;	/* of `frames`, those that a pause would lose, passed or shed: of quiet senders beside a loud one, and
+	__u64 innocents;	/* of the frames, those that a pause would lose, passed or shed: of quiet senders beside a loud one, and
 				 * for tracked consumers that nothing is kept away from, or that get few beside another one */
-	__u64 unknown;		/* of `frames`, datagrams in one piece that passed since nothing is known of where they end */
-	__u64 fragments;	/* of `frames`, fragments that passed: where they end nobody knows either */
+	__u64 unknown;		/* of the frames, datagrams in one piece that passed since nothing is known of where they end */
+	__u64 fragments;	/* of the frames, fragments that passed: where they end nobody knows either */
 	__u64 cut;		/* of `shed`, fragments, since the budget did not last for them */
-	__u64 pad[3];
 };
 
 struct weir_consumer_ctl {
@@ -274,7 +273,7 @@ struct weir_learn {
 
 _Static_assert(sizeof(struct weir_source_ctl) == 128, "two lines");
 _Static_assert(sizeof(struct weir_source_stat) == 64, "one line");
-_Static_assert(sizeof(struct weir_rx_stat) == 192, "three lines");
+_Static_assert(sizeof(struct weir_rx_stat) == 128, "two lines");
 _Static_assert(sizeof(struct weir_consumer_ctl) == 64, "one line");
 _Static_assert(sizeof(struct weir_consumer_stat) == 64, "one line");
 _Static_assert(sizeof(struct weir_poller_ctl) == 64, "one line");

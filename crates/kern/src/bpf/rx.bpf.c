@@ -144,9 +144,9 @@ __noinline int weir_rx_parse(struct xdp_md *ctx, __u32 addresses, struct weir_vi
 	return 0;
 }
 
-__noinline int weir_rx_classify(const struct weir_rules *rules, const struct weir_view *view)
+__noinline int weir_rx_protector(const struct weir_rules *rules, const struct weir_view *view)
 {
-	return rules && view ? weir_classify(rules, view) : WEIR_NORMAL;
+	return rules && view ? weir_protector(rules, view) : 0;
 }
 
 /*
@@ -387,7 +387,7 @@ SEC("xdp")
 int weir_rx(struct xdp_md *ctx)
 {
 	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
-	__u32 queue = ctx->rx_queue_index, slot, key, zero = 0, verdict, class, trickle, tcp;
+	__u32 queue = ctx->rx_queue_index, slot, key, zero = 0, protector, trickle, tcp;
 	struct weir_consumer_stat *consumer;
 	struct weir_consumer_ctl *consumer_ctl;
 	struct weir_guard_ctl *guard;
@@ -416,29 +416,24 @@ int weir_rx(struct xdp_md *ctx)
 
 	/* The class comes before any level: what protects a host must not hang on what a consumer does. */
 	weir_rx_parse(ctx, rules->addresses, &view);
-	verdict = weir_rx_classify(rules, &view);
-	class = WEIR_VERDICT_CLASS(verdict);
+	protector = weir_rx_protector(rules, &view);
 	if (!sheds(ctl)) {
-		if (class != WEIR_PROTECTED && !for_others(data, end, ctl))
+		if (!protector && !for_others(data, end, ctl))
 			marks(data, end, &view, ctl, stat);
 		return XDP_PASS;
 	}
-	if (class == WEIR_PROTECTED && ctl->mode == WEIR_MODE_POLL &&
-	    !within_bound(ctl, rules, WEIR_VERDICT_RULE(verdict))) {
-		class = WEIR_NORMAL;
+	if (protector && ctl->mode == WEIR_MODE_POLL && !within_bound(ctl, rules, protector - 1)) {
 		stat->over_bound++;
-		stat->over_rule = WEIR_VERDICT_RULE(verdict) + 1;
+		stat->over_rule = protector;
+		protector = 0;
 	}
-	stat->frames++;
 	if (view.lane == WEIR_LANE_TCP && (view.key[2] & (WEIR_F_ESTABLISHED | WEIR_F_FRAGMENT)) == WEIR_F_ESTABLISHED)
 		stat->tcp++;
-	if (class == WEIR_PROTECTED) {
-		stat->by_class[WEIR_PROTECTED]++;
+	if (protector) {
+		stat->protected++;
 		return XDP_PASS;
 	}
-	class &= 1;
-	stat->by_class[class]++;
-
+	stat->normal++;
 	if (for_others(data, end, ctl))
 		return XDP_PASS;
 	if (marks(data, end, &view, ctl, stat)) {
@@ -482,12 +477,11 @@ int weir_rx(struct xdp_md *ctx)
 			}
 			stat->over_share += fit == WEIR_FAIR_OVER;
 			stat->shed++;
-			stat->shed_class[class]++;
 			__sync_fetch_and_add(&consumer->shed, 1); /* several queues may feed one consumer */
 			return XDP_DROP;
 		}
 	}
-	trickle = weir_trickle(stat->frames);
+	trickle = weir_trickle(stat->normal);
 	if (guard->nobody_ticks && (!guard->by_flow || refused_any()) && in_force(ctl) &&
 	    is_nobodys(ctx, &view, guard, ctl, trickle)) {
 		/* A trickle passes that says whether what is known still holds: it is nobody else's. */
@@ -497,7 +491,6 @@ int weir_rx(struct xdp_md *ctx)
 		}
 		stat->nobody++;
 		stat->shed++;
-		stat->shed_class[class]++;
 		return XDP_DROP;
 	}
 	tcp = rx_tcp(ctx, &view, slot, ctl, guard);
@@ -511,7 +504,6 @@ int weir_rx(struct xdp_md *ctx)
 		stat->syns += tcp == RX_TCP_SYN;
 		stat->nobody += tcp == RX_TCP_NOBODY;
 		stat->shed++;
-		stat->shed_class[class]++;
 		return XDP_DROP;
 	}
 	if (!(view.key[2] & WEIR_F_FRAGMENT)) {
@@ -521,7 +513,6 @@ int weir_rx(struct xdp_md *ctx)
 	if (ctl->mode == WEIR_MODE_POLL && in_force(ctl) && !fragment_fits(slot, poller_of(ctl))) {
 		stat->cut++;
 		stat->shed++;
-		stat->shed_class[class]++;
 		return XDP_DROP;
 	}
 	stat->fragments++;

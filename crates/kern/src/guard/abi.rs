@@ -3,6 +3,7 @@
 //! A `*Ctl` is written here and read by BPF; a `*Stat` is written by BPF and read here. All loads and stores are
 //! relaxed: each field stands for itself.
 
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64};
 
 /// Most sources of one guard.
@@ -156,20 +157,18 @@ shared!(
 shared!(
     /// What the XDP program counted for one source.
     RxStat {
-        /// Frames seen in poll mode.
-        frames: AtomicU64,
-        /// Frames for inhibited consumers, but for protected ones.
+        /// Frames that no rule protects, or not that many of them.
+        normal: AtomicU64,
+        /// Frames that a rule protects, within their bound.
+        protected: AtomicU64,
+        /// Of the normal ones, those for inhibited consumers.
         to_full: AtomicU64,
         /// Frames dropped on purpose.
         shed: AtomicU64,
         /// Frames rewritten to mark the handle.
         marked: AtomicU64,
-        /// Frames by class: normal, bulk, protected. Sums up to `frames`.
-        by_class: [AtomicU64; 3],
         /// Of the normal ones, those that a rule protects, but not that many of them.
         over_bound: AtomicU64,
-        /// Frames dropped by class. Sums up to `shed`.
-        shed_class: [AtomicU64; 3],
         /// Frames that were not rewritten because somebody would miss them.
         spared: AtomicU32,
         /// Of the last one in `over_bound`: the place of its match, + 1.
@@ -195,7 +194,15 @@ shared!(
         cut: AtomicU64,
     }
 );
-const _: () = assert!(size_of::<RxStat>() == 192);
+const _: () = assert!(size_of::<RxStat>() == 128);
+
+impl RxStat {
+    /// All frames that XDP saw.
+    #[must_use]
+    pub fn frames(&self) -> u64 {
+        self.normal.load(Relaxed).wrapping_add(self.protected.load(Relaxed))
+    }
+}
 
 shared!(
     /// What the guard tells BPF about one consumer.

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0 */
 /*
- * The class of a frame: protected, normal or bulk (MR-34, MR-37). One text for two compilers: crates/kern compiles it
+ * The class of a frame: protected by a rule, or normal (MR-34, MR-37). One text for two compilers: crates/kern compiles it
  * for BPF, where it runs before any level is looked at, and crates/policy for the host, where it is tested and fuzzed.
  *
  * Integer only, no state, no allocation. A frame is read in at most 2 VLAN tags, one IP header, WEIR_EXTENSIONS IPv6
@@ -18,8 +18,6 @@ typedef unsigned long long weir_u64;
 #define WEIR_RULES 64
 #define WEIR_EXTENSIONS 6
 #define WEIR_INLINE static inline __attribute__((always_inline))
-
-enum weir_class { WEIR_NORMAL = 0, WEIR_BULK = 1, WEIR_PROTECTED = 2, WEIR_CLASSES = 3 };
 
 /* What kind of frame a rule can match: narrow rules are looked at for frames of their lane only. */
 enum weir_lane {
@@ -59,14 +57,13 @@ struct weir_rule {
 	weir_u32 mask[3];
 	weir_u32 address[4];
 	weir_u32 prefix[4];	/* mask of the address */
-	weir_u8 class_;		/* enum weir_class */
 	weir_u8 side;		/* enum weir_side */
 	weir_u8 bounded;	/* has the small bound of ICMP instead of a rule's */
-	weir_u8 pad[5];
+	weir_u8 pad[6];
 };
 
 struct weir_rules {
-	/* Rules of lane l are first[l]..first[l + 1], the protected ones first; the wide ones come last. */
+	/* Rules of lane l are first[l]..first[l + 1]; the wide ones come last. */
 	weir_u8 first[WEIR_LANES + 1];
 	weir_u8 addresses;	/* a rule asks for an address */
 	/* Bit port & 63: a rule of lane TCP or UDP asks for such a source or target port. */
@@ -78,10 +75,6 @@ struct weir_rules {
 
 _Static_assert(sizeof(struct weir_rule) == 64, "one line");
 _Static_assert(sizeof(struct weir_rules) == 64 + 64 * WEIR_RULES, "one line more");
-
-/* A verdict is class | (rule + 1) << 8; rule is meaningful for WEIR_PROTECTED and WEIR_BULK only. */
-#define WEIR_VERDICT_CLASS(verdict) ((verdict) & 0xff)
-#define WEIR_VERDICT_RULE(verdict) (((verdict) >> 8) - 1)
 
 #ifdef __clang__
 #define WEIR_UNROLL _Pragma("unroll")
@@ -317,9 +310,9 @@ WEIR_INLINE weir_u32 weir_scan(const struct weir_rules *rules, const struct weir
 		__asm__ volatile("" : "+r"(index));
 		rule = &rules->rule[index & (WEIR_RULES - 1)];
 		if (weir_matches(rule, view))
-			return rule->class_ | (index + 1) << 8;
+			return index + 1;
 	}
-	return WEIR_NORMAL;
+	return 0;
 }
 
 /* True if no rule of the frame's lane can match its ports: the fast way of most frames of a flood. */
@@ -334,17 +327,14 @@ WEIR_INLINE weir_u32 weir_no_port_rule(const struct weir_rules *rules, const str
 	return 0;
 }
 
-/* The class of the frame that view describes, with the rule that decided: a protected one, else a bulk one. */
-WEIR_INLINE weir_u32 weir_classify(const struct weir_rules *rules, const struct weir_view *view)
+/* The rule that protects the frame that view describes, + 1; 0 if none does. */
+WEIR_INLINE weir_u32 weir_protector(const struct weir_rules *rules, const struct weir_view *view)
 {
-	weir_u32 narrow = WEIR_NORMAL, wide = WEIR_NORMAL, lane = view->lane;
+	weir_u32 rule = 0, lane = view->lane;
 
 	if (lane < WEIR_LANE_WIDE && !weir_no_port_rule(rules, view))
-		narrow = weir_scan(rules, view, rules->first[lane], rules->first[lane + 1]);
-	if (WEIR_VERDICT_CLASS(narrow) == WEIR_PROTECTED)
-		return narrow;
-	wide = weir_scan(rules, view, rules->first[WEIR_LANE_WIDE], rules->first[WEIR_LANES]);
-	return WEIR_VERDICT_CLASS(wide) > WEIR_VERDICT_CLASS(narrow) ? wide : narrow;
+		rule = weir_scan(rules, view, rules->first[lane], rules->first[lane + 1]);
+	return rule ? rule : weir_scan(rules, view, rules->first[WEIR_LANE_WIDE], rules->first[WEIR_LANES]);
 }
 
 /*

@@ -14,7 +14,7 @@ int LLVMFuzzerTestOneInput(const weir_u8 *input, __SIZE_TYPE__ size)
 	static struct weir_rules rules;
 	struct weir_view view, again;
 	__SIZE_TYPE__ table, length;
-	weir_u32 verdict, rule;
+	weir_u32 rule;
 	weir_u8 *frame;
 
 	if (size < 2)
@@ -37,16 +37,15 @@ int LLVMFuzzerTestOneInput(const weir_u8 *input, __SIZE_TYPE__ size)
 	CHECK(!(view.key[2] & WEIR_F_PORTS) || view.l4 + 8 <= length);
 	CHECK(!(view.key[2] & WEIR_F_LATER) || view.key[2] & WEIR_F_FRAGMENT);
 	CHECK(!(view.key[2] & WEIR_F_V4) || !(view.key[2] & WEIR_F_V6));
-	verdict = weir_classify(&rules, &view);
-	rule = WEIR_VERDICT_RULE(verdict);
-	CHECK(verdict == WEIR_NORMAL || rule < WEIR_RULES);
-	if (verdict != WEIR_NORMAL)
-		CHECK(weir_matches(&rules.rule[rule], &view));
+	rule = weir_protector(&rules, &view);
+	CHECK(rule <= WEIR_RULES);
+	if (rule)
+		CHECK(weir_matches(&rules.rule[rule - 1], &view));
 
-	/* The class does not hang on what follows the headers, nor on what the last frame left behind. */
+	/* The rule does not hang on what follows the headers, nor on what the last frame left behind. */
 	memset(&again, 0xff, sizeof(again));
 	weir_parse(frame, frame + length, rules.addresses, &again);
-	CHECK(!memcmp(&view, &again, sizeof(view)) && weir_classify(&rules, &again) == verdict);
+	CHECK(!memcmp(&view, &again, sizeof(view)) && weir_protector(&rules, &again) == rule);
 	free(frame);
 	return 0;
 }

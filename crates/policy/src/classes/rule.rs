@@ -1,8 +1,7 @@
 //! Rules as users write them: a name such as `ssh`, or a match such as `tcp/22` or `src 10.0.0.0/8`.
 
 use super::table::{
-    Class, LANE_ICMP, LANE_LINK, LANE_OTHER, LANE_TCP, LANE_UDP, LANE_WIDE, Match, SIDE_SOURCE, SIDE_TARGET,
-    flag,
+    LANE_ICMP, LANE_LINK, LANE_OTHER, LANE_TCP, LANE_UDP, LANE_WIDE, Match, SIDE_SOURCE, SIDE_TARGET, flag,
 };
 use crate::prefix::{Prefix, PrefixError};
 
@@ -160,18 +159,18 @@ fn prefix(text: &str, side: u8) -> Result<(usize, Match), RuleError> {
 }
 
 impl Rule {
-    /// Reads a rule for `class`: a name out of [`NAMES`], `tcp/PORT`, `udp/PORT`, `src PREFIX`, `dst PREFIX`,
+    /// Reads a rule: a name out of [`NAMES`], `tcp/PORT`, `udp/PORT`, `src PREFIX`, `dst PREFIX`,
     /// `dscp/NAME`, `vlan/ID`. A space and a slash after the first word are the same.
     ///
     /// # Errors
     /// [`RuleError`] says what is wrong.
-    pub fn parse(text: &str, class: Class) -> Result<Self, RuleError> {
+    pub fn parse(text: &str) -> Result<Self, RuleError> {
         let text = text.trim();
         let port = |text: &str| {
             let ok = |n: &u16| *n != 0 && !text.starts_with('+');
             text.parse::<u16>().ok().filter(ok).ok_or(RuleError::Value("a port, 1 to 65535"))
         };
-        let mut matches = match (named(text), text.split_once([' ', '/'])) {
+        let matches = match (named(text), text.split_once([' ', '/'])) {
             (Some(matches), _) => matches,
             (None, None) => return Err(RuleError::Unknown),
             (None, Some((kind, value))) => {
@@ -205,7 +204,6 @@ impl Rule {
                 }
             }
         };
-        matches.iter_mut().for_each(|(_, m)| m.class = class as u8);
         Ok(Self { text: text.to_owned(), matches })
     }
 
@@ -220,6 +218,6 @@ impl Rule {
 
     /// The rules of [`DEFAULT`].
     pub fn defaults() -> Vec<Rule> {
-        DEFAULT.iter().filter_map(|name| Rule::parse(name, Class::Protected).ok()).collect()
+        DEFAULT.iter().filter_map(|name| Rule::parse(name).ok()).collect()
     }
 }

@@ -34,29 +34,6 @@ pub mod flag {
     pub const TAGGED: u32 = 128;
 }
 
-/// What a frame is worth while not all of them can be handled.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-#[repr(u8)]
-pub enum Class {
-    /// Without a rule.
-    Normal = 0,
-    /// Goes first.
-    Bulk = 1,
-    /// Is never shed, within its bound.
-    Protected = 2,
-}
-
-impl Class {
-    /// For the status.
-    pub fn name(self) -> &'static str {
-        match self {
-            Class::Normal => "normal",
-            Class::Bulk => "bulk",
-            Class::Protected => "protected",
-        }
-    }
-}
-
 /// `struct weir_rule`: one mask and value over three words of the frame, and at most one prefix.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
@@ -65,10 +42,9 @@ pub(super) struct Match {
     pub mask: [u32; 3],
     pub address: [u32; 4],
     pub prefix: [u32; 4],
-    pub class: u8,
     pub side: u8,
     pub bounded: u8,
-    pub pad: [u8; 5],
+    pub pad: [u8; 6],
 }
 
 /// `struct weir_rules`.
@@ -135,27 +111,6 @@ impl View {
     }
 }
 
-/// The class of a frame and the match that decided: its index in the table.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Verdict {
-    /// Class.
-    pub class: Class,
-    /// `None` for [`Class::Normal`].
-    pub rule: Option<usize>,
-}
-
-impl Verdict {
-    /// Decodes what the header returns.
-    pub fn from_raw(raw: u32) -> Self {
-        let class = match raw & 0xff {
-            1 => Class::Bulk,
-            2 => Class::Protected,
-            _ => Class::Normal,
-        };
-        Self { class, rule: (raw >> 8).checked_sub(1).map(|r| r as usize) }
-    }
-}
-
 /// The rules need more than [`RULES_MAX`] matches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Full {
@@ -174,7 +129,7 @@ pub struct Table {
 }
 
 unsafe extern "C" {
-    fn weir_host_classify(rules: *const Raw, data: *const u8, length: usize, view: *mut View) -> u32;
+    fn weir_host_protector(rules: *const Raw, data: *const u8, length: usize, view: *mut View) -> u32;
     fn weir_host_may_pass(
         credit: *mut Credit,
         rule: u32,
@@ -215,9 +170,7 @@ impl Table {
         });
         let mut names = Vec::new();
         let mut next = 0;
-        for (lane, matches) in lanes.iter_mut().enumerate() {
-            // The first match decides, so the most valuable class comes first.
-            matches.sort_by_key(|(m, _)| std::cmp::Reverse(m.class));
+        for (lane, matches) in lanes.iter().enumerate() {
             raw.first[lane] = next as u8;
             for (found, name) in matches.iter() {
                 raw.rule[next] = *found;
@@ -243,19 +196,19 @@ impl Table {
         Ok(Self { raw, rules: names })
     }
 
-    /// The class of a frame that begins with its Ethernet header.
-    pub fn classify(&self, frame: &[u8]) -> Verdict {
+    /// The place of the match that protects a frame, which begins with its Ethernet header.
+    pub fn protector(&self, frame: &[u8]) -> Option<usize> {
         self.look(frame).0
     }
 
-    /// The class of a frame, and what the rules saw of it.
-    pub fn look(&self, frame: &[u8]) -> (Verdict, View) {
+    /// The same, and what the rules saw of the frame.
+    pub fn look(&self, frame: &[u8]) -> (Option<usize>, View) {
         let mut view = View::default();
         // SAFETY: all pointers are valid for the call: Raw and View have the layout of the header's structs (sizes are
         // asserted on both sides), the frame is read within its length, and only the view is written.
         let raw =
-            unsafe { weir_host_classify(&raw const *self.raw, frame.as_ptr(), frame.len(), &raw mut view) };
-        (Verdict::from_raw(raw), view)
+            unsafe { weir_host_protector(&raw const *self.raw, frame.as_ptr(), frame.len(), &raw mut view) };
+        (raw.checked_sub(1).map(|place| place as usize), view)
     }
 
     /// Matches in use.

@@ -55,7 +55,7 @@ const SYN: u8 = 2;
 const ACK: u8 = 16;
 
 fn table(rules: &[&str]) -> Table {
-    let rules: Vec<Rule> = rules.iter().map(|r| Rule::parse(r, Class::Protected).unwrap()).collect();
+    let rules: Vec<Rule> = rules.iter().map(|r| Rule::parse(r).unwrap()).collect();
     Table::new(&rules).unwrap()
 }
 
@@ -64,7 +64,7 @@ fn defaults() -> Table {
 }
 
 fn protects(table: &Table, frame: &[u8]) -> bool {
-    table.classify(frame).class == Class::Protected
+    table.protector(frame).is_some()
 }
 
 fn ip4(protocol: u8, rest: &[u8]) -> Vec<u8> {
@@ -113,7 +113,7 @@ fn the_default_protects_what_it_says() {
         ("nothing", vec![]),
         ("half an address", vec![0xff; 9]),
     ] {
-        assert_eq!(table.classify(&frame), Verdict { class: Class::Normal, rule: None }, "{what}");
+        assert_eq!(table.protector(&frame), None, "{what}");
     }
 }
 
@@ -201,23 +201,21 @@ fn wide_rules_match_any_transport() {
 }
 
 #[test]
-fn a_protected_match_wins_over_a_bulk_one() {
-    let bulk = |text| Rule::parse(text, Class::Bulk).unwrap();
-    let protected = |text| Rule::parse(text, Class::Protected).unwrap();
-    let class = |rules: &[Rule], frame: &[u8]| Table::new(rules).unwrap().classify(frame).class;
+fn a_narrow_rule_is_looked_at_before_a_wide_one() {
     let frame = ip4(17, &udp(9, 514));
-    assert_eq!(class(&[bulk("udp/514")], &frame), Class::Bulk);
-    assert_eq!(class(&[bulk("udp/514"), protected("udp/514")], &frame), Class::Protected);
-    assert_eq!(class(&[bulk("udp/514"), protected("src 10.0.0.0/8")], &frame), Class::Protected);
-    assert_eq!(class(&[protected("udp/514"), bulk("src 10.0.0.0/8")], &frame), Class::Protected);
-    assert_eq!(class(&[protected("udp/515"), bulk("src 10.0.0.0/8")], &frame), Class::Bulk);
+    let of = |rules: &[&str]| {
+        let table = table(rules);
+        table.protector(&frame).map(|place| table.rule(place).unwrap().to_owned())
+    };
+    assert_eq!(of(&["src 10.0.0.0/8", "udp/514"]).as_deref(), Some("udp/514"));
+    assert_eq!(of(&["udp/515", "src 10.0.0.0/8"]).as_deref(), Some("src 10.0.0.0/8"));
+    assert_eq!(of(&["udp/515"]), None);
 }
 
 #[test]
 fn a_full_table_is_an_error_and_repeats_take_no_room() {
-    let rules = |n: u16| -> Vec<Rule> {
-        (1..=n).map(|p| Rule::parse(&format!("tcp/{p}"), Class::Protected).unwrap()).collect()
-    };
+    let rules =
+        |n: u16| -> Vec<Rule> { (1..=n).map(|p| Rule::parse(&format!("tcp/{p}")).unwrap()).collect() };
     assert_eq!(Table::new(&rules(32)).unwrap().len(), RULES_MAX);
     assert_eq!(Table::new(&rules(33)), Err(Full { rule: 32, needed: 66 }));
     let twice = [rules(32), rules(32)].concat();
@@ -227,7 +225,7 @@ fn a_full_table_is_an_error_and_repeats_take_no_room() {
 #[test]
 fn every_name_is_a_rule() {
     for name in NAMES {
-        assert_eq!(Rule::parse(name, Class::Protected).unwrap().text(), name);
+        assert_eq!(Rule::parse(name).unwrap().text(), name);
     }
     assert_eq!(Rule::defaults().len(), DEFAULT.len());
     for text in [
@@ -244,7 +242,7 @@ fn every_name_is_a_rule() {
         "dscp/",
         "dscp/064",
     ] {
-        assert!(Rule::parse(text, Class::Protected).is_err(), "{text}");
+        assert!(Rule::parse(text).is_err(), "{text}");
     }
 }
 
@@ -322,9 +320,9 @@ proptest! {
         let rules = ["ssh", "udp/53", "icmp", "ospf", "arp", "vlan/5", "dscp/cs6"];
         let mut any = false;
         for rule in rules {
-            let (verdict, view) = table(&[rule]).look(&frame);
+            let (protector, view) = table(&[rule]).look(&frame);
             let expected = reference(rule, &view);
-            prop_assert_eq!(verdict.class == Class::Protected, expected, "{} {:?}", rule, view);
+            prop_assert_eq!(protector.is_some(), expected, "{} {:?}", rule, view);
             any |= expected;
         }
         prop_assert_eq!(protects(&table(&rules), &frame), any);

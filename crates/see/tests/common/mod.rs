@@ -249,11 +249,7 @@ impl Pair {
 
     /// The interval of a host on which a guard has `interface` and has shed `shed` frames.
     pub fn guarded(&self, interface: &str, shed: u64) -> Snapshot {
-        let source = Source {
-            name: format!("{interface}/0"),
-            shed: [("normal".to_owned(), shed)].into(),
-            ..Source::default()
-        };
+        let source = Source { name: format!("{interface}/0"), shed, ..Source::default() };
         let guard = Guard { pid: 9, sources: vec![source], ..Guard::default() };
         Snapshot { guards: vec![guard], ..self.seen() }
     }

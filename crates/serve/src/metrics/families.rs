@@ -643,14 +643,10 @@ pub static FAMILIES: [Family; 61] = [
         name: "guard_shed",
         unit: "packets",
         kind: Kind::Counter,
-        labels: &["source", "class"],
-        limit: 3 * QUEUES,
-        help: "Packets that a guard shed, by class: normal (also what a rule protects beyond its bound), bulk",
-        of: |seen, take| {
-            for source in seen.snapshot.guards.iter().flat_map(|guard| &guard.sources).take(QUEUES) {
-                source.shed.iter().for_each(|(class, shed)| take(&[&source.name, class], n(*shed)));
-            }
-        },
+        labels: &["source"],
+        limit: QUEUES,
+        help: "Packets that a guard shed",
+        of: |seen, take| sources(seen, take, |source| Some(source.shed)),
     },
     Family {
         name: "guard_nobodys",

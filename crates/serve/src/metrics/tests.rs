@@ -49,7 +49,7 @@ fn snapshot() -> Snapshot {
                 packets: Some(9),
                 turns: Some(2),
                 foreign_polls: Some(1),
-                shed: [("normal".to_owned(), 4)].into(),
+                shed: 4,
                 nobody: 3,
                 over_share: 1,
                 over_bound: 2,
@@ -152,7 +152,7 @@ fn counters_add_up_and_gauges_do_not() {
     assert_eq!(value(&text, "weir_ledger_unaccounted_packets"), -1.0);
     assert_eq!(value(&text, "weir_cpu_time_seconds_total{cpu=\"0\",mode=\"idle\"}"), 2.0);
     assert_eq!(value(&text, "weir_intervals_total"), 2.0);
-    assert_eq!(value(&text, "weir_guard_shed_packets_total{source=\"eth0/0\",class=\"normal\"}"), 8.0);
+    assert_eq!(value(&text, "weir_guard_shed_packets_total{source=\"eth0/0\"}"), 8.0);
     assert_eq!(value(&text, "weir_guard_nobodys_packets_total{source=\"eth0/0\"}"), 6.0);
     assert_eq!(value(&text, "weir_guard_over_share_packets_total{source=\"eth0/0\"}"), 2.0);
     assert_eq!(value(&text, "weir_guard_over_bound_packets_total{source=\"eth0/0\"}"), 4.0);

@@ -72,7 +72,6 @@ fn sources(text: &mut String, status: &Status, seconds: f64, paint: Paint) {
                 let class =
                     |(name, n): (&String, &u64)| format!("{} {}", rate(Some(*n), seconds), shown(name));
                 let classes: Vec<String> = source.classes.iter().map(class).collect();
-                let shed: Vec<String> = source.shed.iter().filter(|(_, n)| **n > 0).map(class).collect();
                 let nobody = match source.nobody {
                     0 => String::new(),
                     n => format!(", {} of it for nobody", rate(Some(n), seconds)),
@@ -85,9 +84,9 @@ fn sources(text: &mut String, status: &Status, seconds: f64, paint: Paint) {
                     0 => String::new(),
                     n => format!(", {} of senders over their share", rate(Some(n), seconds)),
                 };
-                let shed = match shed.is_empty() {
-                    true => String::new(),
-                    false => format!("; shed {}{nobody}{syns}{trimmed}", shed.join(", ")),
+                let shed = match source.shed {
+                    0 => String::new(),
+                    n => format!("; shed {}{nobody}{syns}{trimmed}", rate(Some(n), seconds)),
                 };
                 let over = match source.over_bound {
                     0 => String::new(),
@@ -212,7 +211,7 @@ mod tests {
                     classes: BTreeMap::from([("normal".into(), 81_000), ("protected".into(), 200)]),
                     over_bound: 7,
                     over_bound_rule: "ssh".into(),
-                    shed: BTreeMap::from([("normal".into(), 79_000), ("protected".into(), 0)]),
+                    shed: 79_000,
                     ..Source::default()
                 },
             ],
@@ -249,8 +248,8 @@ mod tests {
             "\nrates and counts of the last 1.0 s; of pollers: since the start\n",
             "eth0/0                 0  interrupt       <0.1        n/a       n/a",
             "  turns were full",
-            "  k/s by class: 81.0 normal, 0.2 protected; shed 79.0 normal; <0.1 over the",
-            "  bound of protected (ssh)",
+            "  k/s by class: 81.0 normal, 0.2 protected; shed 79.0; <0.1 over the bound of",
+            "  protected (ssh)",
             "1            n/a     n/a    49.2       n/a     n/a        20          n/a",
             "rsyslogd 1204     udp 514          76      n/a      n/a      n/a     <0.1",
             "1            other    1     9 153 602",

@@ -102,7 +102,7 @@ pub fn shed_beside(s: &Snapshot) -> String {
 /// CPUs of a guard that [`sentence`] names, those that use most of their budget.
 const CPUS: usize = 4;
 
-/// A guard in a sentence: `pid 812: poll eth0/0; CPU 1 uses 43 % of its budget, 12 pauses; shed 12.3 k/s normal`.
+/// A guard in a sentence: `pid 812: poll eth0/0; CPU 1 uses 43 % of its budget, 12 pauses; shed 12.3 k/s`.
 pub fn sentence(guard: &Guard, s: &Snapshot) -> String {
     let mut by_mode: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     for source in &guard.sources {
@@ -126,17 +126,12 @@ pub fn sentence(guard: &Guard, s: &Snapshot) -> String {
         let role = if cpu.role.is_empty() { String::new() } else { format!("{} ", shown(&cpu.role)) };
         parts.push(format!("{role}CPU {} uses {used:.0} % of its budget{waits}{pauses}", cpu.cpu));
     }
-    let mut shed: BTreeMap<&str, u64> = BTreeMap::new();
-    for (class, n) in guard.sources.iter().flat_map(|source| &source.shed).filter(|(_, n)| **n > 0) {
-        *shed.entry(class).or_default() += n;
-    }
-    let shed: Vec<String> =
-        shed.iter().map(|(class, n)| format!("{} k/s {}", rate(*n, s), shown(class))).collect();
+    let shed: u64 = guard.sources.iter().map(|source| source.shed).sum();
     let nobody = match guard.sources.iter().map(|source| source.nobody).sum() {
         0 => String::new(),
         n => format!(", {} of it for nobody", rate(n, s)),
     };
-    parts.extend((!shed.is_empty()).then(|| format!("shed {}{nobody}", shed.join(", "))));
+    parts.extend((shed > 0).then(|| format!("shed {} k/s{nobody}", rate(shed, s))));
     let foreign: u64 = guard.sources.iter().filter_map(|source| source.foreign_polls).sum();
     parts.extend((foreign > 0).then(|| format!("{foreign} foreign polls")));
     format!("pid {}: {}", guard.pid, parts.join("; "))
@@ -193,7 +188,7 @@ fn source(before: Option<&Status>, now: &status::Source) -> guard::Source {
     let polled = before.mode == "poll" && now.mode == "poll" && before.mode_switches == now.mode_switches;
     source.foreign_polls = polled.then(|| total.other_polls.saturating_sub(then.other_polls));
     source.classes = moved(&then.classes, &total.classes);
-    source.shed = moved(&then.shed, &total.shed);
+    source.shed = total.shed.saturating_sub(then.shed);
     source.nobody = total.nobody.saturating_sub(then.nobody);
     source.over_share = total.over_share.saturating_sub(then.over_share);
     source.over_bound = total.over_bound.saturating_sub(then.over_bound);
@@ -239,7 +234,7 @@ mod tests {
                 turns: 100 * n,
                 other_polls: 10 * n,
                 classes: [("normal".to_owned(), 900 * n)].into(),
-                shed: [("normal".to_owned(), 300 * n)].into(),
+                shed: 300 * n,
                 nobody: 100 * n,
                 syns: 0,
                 over_share: 0,
@@ -283,7 +278,7 @@ mod tests {
         let source = &guard.sources[0];
         assert_eq!((&*source.name, &*source.mode, &*source.reason), ("eth0/1", "poll", "full polls"));
         assert_eq!((source.packets, source.turns, source.foreign_polls), (Some(2000), Some(200), Some(20)));
-        assert_eq!((source.classes["normal"], source.shed["normal"]), (1800, 600));
+        assert_eq!((source.classes["normal"], source.shed), (1800, 600));
         // 0.8 s of 2 s, of which four fifths are the budget.
         let cpu = &guard.cpus[0];
         assert!((cpu.budget_used.unwrap() - 0.5).abs() < 1e-9, "{cpu:?}");
@@ -301,7 +296,7 @@ mod tests {
         });
         assert_eq!(
             sentence(&guard, &s),
-            "pid 7: poll eth0/1; interrupt eth0/2; CPU 1 uses 50 % of its budget, 10 pauses; shed 0.3 k/s normal, \
+            "pid 7: poll eth0/1; interrupt eth0/2; CPU 1 uses 50 % of its budget, 10 pauses; shed 0.3 k/s, \
              0.1 of it for nobody; 20 foreign polls"
         );
         let first = told(None, &now, &s).unwrap();
@@ -317,7 +312,7 @@ mod tests {
     fn what_is_not_known_is_not_zero() {
         let first = told(None, &status(12, "poll", 3), &watched("eth0")).unwrap();
         assert_eq!((first.sources[0].packets, first.cpus[0].budget_used), (None, None));
-        assert!(first.sources[0].shed.is_empty() && first.cpus[0].sleeps.is_empty());
+        assert!(first.sources[0].shed == 0 && first.cpus[0].sleeps.is_empty());
         // Of a guard that tells no sums.
         let mut old = status(12, "poll", 3);
         old.interfaces[0].sources[0].total = None;

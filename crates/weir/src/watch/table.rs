@@ -256,7 +256,7 @@ mod tests {
                 sources: vec![Source {
                     name: "eth0/0".into(),
                     mode: "poll".into(),
-                    shed: [("normal".to_owned(), 2_000)].into(),
+                    shed: 2_000,
                     ..Source::default()
                 }],
                 ..Guard::default()
@@ -276,7 +276,7 @@ mod tests {
         );
         assert!(text.contains("14:01:31 UTC") && text.contains("sssssssssssss............."), "{text}");
         assert!(text.contains("missing    processes: needs root"), "{text}");
-        assert!(text.contains("guard      pid 812: poll eth0/0; shed 1.0 k/s normal"), "{text}");
+        assert!(text.contains("guard      pid 812: poll eth0/0; shed 1.0 k/s"), "{text}");
         let wide: Vec<&str> = text.lines().filter(|l| l.chars().count() > 80).collect();
         assert!(wide.is_empty(), "{wide:?}");
     }

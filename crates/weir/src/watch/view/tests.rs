@@ -347,7 +347,7 @@ fn what_a_guard_does_is_shown_where_its_queue_is() {
         turns: Some(12_000),
         foreign_polls: Some(3),
         classes: [("normal".to_owned(), 900_000), ("protected".to_owned(), 400)].into(),
-        shed: [("normal".to_owned(), 700_000), ("protected".to_owned(), 0)].into(),
+        shed: 700_000,
         nobody: 500_000,
         over_share: 20_000,
         over_bound: 0,
@@ -371,7 +371,7 @@ fn what_a_guard_does_is_shown_where_its_queue_is() {
         ("/0/1\n\n", "guard       poll by CPU 1; k/s: 200.0 handed up, 12.0 turns; 3 foreign polls"),
         ("\x1b6", "without     x: y"),
         ("", "because     polls were full"),
-        ("", "shed k/s    700.0 normal, 0.0 protected; 500.0 of it for nobody; 20.0 over a share"),
+        ("", "shed k/s    700.0; 500.0 of it for nobody; 20.0 over a share"),
     ] {
         press(&mut view, keys);
         assert!(text(&view).contains(part), "{keys:?}: no {part:?} in\n{}", text(&view));

@@ -107,7 +107,7 @@ fn guarded(source: &Source, s: &Snapshot) -> Vec<Line> {
             0 => String::new(),
             n => format!("; {} over a share", rate(n, s)),
         };
-        lines.push(plain("shed k/s", list(&source.shed) + &nobody + &over));
+        lines.push(plain("shed k/s", rate(source.shed, s) + &nobody + &over));
     }
     lines
 }
