@@ -11,6 +11,7 @@ if [ "$(id -u)" != 0 ]; then
     # sudo does not hand the variables on.
     at=
     [ "$build" = target/release ] || at="BUILD=$build "
+    [ -z "$BUSY" ] || at="${at}BUSY=1 "
     echo "no root: this demo runs in the simulator; on this kernel: sudo ${at}sh scripts/demo.sh" >&2
     backend=sim
 fi
@@ -24,7 +25,8 @@ trap 'rm -f "$start"' EXIT
 run="$weir lab run livelock-udp --backend $backend${BUSY:+ --busy}"
 $run --quick --hogs 0,1 --json report.json --html report.html
 code=$?
-[ $code != 3 ] || [ -n "$BUSY" ] || echo "if CPUs are not idle: BUSY=1 sh scripts/demo.sh runs it all the same, as --busy does" >&2
+[ $code != 3 ] || [ -n "$BUSY" ] ||
+    echo "if CPUs are not idle, this runs it all the same: ${SUDO_USER:+sudo env }BUILD=$build BUSY=1 sh scripts/demo.sh" >&2
 if [ ! report.html -nt "$start" ]; then
     echo "nothing was written: the run ended before it had a result, see above" >&2
     [ $code != 0 ] || code=1

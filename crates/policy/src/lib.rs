@@ -8,7 +8,7 @@
 //! | module | decides | from the paper |
 //! | --- | --- | --- |
 //! | [`watermark`] | when input for a full consumer stops and starts again | M&R 6.6.1, MR-22 |
-//! | [`classes`] | which frames matter: protected, normal, bulk | M&R 8, MR-34, MR-37 |
+//! | [`classes`] | which frames matter: those that a rule protects | M&R 8, MR-34, MR-37 |
 //! | [`gate`] | where a frame would end | MR-22, MR-23 |
 //! | [`fair`] | whose packets get the room of a full consumer | M&R 8, MR-34 |
 //! | [`filters`] | which packet filter decides whether input pauses | MR-22, MR-23 |

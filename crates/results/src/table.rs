@@ -320,7 +320,9 @@ fn wire_maximum(document: &Document, hogs: u32, max: &Rate, out: &mut String) {
     let offered: Vec<(&str, f64)> = document
         .arms
         .iter()
-        .filter_map(|arm| Some((arm.name.as_str(), at(arm, hogs, max)?.offered_pps)))
+        .filter_map(|arm| Some((arm.name.as_str(), at(arm, hogs, max)?)))
+        .filter(|(_, point)| point.void.is_none())
+        .map(|(name, point)| (name, point.offered_pps))
         .collect();
     let most = offered.iter().map(|(_, pps)| *pps).fold(0.0, f64::max);
     if offered.iter().all(|(_, pps)| *pps >= SAME_OFFER * most) {

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 
 use proptest::prelude::*;
 use results::{
-    Arm, Backend, Document, Drops, LatencyUs, Onset, OutputWait, Point, Role, Series, Trial, Verdict,
+    Arm, Backend, Base, Document, Drops, LatencyUs, Onset, OutputWait, Point, Role, Series, Trial, Verdict,
 };
 
 /// Checks that every tag is closed in order and every attribute quoted, as XML wants it; `void` elements of
@@ -121,6 +121,27 @@ fn a_given_rate_is_nobodys_mlfrr() {
     assert!(table.contains("1x was given as 93.8 k/s\n"), "{table}");
     assert!(html.contains("given as 93.8 k/s") && !html.contains("MLFRR of given"));
     assert!(!html.contains("times the stock MLFRR"));
+}
+
+#[test]
+fn what_the_wire_gave_each_arm_is_said_where_it_differs() {
+    let mut document = synthetic::livelock_udp();
+    assert!(!results::table(&document).contains("offered at"));
+    let weir = document.arms.iter_mut().find(|arm| arm.name == "weir").unwrap();
+    weir.points.iter_mut().filter(|point| point.wire_max).for_each(|point| point.offered_pps *= 2.0);
+    let table = results::table(&document);
+    let said: Vec<&str> = table.split("\noffered at 17x, k/s: stock-irq ").skip(1).collect();
+    assert_eq!(said.len(), 3, "{table}");
+    assert!(said.iter().all(|text| text.contains(" weir 14")), "{table}");
+}
+
+#[test]
+fn a_search_before_the_points_is_said() {
+    let mut document = synthetic::livelock_udp();
+    assert!(!results::table(&document).contains("by a search"));
+    document.base = Some(Base { arm: "stock-rps".into(), mlfrr_pps: 450e3 });
+    let table = results::table(&document);
+    assert!(table.contains("1x is 450 k/s, the MLFRR of stock-rps by a search before"), "{table}");
 }
 
 #[test]

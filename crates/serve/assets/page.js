@@ -247,7 +247,7 @@
       const row = html("tr");
       const name = html("td", "", source.name);
       name.title = source.reason;
-      const gone = html("td", source.shed ? "shed" : "", kilo(source.shed || 0, s.interval_s));
+      const gone = html("td", source.shed ? "shed" : "", kilo(source.packets === undefined ? undefined : source.shed || 0, s.interval_s));
       row.append(name, html("td", "", source.mode), html("td", "", String(source.cpu)),
         html("td", "", kilo(source.packets, s.interval_s)), html("td", "", kilo(source.turns, s.interval_s)),
         gone, html("td", "", source.foreign_polls === undefined ? "n/a" : grouped(source.foreign_polls)));

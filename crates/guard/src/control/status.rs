@@ -1,7 +1,7 @@
 //! Status objects, made of what the guard knows.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::Ordering::{Acquire, Relaxed};
 use std::time::{Duration, SystemTime};
 
 use kern::guard::Views;
@@ -242,9 +242,10 @@ impl Seen {
             other_polls: stat.polls.load(Relaxed).saturating_sub(stat.own_polls.load(Relaxed)),
             foreign: u64::from(stat.foreign.load(Relaxed)),
             marked: rx.marked.load(Relaxed),
+            // Before the frames that it is a part of: it never seems more than they are.
+            shed: rx.shed.load(Acquire),
             normal: rx.normal.load(Relaxed),
             protected: rx.protected.load(Relaxed),
-            shed: rx.shed.load(Relaxed),
             over_bound: rx.over_bound.load(Relaxed),
             nobody: rx.nobody.load(Relaxed),
             syns: rx.syns.load(Relaxed),

@@ -140,7 +140,7 @@ pub fn run(options: &Options, progress: &mut dyn FnMut(Progress)) -> Result<Docu
     let cost_ns = match (shed_cost::weir(options), runner.bench.weir.is_some()) {
         (Some(arm), true) => {
             runner.say("the cost of a shed packet");
-            Some(shed_cost::one(&runner.bench, &arm, shed_cost::CLOSE, options.window())?.ns)
+            shed_cost::one(&runner.bench, &arm, shed_cost::CLOSE, options.window())?.of_shed()
         }
         _ => None,
     };

@@ -177,7 +177,7 @@ pub fn run(options: &Options, progress: &mut dyn FnMut(Progress)) -> Result<Docu
     let mut cost_ns = None;
     if let (Some(arm), true) = (shed_cost::weir(options), guarded) {
         runner.say("the cost of a shed packet");
-        cost_ns = Some(shed_cost::one(&runner.bench, &arm, shed_cost::CLOSE, options.window())?.ns);
+        cost_ns = shed_cost::one(&runner.bench, &arm, shed_cost::CLOSE, options.window())?.of_shed();
         runner.step();
     }
     let look = control_traffic::look(options);

@@ -296,7 +296,7 @@ WEIR_INLINE weir_u32 weir_matches(const struct weir_rule *rule, const struct wei
 	return !miss;
 }
 
-/* The verdict of the first of the rules from..to that matches. */
+/* The first of the rules from..to that matches, + 1; 0 if none does. */
 WEIR_INLINE weir_u32 weir_scan(const struct weir_rules *rules, const struct weir_view *view, weir_u32 from,
 			       weir_u32 to)
 {

@@ -115,7 +115,7 @@ fn check(status: &Value, before: &BTreeMap<String, u64>) -> BTreeMap<String, u64
     // They are read one after the other while packets arrive: later ones may be ahead.
     let ahead = |less: u64, more: u64| less <= more + more / 100 + 100_000;
     assert!(ahead(of("shed"), of("drop shed")) && ahead(of("drop shed"), of("shed")), "{status:#}");
-    assert!(ahead(of("shed"), of("class normal")), "a protected frame was shed: {status:#}");
+    assert!(of("shed") <= of("class normal"), "more was shed than may be: {status:#}");
     assert!(ahead(of("nobody") + of("syns") + of("over_share"), of("drop shed")), "{status:#}");
     assert!(status["consumers"].as_array().unwrap().len() <= 64, "{status:#}");
     now

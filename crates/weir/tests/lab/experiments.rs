@@ -122,8 +122,8 @@ fn quiet_senders_ask_beside_a_loud_one_root() {
 }
 
 #[test]
-fn shed_cost_compares_with_a_bare_drop_root() {
-    if !possible("shed_cost_compares_with_a_bare_drop_root") {
+fn shed_cost_compares_with_bare_drops_root() {
+    if !possible("shed_cost_compares_with_bare_drops_root") {
         return;
     }
     let _alone = alone();
@@ -135,6 +135,11 @@ fn shed_cost_compares_with_a_bare_drop_root() {
         let dropped = document.panels[1].lines.iter().find(|l| l.name == bare).unwrap();
         assert!(dropped.marks.iter().all(|m| m.y > 95.0), "{bare} lets frames through: {dropped:?}");
     }
+    // Who polls what is shed is the guard's decision by rate; either has a cost.
+    let shed = cost.lines.iter().find(|l| l.name == "shed").unwrap();
+    assert!(shed.marks.len() == 3 && shed.marks.iter().all(|m| (5.0..50_000.0).contains(&m.y)), "{shed:?}");
+    let p5: Vec<_> = document.verdict.iter().filter(|v| v.id == "P5").collect();
+    assert!(p5.len() == 1 && p5[0].claim.contains("reads the headers"), "{p5:?}");
 }
 
 /// Panels by title, each with so many lines of finite shares from 0 to 100.
