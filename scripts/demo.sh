@@ -1,7 +1,7 @@
 #!/bin/sh
 # Some minutes on this kernel, seconds in the simulator: collapse and cure, without and with a hog. Writes report.html
 # and report.json.
-# BUSY=1: on a machine whose CPUs are not idle too, where most points are void.
+# BUSY=1: on a machine whose CPUs are not idle too, where other work spoils points.
 # A claim that falls short is said and is no failure of the demo: two trials each, on a machine that may have other work.
 # Exit codes: 0 curves were drawn, whatever the claims; others as of weir lab run: 3 if something is lacking, such as idle CPUs.
 build=${BUILD:-${CARGO_TARGET_DIR:-target}/release}

@@ -135,7 +135,7 @@ fn shed_cost_compares_with_bare_drops_root() {
         let dropped = document.panels[1].lines.iter().find(|l| l.name == bare).unwrap();
         assert!(dropped.marks.iter().all(|m| m.y > 95.0), "{bare} lets frames through: {dropped:?}");
     }
-    // Who polls what is shed is the guard's decision by rate; either has a cost.
+    // Guard or kernel polls what is shed, by the rate: either way it has a cost.
     let shed = cost.lines.iter().find(|l| l.name == "shed").unwrap();
     assert!(shed.marks.len() == 3 && shed.marks.iter().all(|m| (5.0..50_000.0).contains(&m.y)), "{shed:?}");
     let p5: Vec<_> = document.verdict.iter().filter(|v| v.id == "P5").collect();
