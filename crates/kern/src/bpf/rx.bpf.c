@@ -48,10 +48,43 @@ const volatile __u32 sources = 1;
 
 #include "guard_flow.h"
 
-/* What is held back ends by itself, should nobody renew it: by the clock of the last tick, which costs two reads. */
-static __always_inline int in_force(const struct weir_source_ctl *ctl)
+/* The clock of the last tick, as a source read it; each has a line of its own. */
+struct rx_clock {
+	__u64 tick;		/* its number, of which the kernel makes one load */
+	__u64 ns;
+	__u64 pad[6];
+};
+
+struct rx_clock rx_clocks[WEIR_SOURCES] = {};
+
+/* Coarse CLOCK_MONOTONIC, ns. The kernel is asked once a tick: a call costs as much as half of what else is done for a frame. */
+static __always_inline __u64 coarse_ns(__u32 slot)
 {
-	return ctl->lease >= bpf_ktime_get_coarse_ns();
+	struct rx_clock *clock = &rx_clocks[slot & (WEIR_SOURCES - 1)];
+	__u64 tick = bpf_jiffies64();
+
+	if (clock->tick != tick) {
+		clock->ns = bpf_ktime_get_coarse_ns();
+		clock->tick = tick;
+	}
+	return clock->ns;
+}
+
+static __always_inline __u32 coarse_tick(__u32 slot)
+{
+	return coarse_ns(slot) >> WEIR_TICK_SHIFT;
+}
+
+/* The source whose frame it is. */
+static __always_inline __u32 source_of(const struct xdp_md *ctx)
+{
+	return first_source + ctx->rx_queue_index;
+}
+
+/* What is held back ends by itself, should nobody renew it. */
+static __always_inline int in_force(const struct weir_source_ctl *ctl, __u32 slot)
+{
+	return ctl->lease >= coarse_ns(slot);
 }
 
 #include "rx_mark.h"
@@ -228,7 +261,7 @@ static __always_inline int rx_flow(void *data, void *end, const struct weir_view
 __noinline int weir_rx_ends(struct xdp_md *ctx, const struct weir_view *view, __u32 consumer)
 {
 	void *data = (void *)(long)ctx->data, *data_end = (void *)(long)ctx->data_end;
-	__u32 now = bpf_ktime_get_coarse_ns() >> WEIR_TICK_SHIFT, place;
+	__u32 now = coarse_tick(source_of(ctx)), place;
 	struct gate_flow flow = {};
 	struct weir_end *end;
 	__u64 hash;
@@ -400,7 +433,7 @@ int weir_rx(struct xdp_md *ctx)
 
 	if (queue >= sources)
 		return XDP_PASS;
-	slot = first_source + queue;
+	slot = source_of(ctx);
 	ctl = bpf_map_lookup_elem(&source_ctls, &slot);
 	/* In interrupt mode the kernel is left alone: one look-up, nothing is parsed or counted. */
 	if (!ctl || (!sheds(ctl) && !ctl->marks))
@@ -415,11 +448,12 @@ int weir_rx(struct xdp_md *ctx)
 		return XDP_PASS;
 
 	/* The class comes before any level: what protects a host must not hang on what a consumer does. */
-	weir_rx_parse(ctx, rules->addresses, &view);
-	protector = weir_rx_protector(rules, &view);
+	if (!weir_parse_plain(data, end, rules->addresses, &view))
+		weir_rx_parse(ctx, rules->addresses, &view);
+	protector = weir_none_protects(rules, &view) ? 0 : weir_rx_protector(rules, &view);
 	if (!sheds(ctl)) {
 		if (!protector && !for_others(data, end, ctl))
-			marks(data, end, &view, ctl, stat);
+			marks(data, end, &view, ctl, stat, slot);
 		return XDP_PASS;
 	}
 	if (protector && ctl->mode == WEIR_MODE_POLL && !within_bound(ctl, rules, protector - 1)) {
@@ -436,7 +470,7 @@ int weir_rx(struct xdp_md *ctx)
 	stat->normal++;
 	if (for_others(data, end, ctl))
 		return XDP_PASS;
-	if (marks(data, end, &view, ctl, stat)) {
+	if (marks(data, end, &view, ctl, stat, slot)) {
 		/* It is the handle's now, and nobody else's. */
 		stat->known++;
 		return XDP_PASS;
@@ -461,7 +495,7 @@ int weir_rx(struct xdp_md *ctx)
 		consumer = bpf_map_lookup_elem(&consumer_stats, &key);
 		/* Another host's datagram to the same port is not its. */
 		if (consumer_ctl && consumer && consumer_ctl->sk &&
-		    (behind || (weir_rx_ours(ctx, &view, slot) &&
+		    (behind || ((!in_transit(data, end, &view, ctl) || weir_rx_ours(ctx, &view, slot)) &&
 				(!guard->by_end || weir_rx_ends(ctx, &view, key))))) {
 			fit = consumer_ctl->inhibited && !feeds(poller_of(ctl)) ?
 			      weir_rx_fair(ctx, &view, slot, key, WEIR_FAIR_KEPT) :
@@ -470,7 +504,7 @@ int weir_rx(struct xdp_md *ctx)
 			stat->innocents += !!(fit & WEIR_FAIR_INNOCENT);
 			fit &= ~WEIR_FAIR_INNOCENT;
 			stat->to_full += consumer_ctl->inhibited || fit != WEIR_FAIR_PASS;
-			if (fit == WEIR_FAIR_PASS || !consumer_ctl->shed || !in_force(ctl)) {
+			if (fit == WEIR_FAIR_PASS || !consumer_ctl->shed || !in_force(ctl, slot)) {
 				weir_rx_passes(ctx, &view);
 				stat->known++;
 				return XDP_PASS;
@@ -482,7 +516,7 @@ int weir_rx(struct xdp_md *ctx)
 		}
 	}
 	trickle = weir_trickle(stat->normal);
-	if (guard->nobody_ticks && (!guard->by_flow || refused_any()) && in_force(ctl) &&
+	if (guard->nobody_ticks && (!guard->by_flow || refused_any()) && in_force(ctl, slot) &&
 	    is_nobodys(ctx, &view, guard, ctl, trickle)) {
 		/* A trickle passes that says whether what is known still holds: it is nobody else's. */
 		if (trickle) {
@@ -510,7 +544,7 @@ int weir_rx(struct xdp_md *ctx)
 		stat->unknown += view.lane == WEIR_LANE_UDP;
 		return XDP_PASS;
 	}
-	if (ctl->mode == WEIR_MODE_POLL && in_force(ctl) && !fragment_fits(slot, poller_of(ctl))) {
+	if (ctl->mode == WEIR_MODE_POLL && in_force(ctl, slot) && !fragment_fits(slot, poller_of(ctl))) {
 		stat->cut++;
 		stat->shed++;
 		return XDP_DROP;

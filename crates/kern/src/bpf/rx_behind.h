@@ -44,7 +44,7 @@ static __always_inline int own_socket(const struct weir_guard_ctl *guard, __u32 
 __noinline __u32 weir_rx_behind(struct xdp_md *ctx, const struct weir_view *view, __u32 slot)
 {
 	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
-	__u32 now = bpf_ktime_get_coarse_ns() >> WEIR_TICK_SHIFT, left[WEIR_MEMBERS], place, member, zero = 0;
+	__u32 now = coarse_tick(slot), left[WEIR_MEMBERS], place, member, zero = 0;
 	struct weir_guard_ctl *guard = bpf_map_lookup_elem(&guard_ctl, &zero);
 	struct gate_flow flow = {};
 	struct weir_outer *outer;

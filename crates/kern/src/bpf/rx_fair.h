@@ -58,7 +58,7 @@ __noinline __u32 weir_rx_fair(struct xdp_md *ctx, const struct weir_view *view, 
  * what it hands up from here on is counted. `before` packets were left of the room of the poll before. */
 static __always_inline __u32 room(struct weir_fair *of, struct weir_sketch *sketch, const struct weir_consumer_ctl *ctl,
 				  const struct weir_consumer_stat *stat, __u32 slices, __u32 poller, __u32 poll,
-				  __u32 before)
+				  __u32 before, __u32 now)
 {
 	struct weir_poller_ctl *turns = bpf_map_lookup_elem(&poller_ctls, &poller);
 	__u32 left, all, whole, truesize = stat->truesize;
@@ -80,7 +80,7 @@ static __always_inline __u32 room(struct weir_fair *of, struct weir_sketch *sket
 	all = weir_room(size, held, truesize, slices);
 	whole = weir_room(size, 0, truesize, slices);
 	left = weir_room_given(all, turns && turns->admit ? turns->admit : 1000, poll, weir_fair_flooded(of));
-	left = weir_fair_poll(of, sketch, before, left, all, whole, bpf_ktime_get_coarse_ns() >> WEIR_TICK_SHIFT);
+	left = weir_fair_poll(of, sketch, before, left, all, whole, now);
 	return weir_fair_within(of, left, turns ? turns->quota : 0);
 }
 
@@ -102,7 +102,7 @@ static __always_inline struct weir_share *share_of(__u32 slot, __u32 consumer, c
 	if (share->poll != poll) {
 		share->poll = poll;
 		share->left = room(&by_sender->of[consumer_index(consumer)], &by_sender->sketch, ctl, stat, slices,
-				   poller, poll, share->left);
+				   poller, poll, share->left, coarse_tick(slot));
 	}
 	return share;
 }

@@ -102,7 +102,7 @@ static __always_inline int bare_ack(void *data, void *end, const struct weir_vie
 
 /* True if this frame was made the handle's; one that somebody would miss only after `spare` others. */
 static __always_inline int marks(void *data, void *end, const struct weir_view *view,
-				 const struct weir_source_ctl *ctl, struct weir_rx_stat *stat)
+				 const struct weir_source_ctl *ctl, struct weir_rx_stat *stat, __u32 slot)
 {
 	if (stat->marked >= ctl->marks)
 		return 0;
@@ -110,7 +110,7 @@ static __always_inline int marks(void *data, void *end, const struct weir_view *
 		stat->spared++;
 		return 0;
 	}
-	if (!in_force(ctl) || !mark(data, end, view, ctl))
+	if (!in_force(ctl, slot) || !mark(data, end, view, ctl))
 		return 0;
 	stat->marked++;
 	return 1;

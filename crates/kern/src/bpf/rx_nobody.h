@@ -39,7 +39,7 @@ static __always_inline int refused_any(void)
 __noinline int weir_rx_nobodys(struct xdp_md *ctx, const struct weir_view *view, __u32 most, __u32 trickle, __u32 exact)
 {
 	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
-	__u32 now = bpf_ktime_get_coarse_ns() >> WEIR_TICK_SHIFT, key, zero = 0, left = 0;
+	__u32 now = coarse_tick(source_of(ctx)), key, zero = 0, left = 0;
 	struct weir_gate_stat *learnt;
 	struct weir_guard_ctl *guard;
 	struct gate_flow flow = {};
@@ -86,7 +86,7 @@ __noinline int weir_rx_nobodys(struct xdp_md *ctx, const struct weir_view *view,
 __noinline int weir_rx_passes(struct xdp_md *ctx, const struct weir_view *view)
 {
 	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
-	__u32 now = bpf_ktime_get_coarse_ns() >> WEIR_TICK_SHIFT, zero = 0;
+	__u32 now = coarse_tick(source_of(ctx)), zero = 0;
 	struct weir_gate_stat *learnt = bpf_map_lookup_elem(&gate_stats, &zero);
 	struct weir_refusal *refusal;
 	struct gate_flow flow = {};

@@ -54,7 +54,7 @@ __noinline __u32 weir_rx_taker(struct xdp_md *ctx, const struct weir_view *view)
 __noinline int weir_rx_syn(struct xdp_md *ctx, const struct weir_view *view, __u32 slot, __u32 admit, __u32 exact)
 {
 	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
-	__u32 now = bpf_ktime_get_coarse_ns() >> WEIR_TICK_SHIFT, key, set, way, found, zero = 0;
+	__u32 now = coarse_tick(slot), key, set, way, found, zero = 0;
 	struct weir_source_stat *source;
 	struct weir_gate_stat *learnt;
 	struct gate_flow flow = {};
@@ -145,11 +145,11 @@ static __always_inline __u32 rx_tcp(struct xdp_md *ctx, const struct weir_view *
 	struct weir_syns *all;
 
 	if (view->lane != WEIR_LANE_TCP || (view->key[2] & (WEIR_F_PORTS | WEIR_F_FRAGMENT)) != WEIR_F_PORTS ||
-	    !in_force(ctl))
+	    !in_force(ctl, slot))
 		return RX_TCP_PASSES;
 	turns = bpf_map_lookup_elem(&poller_ctls, &poller);
 	admit = turns ? turns->admit : 0;
-	now = bpf_ktime_get_coarse_ns() >> WEIR_TICK_SHIFT;
+	now = coarse_tick(slot);
 	/* A raw socket may want segments that no connection has: then the list has every port, 0 too, which no other socket has. Raw ones
 	 * are in the list of UDP sockets as well, which is there first. */
 	exact = ctl->exact && !gate_used(WEIR_TCP_PORTS) &&

@@ -278,6 +278,28 @@ cut:
 	}
 }
 
+/*
+ * The same for a zeroed view, of the frames that most floods consist of: IPv4 in one piece, without options and tags. False for others.
+ * It is short enough to stand where it is used, and a call of BPF costs more than it.
+ */
+WEIR_INLINE weir_u32 weir_parse_plain(const weir_u8 *data, const weir_u8 *end, weir_u32 addresses, struct weir_view *view)
+{
+	const weir_u8 *ip = data + 14;
+
+	if (!WEIR_FITS(data, 34, end) || WEIR_BE16(data + 12) != WEIR_ETH_IP || ip[0] != 0x45 || WEIR_BE16(ip + 6) & 0x3fff)
+		return 0;
+	view->key[0] = WEIR_ETH_IP << 16 | ip[9] << 8 | ip[1] >> 2;
+	view->key[2] = 0;
+	view->l3 = 14;
+	view->l4 = 34;
+	if (addresses) {
+		view->source[0] = WEIR_BE32(ip + 12);
+		view->target[0] = WEIR_BE32(ip + 16);
+	}
+	weir_parse_transport(data + 34, end, ip[9], ip[8], WEIR_F_V4, view);
+	return 1;
+}
+
 WEIR_INLINE weir_u32 weir_matches(const struct weir_rule *rule, const struct weir_view *view)
 {
 	weir_u32 miss = ((view->key[0] ^ rule->value[0]) & rule->mask[0]) |
@@ -325,6 +347,12 @@ WEIR_INLINE weir_u32 weir_no_port_rule(const struct weir_rules *rules, const str
 	if (view->lane == WEIR_LANE_TCP)
 		return !((rules->source_bits[0] >> source | rules->target_bits[0] >> target) & 1);
 	return 0;
+}
+
+/* True if that alone tells that no rule protects the frame, since there are none for every frame. */
+WEIR_INLINE weir_u32 weir_none_protects(const struct weir_rules *rules, const struct weir_view *view)
+{
+	return rules->first[WEIR_LANE_WIDE] == rules->first[WEIR_LANES] && weir_no_port_rule(rules, view);
 }
 
 /* The rule that protects the frame that view describes, + 1; 0 if none does. */

@@ -39,6 +39,11 @@ int LLVMFuzzerTestOneInput(const weir_u8 *input, __SIZE_TYPE__ size)
 	CHECK(!(view.key[2] & WEIR_F_V4) || !(view.key[2] & WEIR_F_V6));
 	rule = weir_protector(&rules, &view);
 	CHECK(rule <= WEIR_RULES);
+	/* The short ways tell the same. */
+	memset(&again, 0, sizeof(again));
+	if (weir_parse_plain(frame, frame + length, rules.addresses, &again))
+		CHECK(!memcmp(&view, &again, sizeof(view)));
+	CHECK(!weir_none_protects(&rules, &view) || !rule);
 	if (rule)
 		CHECK(weir_matches(&rules.rule[rule - 1], &view));
 

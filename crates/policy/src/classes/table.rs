@@ -130,6 +130,8 @@ pub struct Table {
 
 unsafe extern "C" {
     fn weir_host_protector(rules: *const Raw, data: *const u8, length: usize, view: *mut View) -> u32;
+    #[cfg(test)]
+    fn weir_host_short(rules: *const Raw, data: *const u8, length: usize, view: *mut View) -> u32;
     fn weir_host_may_pass(
         credit: *mut Credit,
         rule: u32,
@@ -209,6 +211,16 @@ impl Table {
         let raw =
             unsafe { weir_host_protector(&raw const *self.raw, frame.as_ptr(), frame.len(), &raw mut view) };
         (raw.checked_sub(1).map(|place| place as usize), view)
+    }
+
+    /// What the packet path's short ways tell: whether one has read all of the frame, whether one tells that no rule protects it, and
+    /// the view then.
+    #[cfg(test)]
+    pub(super) fn short(&self, frame: &[u8]) -> (bool, bool, View) {
+        let mut view = View::default();
+        // SAFETY: as in `look`.
+        let told = unsafe { weir_host_short(&raw const *self.raw, frame.as_ptr(), frame.len(), &raw mut view) };
+        (told & 1 != 0, told & 2 != 0, view)
     }
 
     /// Matches in use.

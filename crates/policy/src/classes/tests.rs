@@ -246,6 +246,22 @@ fn every_name_is_a_rule() {
     }
 }
 
+/// They are for the frames of floods: by default no rule is looked at for them.
+#[test]
+fn a_flood_takes_the_short_ways() {
+    for (protocol, rest) in [(17, udp(4000, 9000)), (6, tcp(4000, 80, 2))] {
+        let plain = ether(&[], 0x0800, &v4(protocol, 0, 0, 0, &rest));
+        assert!(matches!(defaults().short(&plain), (true, true, _)), "{protocol}");
+        let tagged = ether(&[(0x8100, 5)], 0x0800, &v4(protocol, 0, 0, 0, &rest));
+        assert!(matches!(defaults().short(&tagged), (false, true, _)), "{protocol}");
+    }
+    let protected = ether(&[], 0x0800, &v4(6, 0, 0, 0, &tcp(4000, 22, 16)));
+    assert!(matches!(defaults().short(&protected), (true, false, _)));
+    // A rule for every frame has to be looked at.
+    let plain = ether(&[], 0x0800, &v4(17, 0, 0, 0, &udp(4000, 9000)));
+    assert!(matches!(table(&["vlan/5"]).short(&plain), (true, false, _)));
+}
+
 /// What the table says, said again in the plainest way: for each rule a look at the view.
 fn reference(rule: &str, view: &View) -> bool {
     let (ports, set) = (view.ports(), view.flags());
@@ -326,6 +342,19 @@ proptest! {
             any |= expected;
         }
         prop_assert_eq!(protects(&table(&rules), &frame), any);
+    }
+
+    /// The short ways of the packet path tell what the long ones do.
+    #[test]
+    fn the_short_ways_agree(
+        frame in frame(),
+        rules in prop::sample::subsequence(vec!["ssh", "udp/53", "icmp", "arp", "vlan/5", "dscp/cs6", "src/10.0.0.0/8"], 0..7),
+    ) {
+        let table = table(&rules);
+        let (protector, view) = table.look(&frame);
+        let (_, none, short) = table.short(&frame);
+        prop_assert_eq!(view, short);
+        prop_assert!(!none || protector.is_none());
     }
 
     /// Whatever the bytes are, the headers that the view names lie within the frame.
