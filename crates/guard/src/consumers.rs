@@ -50,9 +50,16 @@ pub struct Consumer {
     judge: Judge,
     last_overflow: Nanos,
     seen_overflows: u64,
+    /// What had been shed for others in its place.
+    shed_before: u64,
 }
 
 impl Consumer {
+    /// Frames shed for it, which has `slot`, since it is tracked.
+    pub fn shed(&self, gauges: &Gauges, slot: usize) -> u64 {
+        gauges.views.shed_for(slot).wrapping_sub(self.shed_before)
+    }
+
     /// Of its socket.
     pub fn cookie(&self) -> u64 {
         self.cookie
@@ -200,7 +207,7 @@ impl Consumers {
             self.leave(gauges, slot);
         }
         let stat = &gauges.views.consumer_stats[slot];
-        for counter in [&stat.overflows, &stat.shed, &stat.foreign] {
+        for counter in [&stat.overflows, &stat.foreign] {
             counter.store(0, Relaxed);
         }
         stat.level.store(0, Relaxed);
@@ -255,6 +262,7 @@ impl Consumers {
             judge: Judge::Search,
             last_overflow: now,
             seen_overflows: 0,
+            shed_before: gauges.views.shed_for(slot),
         });
         ctl.alone.store(tick(clock::now()), Relaxed);
         let judge = match behind {
@@ -323,6 +331,7 @@ impl Consumers {
             judge: Judge::Port,
             last_overflow: now,
             seen_overflows: 0,
+            shed_before: gauges.views.shed_for(slot),
         });
         self.tell_table(gauges);
         Ok(placed)
@@ -374,7 +383,7 @@ impl Consumers {
             let stat = &gauges.views.consumer_stats[slot];
             let ctl = &gauges.views.consumer_ctls[slot];
             // Whose surplus is shed need not overflow.
-            let overflows = stat.overflows.load(Relaxed).wrapping_add(stat.shed.load(Relaxed));
+            let overflows = stat.overflows.load(Relaxed).wrapping_add(consumer.shed(gauges, slot));
             let more = overflows.wrapping_sub(std::mem::replace(&mut consumer.seen_overflows, overflows));
             consumer.lost = consumer.lost / 2 + more;
             if more != 0 || ctl.inhibited.load(Relaxed) != 0 {

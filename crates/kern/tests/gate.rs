@@ -80,7 +80,7 @@ impl Bed {
     /// The peer sends a datagram to a port, and a later tick has come when it returns: what the kernel says of it is known.
     fn attack(&self, from: (Ipv4Addr, u16), port: u16) {
         self.wire.run(move || {
-            let socket = UdpSocket::bind(from).unwrap();
+            let socket = testkit::bind_again(from);
             socket.send_to(&[0; 32], SocketAddrV4::new(HOST, port)).unwrap();
         });
     }
@@ -366,7 +366,7 @@ fn what_a_firewall_drops_for_a_port_without_a_socket_is_nobodys_root() {
         bed.wire.run(move || {
             // Of many flows: no two of these datagrams are of one.
             for n in 0..600 {
-                let socket = UdpSocket::bind((from, 10_000 + n)).unwrap();
+                let socket = testkit::bind_again((from, 10_000 + n));
                 socket.send_to(&[0; 32], SocketAddrV4::new(HOST, port)).unwrap();
             }
         });

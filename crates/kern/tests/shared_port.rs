@@ -115,7 +115,7 @@ fn compare(servers: &[UdpSocket], targets: &[SocketAddr], client: &dyn Fn(u16) -
         }
     }
     assert!(first > 8 && others > 8, "{first} and {others}");
-    let shed = [0, 1].map(|slot| gauges.views.consumer_stats[slot].shed.load(Relaxed));
+    let shed = [0, 1].map(|slot| gauges.views.shed_for(slot));
     assert_eq!(shed, [first, 0]);
     // Nobody listens there, on a port that some share: it passes.
     let other = SocketAddrV4::new([127, 0, 0, 9].into(), targets[0].port()).into();

@@ -10,10 +10,13 @@ pub mod packet;
 pub mod pty;
 
 use std::fs::{self, File};
+use std::io::ErrorKind;
 use std::marker::PhantomData;
+use std::net::{ToSocketAddrs, UdpSocket};
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
 
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sched::{CloneFlags, setns, unshare};
@@ -23,6 +26,19 @@ pub fn listen_overflows(netstat: &str) -> Option<u64> {
     let mut rows = netstat.lines().filter(|line| line.starts_with("TcpExt:")).map(str::split_whitespace);
     let (mut names, mut values) = (rows.next()?, rows.next()?);
     values.nth(names.position(|name| name == "ListenOverflows")?)?.parse().ok()
+}
+
+/// A UDP socket on an address that one had a moment ago: a child that another test starts keeps that one open until it runs its program.
+pub fn bind_again(address: impl ToSocketAddrs + Copy) -> UdpSocket {
+    let end = Instant::now() + Duration::from_secs(10);
+    loop {
+        match UdpSocket::bind(address) {
+            Err(e) if e.kind() == ErrorKind::AddrInUse && Instant::now() < end => {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            bound => return bound.expect("an address for a socket"),
+        }
+    }
 }
 
 /// True with effective user id 0. Otherwise prints `skipped: NAME needs root` and answers false: the test

@@ -153,7 +153,7 @@ impl Maker {
         for (slot, consumer) in control.consumers.iter() {
             let (stat, ctl) = (&views.consumer_stats[slot], &views.consumer_ctls[slot]);
             let lost = stat.overflows.load(Relaxed).wrapping_add(stat.foreign.load(Relaxed));
-            let now = [lost, stat.shed.load(Relaxed)];
+            let now = [lost, consumer.shed(&control.gauges, slot)];
             let before = self.last.overflows.insert(slot, (consumer.cookie(), now));
             let before = before
                 .filter(|(cookie, _)| *cookie == consumer.cookie())

@@ -120,9 +120,14 @@ struct weir_consumer_stat {
 	__u32 rcvbuf;		/* bytes */
 	__u32 gone;		/* the address holds another socket by now */
 	__u32 truesize;		/* bytes that a packet takes of its buffer, by those that it refused; 0: none yet */
-	__u64 shed;
 	__u64 foreign;		/* datagrams the socket refused, of others */
-	__u64 pad[3];
+	__u64 pad[4];
+};
+
+/* Of one source, frames that were shed for each consumer, or for one that had its place before. Several queues may feed one consumer:
+ * a count of their own, whose one writer is the NAPI's owner, is no line that all their CPUs write. */
+struct weir_sheds {
+	__u64 of[WEIR_CONSUMERS];
 };
 
 struct weir_poller_ctl {
@@ -276,6 +281,7 @@ _Static_assert(sizeof(struct weir_source_stat) == 64, "one line");
 _Static_assert(sizeof(struct weir_rx_stat) == 128, "two lines");
 _Static_assert(sizeof(struct weir_consumer_ctl) == 64, "one line");
 _Static_assert(sizeof(struct weir_consumer_stat) == 64, "one line");
+_Static_assert(sizeof(struct weir_sheds) == 512, "whole lines");
 _Static_assert(sizeof(struct weir_poller_ctl) == 64, "one line");
 _Static_assert(sizeof(struct weir_cpu_stat) == 64, "one line");
 _Static_assert(sizeof(struct weir_guard_ctl) == 128, "two lines");

@@ -24,6 +24,7 @@ WEIR_SHARED_ARRAY(source_stats, struct weir_source_stat, WEIR_SOURCES);
 WEIR_SHARED_ARRAY(rx_stats, struct weir_rx_stat, WEIR_SOURCES);
 WEIR_SHARED_ARRAY(consumer_ctls, struct weir_consumer_ctl, WEIR_CONSUMERS);
 WEIR_SHARED_ARRAY(consumer_stats, struct weir_consumer_stat, WEIR_CONSUMERS);
+WEIR_SHARED_ARRAY(consumer_sheds, struct weir_sheds, WEIR_SOURCES);
 WEIR_SHARED_ARRAY(poller_ctls, struct weir_poller_ctl, WEIR_POLLERS);
 WEIR_SHARED_ARRAY(ports_used, struct weir_ports_used, 1);
 WEIR_SHARED_ARRAY(gate_stats, struct weir_gate_stat, 1);

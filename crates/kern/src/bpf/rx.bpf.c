@@ -14,13 +14,13 @@
  * the kernel polls as always, and there is no bound of protected frames, since no poller has a budget then.
  *
  * Work per frame: one array look-up in interrupt mode, nothing is read; as in poll mode while a frame is to be marked.
- * In poll mode four look-ups and what classify.h states; two more and the clock for a protected frame; seven and the clock for one of a
- * tracked consumer, and what rx_fair.h states; for others the clock and two, and one or two more while
- * flows were refused lately. The kernel's search for the socket is made where several share its port, where a socket has the port and
+ * In poll mode four look-ups and what classify.h states; two more and the clock for a protected frame; seven for one of a
+ * tracked consumer, one more if it is shed, and what rx_fair.h states; for others two, and one or two more while
+ * flows were refused lately. Calls are what costs: none is made for a plain frame that no rule asks for, but those of rx_fair.h, or of
+ * rx_nobody.h; the clock of the last tick is one load, and a call once a tick. The kernel's search for the socket is made where several share its port, where a socket has the port and
  * does not take all that is for it, and over TCP as rx_tcp.h says.
- * While consumers behind the host are tracked, one look-up more for each datagram, and for those that are for one of them the clock
- * and what rx_behind.h states. Where packets for this host's addresses may end elsewhere, one look-up more and the clock for those of a
- * tracked consumer.
+ * While consumers behind the host are tracked, one look-up more for each datagram, and for those that are for one of them
+ * what rx_behind.h states. Where packets for this host's addresses may end elsewhere, one look-up more for those of a tracked consumer.
  */
 #include <linux/bpf.h>
 #include <linux/if_ether.h>
@@ -425,6 +425,7 @@ int weir_rx(struct xdp_md *ctx)
 	struct weir_consumer_ctl *consumer_ctl;
 	struct weir_guard_ctl *guard;
 	struct weir_source_ctl *ctl;
+	struct weir_sheds *shed;
 	struct weir_rules *rules;
 	struct weir_rx_stat *stat;
 	struct weir_view view = {};
@@ -511,7 +512,9 @@ int weir_rx(struct xdp_md *ctx)
 			}
 			stat->over_share += fit == WEIR_FAIR_OVER;
 			stat->shed++;
-			__sync_fetch_and_add(&consumer->shed, 1); /* several queues may feed one consumer */
+			shed = bpf_map_lookup_elem(&consumer_sheds, &slot);
+			if (shed && key < WEIR_CONSUMERS)
+				shed->of[consumer_index(key)]++;
 			return XDP_DROP;
 		}
 	}

@@ -243,10 +243,16 @@ shared!(
         gone: AtomicU32,
         /// Bytes that a packet takes of its buffer, by those that it refused; 0: it refused none since it is tracked.
         truesize: AtomicU32,
-        /// Frames shed for it.
-        shed: AtomicU64,
         /// Datagrams the socket refused, of others than guarded interfaces carried.
         foreign: AtomicU64,
+    }
+);
+
+shared!(
+    /// Frames that one source shed, ever.
+    Sheds {
+        /// For each consumer, or for one that had its place before.
+        of: [AtomicU64; CONSUMERS],
     }
 );
 
@@ -543,6 +549,7 @@ pub fn layouts() -> Vec<crate::abi_tests::Layout> {
         RxStat::layout(),
         ConsumerCtl::layout(),
         ConsumerStat::layout(),
+        Sheds::layout(),
         PollerCtl::layout(),
         CpuStat::layout(),
         OverflowStat::layout(),

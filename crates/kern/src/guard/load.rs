@@ -156,6 +156,8 @@ pub struct Views {
     pub consumer_ctls: Shared<ConsumerCtl>,
     /// Per consumer, levels.
     pub consumer_stats: Shared<ConsumerStat>,
+    /// Per source, what it shed for each consumer.
+    pub sheds: Shared<Sheds>,
     /// Per poller, what it waits for.
     pub poller_ctls: Shared<PollerCtl>,
     /// Per CPU, softirq time.
@@ -166,6 +168,13 @@ pub struct Views {
     pub ports_used: Shared<PortsUsed>,
     /// What the gate has learnt.
     pub gate: Shared<GateStat>,
+}
+
+impl Views {
+    /// Frames that all sources shed for the consumer in this place, and for those that had it before.
+    pub fn shed_for(&self, consumer: usize) -> u64 {
+        self.sheds.iter().fold(0, |sum, source| sum.wrapping_add(source.of[consumer].load(Relaxed)))
+    }
 }
 
 /// The loaded gauges. Dropping detaches everything.
@@ -352,6 +361,8 @@ impl Gauges {
                     .map_err(failed_io("consumer_ctls"))?,
                 consumer_stats: Shared::map(map("consumer_stats")?.as_fd(), CONSUMERS)
                     .map_err(failed_io("consumer_stats"))?,
+                sheds: Shared::map(map("consumer_sheds")?.as_fd(), SOURCES)
+                    .map_err(failed_io("consumer_sheds"))?,
                 poller_ctls: Shared::map(map("poller_ctls")?.as_fd(), POLLERS)
                     .map_err(failed_io("poller_ctls"))?,
                 cpu_stats: Shared::map(map("cpu_stats")?.as_fd(), cpus).map_err(failed_io("cpu_stats"))?,
@@ -390,6 +401,7 @@ impl Gauges {
                 rx_stats: Shared::unwatched(SOURCES)?,
                 consumer_ctls: Shared::unwatched(CONSUMERS)?,
                 consumer_stats: Shared::unwatched(CONSUMERS)?,
+                sheds: Shared::unwatched(SOURCES)?,
                 poller_ctls: Shared::unwatched(POLLERS)?,
                 cpu_stats: Shared::unwatched(cpus)?,
                 overflow_stats: Shared::unwatched(cpus)?,

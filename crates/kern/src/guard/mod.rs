@@ -23,8 +23,8 @@ mod when;
 
 pub use abi::{
     Behind, CONSUMERS, ConsumerCtl, ConsumerStat, CpuStat, Event, GateStat, GuardCtl, MACS, OverflowStat,
-    POLLERS, PORT_WORDS, PollerCtl, PortsUsed, RxStat, SOURCES, SourceCtl, SourceStat, Steer, Taker, mode,
-    own, table, wake,
+    POLLERS, PORT_WORDS, PollerCtl, PortsUsed, RxStat, SOURCES, Sheds, SourceCtl, SourceStat, Steer, Taker,
+    mode, own, table, wake,
 };
 #[cfg(not(no_bpf))]
 pub use evidence::Told;

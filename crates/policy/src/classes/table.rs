@@ -219,7 +219,8 @@ impl Table {
     pub(super) fn short(&self, frame: &[u8]) -> (bool, bool, View) {
         let mut view = View::default();
         // SAFETY: as in `look`.
-        let told = unsafe { weir_host_short(&raw const *self.raw, frame.as_ptr(), frame.len(), &raw mut view) };
+        let told =
+            unsafe { weir_host_short(&raw const *self.raw, frame.as_ptr(), frame.len(), &raw mut view) };
         (told & 1 != 0, told & 2 != 0, view)
     }
 
