@@ -241,6 +241,20 @@ static __always_inline void sample_all(void)
 	}
 }
 
+/* The kernel's tick in which levels were read last in mode shed. */
+__u64 sampled_at = 0;
+
+/* Once a tick, for who looks at the guard: what is shed is judged by what rx_fair.h reads itself. */
+static __always_inline void sample_now_and_then(void)
+{
+	__u64 tick = bpf_jiffies64();
+
+	if (sampled_at == tick)
+		return;
+	sampled_at = tick;
+	sample_all();
+}
+
 /* Thread id of the caller as the guard knows it; 0 for a thread that its namespace does not have. */
 static __always_inline __u32 the_thread(void)
 {
@@ -314,7 +328,7 @@ int BPF_PROG(weir_napi_poll, struct napi_struct *napi, int work, int budget)
 		stat->foreign++;
 	stat->softirq_cpu = bpf_get_smp_processor_id();
 	if (ctl->mode == WEIR_MODE_SHED && work)
-		sample_all();
+		sample_now_and_then();
 	if (work < budget && !(work && filter_full())) {
 		stat->streak = 0;
 		return 0;
