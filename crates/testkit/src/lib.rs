@@ -36,7 +36,8 @@ pub fn bind_again(address: impl ToSocketAddrs + Copy) -> UdpSocket {
             Err(e) if e.kind() == ErrorKind::AddrInUse && Instant::now() < end => {
                 std::thread::sleep(Duration::from_millis(1));
             }
-            bound => return bound.expect("an address for a socket"),
+            Ok(socket) => return socket,
+            Err(e) => panic!("a socket: {e}"),
         }
     }
 }

@@ -144,7 +144,7 @@ impl Maker {
 
     fn consumers(&mut self, control: &Control, status: &mut Status) {
         let views = &control.gauges.views;
-        // Levels are read in turns and in polls that shed; what stands there afterwards is of the last overload.
+        // Levels are read in turns, and in mode shed once a tick; what stands there afterwards is of the last overload.
         let read = status
             .interfaces
             .iter()

@@ -125,7 +125,8 @@ struct weir_consumer_stat {
 };
 
 /* Of one source, frames that were shed for each consumer, or for one that had its place before. Several queues may feed one consumer:
- * a count of their own, whose one writer is the NAPI's owner, is no line that all their CPUs write. */
+ * a count of their own, whose one writer is the NAPI's owner, is no line that all their CPUs write. Under the generic hook with RPS
+ * several CPUs are the owner, and may miss one another's frames. */
 struct weir_sheds {
 	__u64 of[WEIR_CONSUMERS];
 };

@@ -17,8 +17,8 @@
  * In poll mode four look-ups and what classify.h states; two more and the clock for a protected frame; seven for one of a
  * tracked consumer, one more if it is shed, and what rx_fair.h states; for others two, and one or two more while
  * flows were refused lately. Calls are what costs: none is made for a plain frame that no rule asks for, but those of rx_fair.h, or of
- * rx_nobody.h; the clock of the last tick is one load, and a call once a tick. The kernel's search for the socket is made where several share its port, where a socket has the port and
- * does not take all that is for it, and over TCP as rx_tcp.h says.
+ * rx_nobody.h; the clock of the last tick is one load, and a call once a tick. The kernel's search for the socket is made where several
+ * share its port, where a socket has the port and does not take all that is for it, and over TCP as rx_tcp.h says.
  * While consumers behind the host are tracked, one look-up more for each datagram, and for those that are for one of them
  * what rx_behind.h states. Where packets for this host's addresses may end elsewhere, one look-up more for those of a tracked consumer.
  */
@@ -57,7 +57,8 @@ struct rx_clock {
 
 struct rx_clock rx_clocks[WEIR_SOURCES] = {};
 
-/* Coarse CLOCK_MONOTONIC, ns. The kernel is asked once a tick: a call costs as much as half of what else is done for a frame. */
+/* Coarse CLOCK_MONOTONIC, ns, at most a tick behind the kernel's, which counts its ticks first. It is asked for once a tick: the call
+ * takes half as long as all else that is done for a frame. */
 static __always_inline __u64 coarse_ns(__u32 slot)
 {
 	struct rx_clock *clock = &rx_clocks[slot & (WEIR_SOURCES - 1)];

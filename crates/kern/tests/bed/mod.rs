@@ -163,8 +163,8 @@ impl Found {
         let ctl = &views.consumer_ctls[slot];
         ctl.cookie.store(cookie, Relaxed);
         ctl.shed.store(1, Relaxed);
-        // As by a list that was read since it was bound.
-        ctl.alone.store(now() + 1, Relaxed);
+        // As by a list that was read since it was bound; the coarse clock may be a tick behind.
+        ctl.alone.store(now() + 2, Relaxed);
         ctl.sk.store(sk, Relaxed);
         views.guard[0].consumers.fetch_max(slot as u32 + 1, Relaxed);
         gauges.set_port(port, Taker::Only(slot)).unwrap();

@@ -9,7 +9,8 @@ weir_u32 weir_host_protector(const struct weir_rules *rules, const weir_u8 *data
 	return weir_protector(rules, view);
 }
 
-/* What the packet path tells without a look at the whole frame, and at the rules: bit 0, the view is complete; bit 1, no rule protects it. */
+/* What the packet path tells without a look at the whole frame, and at the rules: bit 0, the view is complete; bit 1, no rule protects
+ * it. */
 weir_u32 weir_host_short(const struct weir_rules *rules, const weir_u8 *data, __SIZE_TYPE__ length,
 			 struct weir_view *view)
 {

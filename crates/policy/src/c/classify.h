@@ -284,9 +284,12 @@ cut:
  */
 WEIR_INLINE weir_u32 weir_parse_plain(const weir_u8 *data, const weir_u8 *end, weir_u32 addresses, struct weir_view *view)
 {
-	const weir_u8 *ip = data + 14;
+	const weir_u8 *ip;
 
-	if (!WEIR_FITS(data, 34, end) || WEIR_BE16(data + 12) != WEIR_ETH_IP || ip[0] != 0x45 || WEIR_BE16(ip + 6) & 0x3fff)
+	if (!WEIR_FITS(data, 34, end) || WEIR_BE16(data + 12) != WEIR_ETH_IP)
+		return 0;
+	ip = data + 14;
+	if (ip[0] != 0x45 || WEIR_BE16(ip + 6) & 0x3fff)
 		return 0;
 	view->key[0] = WEIR_ETH_IP << 16 | ip[9] << 8 | ip[1] >> 2;
 	view->key[2] = 0;
