@@ -13,8 +13,9 @@ use crate::common::{HOST_CPU, WIRE_CPU, alone, ms, possible, within};
 
 /// Of the server.
 const SERVER: u16 = PORT + 2;
-/// Of the flood, packets/s: shedding takes most of the CPU.
-const MOST: f64 = 3e6;
+/// Of the flood, packets/s: shedding takes half of the CPU. At 3 M/s a slow machine's ring overflows by itself, now and then, and what that
+/// takes from either server is chance.
+const MOST: f64 = 2e6;
 /// Length of a question; what only fills the socket is longer.
 const QUESTION: usize = 16;
 
@@ -136,8 +137,8 @@ fn a_server_that_was_full_once_is_an_innocent_root() {
         ("auto", Flood::Hung, Full::Often),
     ];
     for (mode, flood, full) in all {
-        // Both in the same round, so that a busy machine takes from both. Where pauses are blind the second is a sixth of the first;
-        // where a frame costs this machine more than usual, shedding does not keep up with the wire, and both lose alike.
+        // Both in the same round, so that a busy machine takes from both. Where pauses are blind the second is a sixth of the first; else
+        // it was 0.69 at least, where one of two guards lost a third of either by the ring.
         let fair = (0..3).any(|_| {
             let [never, filled] = [Full::Never, full].map(|full| share(mode, flood, full));
             println!("{mode}, {flood:?}: read are {never:.3} by a server never full, {filled:.3} by one full {full:?}");
