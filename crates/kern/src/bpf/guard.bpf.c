@@ -3,9 +3,9 @@
  * Gauges of the guard: NAPI work per source, NET_RX softirq time per CPU, levels of UDP sockets that overflowed,
  * and the wake-ups of a sleeping poller. The programs observe; the one that acts on packets is in rx.bpf.c.
  *
- * Cost: napi_poll one hash look-up per poll, and in poll mode three reads per known consumer, in mode shed once a tick; sock_recv_length and
- * sched_switch one array read while nothing waits. Only weir_learn runs per packet, and only until each source's id
- * is known.
+ * Cost: napi_poll one hash look-up per poll, and in poll mode three reads per known consumer, in mode shed once a tick;
+ * sock_recv_length and sched_switch one array read while nothing waits. Only weir_learn runs per packet, and only until
+ * each source's id is known.
  */
 #include <linux/bpf.h>
 #include <bpf/bpf_helpers.h>
