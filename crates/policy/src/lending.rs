@@ -7,7 +7,7 @@
 //! # Properties
 //! - After a promotion the poller is not lent for [`HOLD`] at least; the time doubles up to its limit while lending lasts less
 //!   than ten times as long, and begins anew when it lasts longer.
-//! - A poller is lent only on an idle CPU, and never while protected packets come or other programs compete.
+//! - A poller is lent only on an idle CPU, and never while it looks for others' packets or other programs compete.
 
 use crate::poller::{Poller, WakeOn};
 use crate::{MILLISECOND, Nanos};
@@ -58,7 +58,7 @@ impl Lending {
 
     /// True if the poller may be lent on an idle CPU. `alone`: no other programs compete, and the poller has a priority to lend.
     pub fn may(&self, now: Nanos, poller: &Poller, alone: bool) -> bool {
-        let wants = poller.was_full(now) && !poller.looks(now) && alone && !poller.protects(now);
+        let wants = poller.was_full(now) && alone && !poller.looks(now);
         wants && !self.lent && now >= self.hold_until
     }
 
@@ -81,9 +81,10 @@ impl Lending {
         }
     }
 
-    /// True if the poller, about to act, must not be lent any more: protected packets come.
+    /// True if the poller, about to act, must not be lent any more: others' packets come. Programs that it waits for are fed
+    /// what the ring has left, and are never full, so no pause would end that.
     pub fn must_end(&self, now: Nanos, poller: &Poller) -> bool {
-        self.lent && poller.protects(now)
+        self.lent && poller.looks(now)
     }
 
     /// What to do in place of a sleep that `wake` may end.
@@ -95,7 +96,7 @@ impl Lending {
         if !(wake.idle && wake.level) {
             return Pause::Sleep;
         }
-        match (alone && !poller.protects(now), self.lent) {
+        match (alone && !poller.looks(now), self.lent) {
             (false, _) => Pause::EndAndSleep,
             (true, false) => Pause::Sleep,
             (true, true) => Pause::Yield,
@@ -112,7 +113,9 @@ impl Lending {
 mod tests {
     use super::*;
     use crate::host::Host;
-    use crate::poller::Config;
+    use crate::look::{FIRST, SEEN};
+    use crate::poller::{Config, Turned};
+    use crate::switch::{ModeSwitch, Timing};
     use proptest::prelude::*;
 
     const MS: Nanos = MILLISECOND;
@@ -152,6 +155,24 @@ mod tests {
             assert_eq!(lending.pause(3 * MS, &poller, on, alone), pause, "{on:?} {alone}");
         }
         assert!(lending.end() && !lending.end());
+    }
+
+    /// An innocent is no protected packet, and comes while no consumer is full: nothing but this ends the lending then.
+    #[test]
+    fn a_lent_poller_ends_when_anybody_elses_packet_comes() {
+        let mut poller = full();
+        let source = ModeSwitch::new(Timing::default());
+        poller.taken_over(MS, 0, source);
+        let mut lending = Lending::default();
+        assert!(lending.idle(2 * MS, &poller, true));
+        let flood = Turned { packets: 32, frames: 32, known: 32, ..Turned::default() };
+        poller.turned(2 * MS, 0, flood);
+        let late = 3 * MS + FIRST;
+        assert!(!lending.must_end(late, &poller));
+        poller.turned(late, 0, Turned { known: 31, ..flood });
+        assert!(lending.must_end(late, &poller) && lending.end());
+        assert!(!lending.idle(late, &poller, true), "while it is looked for");
+        assert!(lending.idle(late + SEEN, &poller, true), "no longer");
     }
 
     #[test]

@@ -542,12 +542,6 @@ impl Poller {
         }
     }
 
-    /// True while protected packets come through a source that is polled: then the ring must not wait for programs that run
-    /// before the poller, since what overflows it has no class (MR-34).
-    pub fn protects(&self, now: Nanos) -> bool {
-        self.sources.iter().enumerate().any(|(index, s)| s.is_some() && self.look.finds(now, index))
-    }
-
     /// True if consumers that are inhibited get what fits of `source`: while others' packets are looked for, and on a net CPU. In a
     /// pause they are left to run dry, which tells whether their programs read.
     pub fn feeds(&self, now: Nanos, source: usize) -> bool {
@@ -560,7 +554,8 @@ impl Poller {
         if large { self.config.quota } else { 0 }
     }
 
-    /// True while a source that is polled is looked at in its pauses: a look does not wait for programs.
+    /// True while a source that is polled is looked at in its pauses: then the ring must not wait for programs that run before the
+    /// poller, since what overflows it is anybody's (MR-34).
     pub fn looks(&self, now: Nanos) -> bool {
         self.sources.iter().enumerate().any(|(index, s)| s.is_some() && self.look.is_on(now, index))
     }

@@ -1,4 +1,5 @@
 use super::*;
+use crate::look::{FIRST, LOOK_PACKETS, MEMORY, NAP_MIN, SEEN};
 use crate::switch::{Evidence, Timing};
 use crate::watermark::Marks;
 use proptest::prelude::*;
@@ -249,7 +250,7 @@ fn a_nap_lasts_no_longer_than_the_ring_does() {
             now += busy;
         }
         assert!(naps[0] <= config.nap && naps.windows(2).all(|pair| pair[1] <= pair[0]), "{naps:?}");
-        assert_eq!(naps.last(), Some(&crate::look::NAP_MIN));
+        assert_eq!(naps.last(), Some(&NAP_MIN));
     }
 }
 
@@ -258,10 +259,10 @@ fn a_source_that_has_just_come_is_looked_at() {
     let mut p = polling(usual(), 1);
     assert!(!p.looks(MILLISECOND));
     p.turned(MILLISECOND, 0, Turned { packets: 8, frames: 8, known: 8, ..Turned::default() });
-    assert!(p.looks(MILLISECOND) && !p.protects(MILLISECOND));
-    assert!(!p.looks(MILLISECOND + crate::look::FIRST));
+    assert!(p.looks(MILLISECOND));
+    assert!(!p.looks(MILLISECOND + FIRST));
     p.expect(100 * MILLISECOND, 0);
-    assert!(p.looks(101 * MILLISECOND) && p.protects(101 * MILLISECOND));
+    assert!(p.looks(101 * MILLISECOND));
 }
 
 #[test]
@@ -444,7 +445,7 @@ fn a_protected_packet_starts_the_look_and_its_end_is_the_end_of_the_look() {
     };
     p.turned(10_000, 0, one);
     let (mut now, mut busy) = (10_000, 0);
-    let end = now + crate::look::MEMORY;
+    let end = now + MEMORY;
     let none = Turned { frames: 100, to_full: 100, shed: 100, drained: true, ..Turned::default() };
     while now < end + 20 * MILLISECOND {
         p.level(now, 0, 900);
@@ -452,7 +453,7 @@ fn a_protected_packet_starts_the_look_and_its_end_is_the_end_of_the_look() {
             Action::Sleep { until, .. } => now = until,
             Action::Turn { packets, .. } => {
                 // Heartbeats go on beside the looks, also when these have ended.
-                assert_eq!(packets, crate::look::LOOK_PACKETS);
+                assert_eq!(packets, LOOK_PACKETS);
                 busy += 10_000;
                 now += 10_000;
                 p.turned(now, 0, Turned { spent: 10_000, ..none });
@@ -464,28 +465,31 @@ fn a_protected_packet_starts_the_look_and_its_end_is_the_end_of_the_look() {
     assert!(p.counts().looks > 1000 && (40..=400).contains(&share), "{share} permille, {:?}", p.counts());
 }
 
-/// What overflows the ring has no class: while protected packets come the ring does not wait for programs.
+/// What overflows the ring is anybody's: while protected packets come the ring does not wait for programs.
 #[test]
-fn protected_packets_are_told_for_as_long_as_the_look_lasts() {
+fn protected_packets_are_looked_for_as_long_as_they_are_remembered() {
     let mut p = polling(usual(), 2);
-    p.turned(10, 0, Turned { packets: 32, frames: 32, spent: 10, ..Turned::default() });
-    assert!(!p.protects(10), "there were none");
-    p.turned(20, 1, Turned { packets: 1, frames: 1, protected: 1, spent: 10, ..Turned::default() });
-    assert!(p.protects(20) && p.protects(19 + crate::look::MEMORY));
-    assert!(!p.protects(20 + crate::look::MEMORY));
-    assert!(p.released(30, 1).is_some());
-    assert!(!p.protects(30), "the source is no longer polled");
-    p.expect(30, 1);
-    assert!(!p.protects(30), "nor is it expected to carry any");
-    p.expect(30, 0);
-    p.turned(40, 0, Turned { packets: 32, frames: 32, spent: 10, ..Turned::default() });
-    assert!(p.protects(29 + crate::look::MEMORY), "what the host knows of is looked for until then");
+    let flood = Turned { packets: 32, frames: 32, known: 32, spent: 10, ..Turned::default() };
+    let (one, late) =
+        (Turned { packets: 1, frames: 1, protected: 1, spent: 10, ..Turned::default() }, FIRST + 10);
+    (0..2).for_each(|source| p.turned(10, source, flood));
+    assert!(!p.looks(late), "there were none");
+    p.turned(late, 1, one);
+    assert!(p.looks(late) && p.looks(late + MEMORY - 1));
+    assert!(!p.looks(late + MEMORY));
+    assert!(p.released(late + 10, 1).is_some());
+    assert!(!p.looks(late + 10), "the source is no longer polled");
+    p.expect(late + 10, 1);
+    assert!(!p.looks(late + 10), "nor is it expected to carry any");
+    p.expect(late + 10, 0);
+    p.turned(late + 20, 0, flood);
+    assert!(p.looks(late + 9 + MEMORY), "what the host knows of is looked for until then");
 }
 
 /// A source that has just come is looked at, whatever it carries; the heartbeats after that look too.
 #[test]
 fn the_first_look_finds_protected_packets() {
-    let first = crate::look::FIRST;
+    let first = FIRST;
     let marks = Marks::new(750, 250, 10_000 * MILLISECOND);
     let mut p = polling(Config { marks, ..usual() }, 1);
     p.level(0, 0, 900);
@@ -497,7 +501,7 @@ fn the_first_look_finds_protected_packets() {
         match p.next(now) {
             Action::Sleep { until, .. } => now = until,
             Action::Turn { packets, .. } => {
-                assert_eq!(packets, crate::look::LOOK_PACKETS);
+                assert_eq!(packets, LOOK_PACKETS);
                 late += u32::from(now >= 1000 + first);
                 now += 10_000;
                 p.turned(now, 0, none);
@@ -522,7 +526,7 @@ fn protected_frames_do_not_end_a_pause() {
         ..Turned::default()
     };
     p.turned(10_000, 0, half);
-    assert!(matches!(p.next(10_000), Action::Turn { packets: crate::look::LOOK_PACKETS, .. }));
+    assert!(matches!(p.next(10_000), Action::Turn { packets: LOOK_PACKETS, .. }));
     p.turned(20_000, 0, Turned { protected: 0, ..half });
     assert!(matches!(p.next(20_000), Action::Turn { packets: 32, .. }), "others arrive: no pause");
 }
@@ -531,7 +535,7 @@ fn protected_frames_do_not_end_a_pause() {
 #[test]
 fn quiet_senders_to_the_flooded_consumer_are_looked_for() {
     let flood = Turned { frames: 32, to_full: 32, shed: 32, spent: 5000, ..Turned::default() };
-    let later = crate::look::FIRST + crate::MILLISECOND;
+    let later = FIRST + crate::MILLISECOND;
     // A full ring of nothing else is the flood of a program that keeps up with its budget, and one that was emptied is not.
     for (innocents, drained, looks) in [
         (0, false, false),
@@ -558,8 +562,8 @@ fn turns_are_larger_where_they_cost_little() {
     };
     assert_eq!(packets(&mut p, 0), 32);
     p.turned(10, 0, Turned { packets: 12, frames: 32, shed: 20, known: 2, spent: 10, ..Turned::default() });
-    assert_eq!(packets(&mut p, 20), crate::look::LOOK_PACKETS, "most of it was shed, beside what others get");
-    let alone = crate::look::SEEN + crate::look::FIRST;
+    assert_eq!(packets(&mut p, 20), LOOK_PACKETS, "most of it was shed, beside what others get");
+    let alone = SEEN + FIRST;
     p.turned(
         alone,
         0,
@@ -571,7 +575,7 @@ fn turns_are_larger_where_they_cost_little() {
         0,
         Turned { packets: 2, frames: 32, shed: 30, nobody: 30, known: 2, spent: 10, ..Turned::default() },
     );
-    assert_eq!(packets(&mut p, alone), crate::look::LOOK_PACKETS, "nobody waits for it");
+    assert_eq!(packets(&mut p, alone), LOOK_PACKETS, "nobody waits for it");
     p.turned(30, 0, full(10));
     assert_eq!(packets(&mut p, 40), 32);
     p.lend(true);
@@ -591,12 +595,12 @@ fn an_innocent_keeps_the_look_going() {
     let mut p = paused(Config { marks: Marks::new(750, 250, 10_000 * MILLISECOND), ..usual() });
     let flood =
         Turned { frames: 100, to_full: 100, shed: 100, spent: 1000, drained: true, ..Turned::default() };
-    let late = 2 * crate::look::FIRST;
+    let late = 2 * FIRST;
     p.turned(late, 0, flood);
     assert!(!p.looks(late));
     p.turned(late, 0, Turned { packets: 1, to_full: 99, shed: 99, ..flood });
-    assert!(p.looks(late) && !p.protects(late));
-    assert!(!p.looks(late + crate::look::SEEN));
+    assert!(p.looks(late));
+    assert!(!p.looks(late + SEEN));
 }
 
 /// A flood for nobody, or of SYNs, is no calm although its ring drains; the few such packets that every host gets keep no source.

@@ -50,7 +50,8 @@ __noinline __u32 weir_rx_taker(struct xdp_md *ctx, const struct weir_view *view)
 	return found;
 }
 
-/* True if this SYN is shed: beyond the share of its listener, or for one that is full, which only counts if the search is `exact`. */
+/* True if this SYN is shed: beyond the share of its listener, or for one that is full, which only counts if the search is `exact`. A
+ * port of this host without a socket has a share too: its listener may be behind a translation, and a closed one costs an answer. */
 __noinline int weir_rx_syn(struct xdp_md *ctx, const struct weir_view *view, __u32 slot, __u32 admit, __u32 exact)
 {
 	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
@@ -78,7 +79,7 @@ __noinline int weir_rx_syn(struct xdp_md *ctx, const struct weir_view *view, __u
 	if (way < WEIR_LISTENER_WAYS && !exact)
 		return 0;
 	found = weir_rx_taker(ctx, view);
-	if (found != WEIR_TAKER_LISTENS && found != WEIR_TAKER_FULL)
+	if (found == WEIR_TAKER_OTHER)
 		return 0;
 	/* SYNs in transit are no listener's. */
 	if (way >= WEIR_LISTENER_WAYS && weir_rx_ours(ctx, view, slot) && weir_listener_take(of, key, now)) {

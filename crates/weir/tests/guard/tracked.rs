@@ -137,12 +137,12 @@ fn a_server_that_was_full_once_is_an_innocent_root() {
         ("auto", Flood::Hung, Full::Often),
     ];
     for (mode, flood, full) in all {
-        // Both in the same round, so that a busy machine takes from both. Where pauses are blind the second is a sixth of the first; else
-        // it was 0.69 at least, where one of two guards lost a third of either by the ring.
+        // Both in the same round, so that a busy machine takes from both. Where pauses are blind the second is a sixth of the first;
+        // where a lent poller is not taken back, both are 0.65 to 0.85 in two of five rounds.
         let fair = (0..3).any(|_| {
             let [never, filled] = [Full::Never, full].map(|full| share(mode, flood, full));
             println!("{mode}, {flood:?}: read are {never:.3} by a server never full, {filled:.3} by one full {full:?}");
-            filled >= 0.5 * never
+            filled >= 0.8 * never
         });
         assert!(fair, "mode {mode}, {flood:?}, {full:?}");
     }
