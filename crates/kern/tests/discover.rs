@@ -118,6 +118,25 @@ fn one_interface_that_forwards_makes_a_router_root() {
 }
 
 #[test]
+fn a_veth_in_a_bridge_makes_a_host_of_containers_root() {
+    if !root_or_skip("a_veth_in_a_bridge_makes_a_host_of_containers_root") {
+        return;
+    }
+    let ns = NetNs::new("houses");
+    ip(&ns, "link add a0 type veth peer name a1");
+    ip(&ns, "link add br0 type bridge");
+    ns.run(|| {
+        let houses = || Others::look([netns::index_of("a0").unwrap()], None).houses;
+        std::fs::write("/proc/sys/net/ipv4/conf/all/forwarding", "1").unwrap();
+        assert!(!houses(), "a veth in no bridge");
+        ip(&ns, "link set a1 master br0");
+        assert!(houses());
+        ip(&ns, "link set a1 nomaster");
+        assert!(!houses(), "taken out again");
+    });
+}
+
+#[test]
 fn translations_are_seen_by_their_rules_root() {
     const NAME: &str = "translations_are_seen_by_their_rules_root";
     if !root_or_skip(NAME) {

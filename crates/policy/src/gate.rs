@@ -343,7 +343,10 @@ pub fn room_at(size: u32, level: Permille, truesize: u32, slices: u32) -> u32 {
     room(size, u32::try_from(held).unwrap_or(u32::MAX), truesize, slices)
 }
 
-/// What the poll of this number is given of the `room` of a consumer: `admit` of a poll of 64 packets. Where that is less than a packet,
+/// Packets of one poll of the kernel.
+pub const POLL: u32 = 64;
+
+/// What the poll of this number is given of the `room` of a consumer: `admit` of [`POLL`] packets. Where that is less than a packet,
 /// one that is flooded is given one in several polls, any other one in each.
 pub fn room_given(room: u32, admit: Permille, poll: u32, flooded: bool) -> u32 {
     // SAFETY: a pure function of its arguments.

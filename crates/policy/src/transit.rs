@@ -2,6 +2,7 @@
 //!
 //! The kernel forwards in softirq, whole, with nothing behind it that could be full, and drops in the ring what it cannot carry, at
 //! no cost. A poller gives such a host nothing but the reserve of its programs, and softirq that takes it is evidence of its own.
+//! A host with containers behind a bridge is none: what it sends on is for programs of its own.
 //!
 //! # Properties
 //! - On a host that forwards nothing full polls count at once.
@@ -29,6 +30,7 @@ pub struct Counted {
 /// What the looks have shown.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Transit {
+    /// To other hosts.
     forwards: bool,
     last: Option<Counted>,
     /// When most was for the host itself.
@@ -36,7 +38,7 @@ pub struct Transit {
 }
 
 impl Transit {
-    /// A look at `now`; `None`: this host forwards nothing.
+    /// A look at `now`; `None`: this host forwards nothing, or to containers.
     pub fn look(&mut self, now: Nanos, counted: Option<Counted>) {
         self.forwards = counted.is_some();
         let Some((last, now_is)) = self.last.zip(counted) else {

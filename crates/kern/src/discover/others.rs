@@ -56,6 +56,8 @@ const BUILT_IN: [(&str, &str); 4] = [
 pub struct Others {
     /// They may be sent on.
     pub forwards: bool,
+    /// And containers are behind a bridge here: what is sent on may be for programs of this host.
+    pub houses: bool,
     /// One may be for somebody although no socket here has its port: it is sent on, or its addresses are translated.
     pub translates: bool,
     /// A segment may be for somebody else than the socket that has its addresses and ports here, or be answered before that one.
@@ -68,19 +70,28 @@ pub struct Others {
 
 impl Others {
     /// Nothing is known, so everything may be.
-    pub const ANY: Others =
-        Others { forwards: true, translates: true, takes: true, redirects: true, drops_early: true };
+    pub const ANY: Others = Others {
+        forwards: true,
+        houses: false,
+        translates: true,
+        takes: true,
+        redirects: true,
+        drops_early: true,
+    };
 
     /// What is so now for packets that are seen to arrive by `interfaces`: the guarded ones and those that stand on them. A device
     /// on a guarded one that takes packets over in this namespace (macvlan, ipvlan) is not asked for here, but is one of them.
     ///
     /// `own` is the program that gives the caller's handles their packets.
     ///
-    /// Costs two or three small files per interface, and where nothing is sent on a list of the chains of nftables.
+    /// Costs two or three small files per interface; a list of the veths where packets are sent on, elsewhere one of the chains of
+    /// nftables.
     pub fn look(interfaces: impl IntoIterator<Item = u32>, own: Option<u32>) -> Others {
         let redirects = crate::guard::redirects_sockets(own);
         if forwards(interfaces) {
-            return Others { redirects, ..Others::ANY };
+            // A list that the kernel does not give makes a router.
+            let houses = crate::link::has_bridged_veth().unwrap_or(false);
+            return Others { redirects, houses, ..Others::ANY };
         }
         let rules = Rules::read();
         let translates = rules.nat || redirects || TRANSLATORS.iter().any(|name| is_loaded(name));
@@ -91,7 +102,14 @@ impl Others {
             || has_services(net)
             || has_answered(net)
             || TPROXIES.iter().any(|name| is_loaded(name) || rules.early && is_in_kernel(name));
-        Others { forwards: false, translates, takes, redirects, drops_early: rules.nat || rules.between }
+        Others {
+            forwards: false,
+            houses: false,
+            translates,
+            takes,
+            redirects,
+            drops_early: rules.nat || rules.between,
+        }
     }
 }
 

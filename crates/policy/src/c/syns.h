@@ -24,8 +24,6 @@
 #define WEIR_LISTENERS (WEIR_LISTENER_SETS * WEIR_LISTENER_WAYS)
 /* SYNs of a tick that make no flood: 3800 per second. */
 #define WEIR_SYNS_FREE 64
-/* SYNs of one poll for one flooded listener, of a thousandth of what admission gives; one more passes in any case. */
-#define WEIR_SYNS 64
 /* Places of polls that are saved up for quiet senders, of which each poll brings one. */
 #define WEIR_SYNS_QUIET 16
 /* Segments are looked up for so many ticks, one second, after the budget ran out last, or after so many were refused in one tick (3800
@@ -151,7 +149,7 @@ WEIR_UNROLL
 
 /*
  * One more SYN of `voter` for a listener, in `poll` of its source: true if it passes. Of one that is flooded the first ones of each poll
- * do, as many as `admit` permille leave, and of senders that are quiet beside a loud one some more.
+ * do, as many as `admit` permille leave of a full consumer's room, and of senders that are quiet beside a loud one some more.
  */
 WEIR_INLINE weir_u32 weir_syn_fits(struct weir_listener *listener, weir_u32 voter, weir_u32 now, weir_u32 poll, weir_u32 admit)
 {
@@ -168,7 +166,7 @@ WEIR_INLINE weir_u32 weir_syn_fits(struct weir_listener *listener, weir_u32 vote
 	quiet = weir_is_quiet(&listener->vote, voter);
 	if (listener->poll != poll) {
 		listener->poll = poll;
-		listener->left = 1 + WEIR_SYNS * admit / 1000;
+		listener->left = weir_room_given(WEIR_POLL, admit, poll, 1);
 		listener->quiet += listener->quiet < WEIR_SYNS_QUIET;
 	}
 	if (quiet && listener->quiet) {

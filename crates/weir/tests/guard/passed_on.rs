@@ -5,7 +5,7 @@
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 
-use crate::common::world::{PORT, World, near, peer};
+use crate::common::world::{FLOOD, PORT, World, near, peer};
 use crate::common::{alone, ms, possible, within};
 use kern::wire::source::{Payload, Target};
 
@@ -68,6 +68,29 @@ fn a_full_output_and_an_absent_neighbour_make_nothing_nobodys_root() {
         let offered = load.by_target().unwrap().iter().sum::<u64>() - offered;
         (arrived(&world) - from) * 10 > offered * 9
     });
+    drop(load);
+    assert_eq!(guard.stop().0.code(), Some(0));
+}
+
+/// Full polls of what is only passed on are left to the kernel. Where a veth is in a bridge, what is passed on may be for a program.
+#[test]
+fn a_host_of_containers_is_no_router_root() {
+    if !possible("a_host_of_containers_is_no_router_root") {
+        return;
+    }
+    let _alone = alone();
+    let world = World::new("houses", 2);
+    world.sh("sysctl -q net.ipv4.ip_forward=1");
+    let guard = world.guard(&[]);
+    world.prime(0);
+    let load = world.send_targets(&[0], vec![transit(peer(1))], &[], &[(ms(60_000), FLOOD)]);
+    let reason = || guard.ask(&world)["interfaces"][0]["sources"][0]["reason"].as_str().unwrap().to_owned();
+    within("it is a router", ms(2000), || reason().contains("only passed on"));
+    assert!(guard.modes(&world).iter().all(|mode| mode == "interrupt"));
+    for line in ["add br0 type bridge", "add a0 type veth peer name a1", "set a1 master br0"] {
+        world.sh(&format!("ip link {line}"));
+    }
+    within("takeover", ms(4000), || guard.modes(&world).iter().any(|mode| mode != "interrupt"));
     drop(load);
     assert_eq!(guard.stop().0.code(), Some(0));
 }

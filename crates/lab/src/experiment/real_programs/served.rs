@@ -88,7 +88,8 @@ impl Served {
         }
     }
 
-    fn contained(self) -> bool {
+    /// Behind a published port.
+    pub(super) fn contained(self) -> bool {
         matches!(self, Served::ContainerNsd | Served::ContainerNginx)
     }
 
