@@ -369,7 +369,7 @@ impl Control {
     /// What sources carry, and whether it is only passed on.
     fn tick_dispatch(&self) {
         // Who asks for a poller gets one, and a file that cannot be read makes no router: then full polls are evidence as anywhere.
-        let asks = self.opts.mode == Mode::Auto && self.others.forwards && !self.others.houses;
+        let asks = self.opts.mode == Mode::Auto && self.others.routes;
         let here = asks.then(|| kern::proc::kept_by_ip().ok()).flatten();
         if let Ok(mut dispatch) = self.dispatch.lock() {
             dispatch.tick(&self.gauges.views, here, self.has_filters);

@@ -126,7 +126,7 @@ fn a_veth_in_a_bridge_makes_a_host_of_containers_root() {
     ip(&ns, "link add a0 type veth peer name a1");
     ip(&ns, "link add br0 type bridge");
     ns.run(|| {
-        let houses = || Others::look([netns::index_of("a0").unwrap()], None).houses;
+        let houses = || !Others::look([netns::index_of("a0").unwrap()], None).routes;
         std::fs::write("/proc/sys/net/ipv4/conf/all/forwarding", "1").unwrap();
         assert!(!houses(), "a veth in no bridge");
         ip(&ns, "link set a1 master br0");

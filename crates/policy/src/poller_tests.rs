@@ -489,7 +489,6 @@ fn protected_packets_are_looked_for_as_long_as_they_are_remembered() {
 /// A source that has just come is looked at, whatever it carries; the heartbeats after that look too.
 #[test]
 fn the_first_look_finds_protected_packets() {
-    let first = FIRST;
     let marks = Marks::new(750, 250, 10_000 * MILLISECOND);
     let mut p = polling(Config { marks, ..usual() }, 1);
     p.level(0, 0, 900);
@@ -497,12 +496,12 @@ fn the_first_look_finds_protected_packets() {
         Turned { frames: 100, to_full: 100, shed: 100, spent: 10_000, drained: true, ..Turned::default() };
     p.turned(1000, 0, none);
     let (mut now, mut late) = (1000, 0);
-    while now < 2 * first {
+    while now < 2 * FIRST {
         match p.next(now) {
             Action::Sleep { until, .. } => now = until,
             Action::Turn { packets, .. } => {
                 assert_eq!(packets, LOOK_PACKETS);
-                late += u32::from(now >= 1000 + first);
+                late += u32::from(now >= 1000 + FIRST);
                 now += 10_000;
                 p.turned(now, 0, none);
             }

@@ -2,7 +2,7 @@
 //!
 //! The kernel forwards in softirq, whole, with nothing behind it that could be full, and drops in the ring what it cannot carry, at
 //! no cost. A poller gives such a host nothing but the reserve of its programs, and softirq that takes it is evidence of its own.
-//! A host with containers behind a bridge is none: what it sends on is for programs of its own.
+//! A host with containers behind a bridge is none: what it sends on may be for programs of its own.
 //!
 //! # Properties
 //! - On a host that forwards nothing full polls count at once.

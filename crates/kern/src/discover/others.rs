@@ -54,10 +54,8 @@ const BUILT_IN: [(&str, &str); 4] = [
 /// For whom packets may be that arrive by some interfaces, beside the sockets of this namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Others {
-    /// They may be sent on.
-    pub forwards: bool,
-    /// And containers are behind a bridge here: what is sent on may be for programs of this host.
-    pub houses: bool,
+    /// They may be sent on, and to other hosts: containers behind a bridge of this one make it none that only routes.
+    pub routes: bool,
     /// One may be for somebody although no socket here has its port: it is sent on, or its addresses are translated.
     pub translates: bool,
     /// A segment may be for somebody else than the socket that has its addresses and ports here, or be answered before that one.
@@ -70,14 +68,8 @@ pub struct Others {
 
 impl Others {
     /// Nothing is known, so everything may be.
-    pub const ANY: Others = Others {
-        forwards: true,
-        houses: false,
-        translates: true,
-        takes: true,
-        redirects: true,
-        drops_early: true,
-    };
+    pub const ANY: Others =
+        Others { routes: true, translates: true, takes: true, redirects: true, drops_early: true };
 
     /// What is so now for packets that are seen to arrive by `interfaces`: the guarded ones and those that stand on them. A device
     /// on a guarded one that takes packets over in this namespace (macvlan, ipvlan) is not asked for here, but is one of them.
@@ -90,8 +82,8 @@ impl Others {
         let redirects = crate::guard::redirects_sockets(own);
         if forwards(interfaces) {
             // A list that the kernel does not give makes a router.
-            let houses = crate::link::has_bridged_veth().unwrap_or(false);
-            return Others { redirects, houses, ..Others::ANY };
+            let routes = !crate::link::has_bridged_veth().unwrap_or(false);
+            return Others { redirects, routes, ..Others::ANY };
         }
         let rules = Rules::read();
         let translates = rules.nat || redirects || TRANSLATORS.iter().any(|name| is_loaded(name));
@@ -102,14 +94,7 @@ impl Others {
             || has_services(net)
             || has_answered(net)
             || TPROXIES.iter().any(|name| is_loaded(name) || rules.early && is_in_kernel(name));
-        Others {
-            forwards: false,
-            houses: false,
-            translates,
-            takes,
-            redirects,
-            drops_early: rules.nat || rules.between,
-        }
+        Others { routes: false, translates, takes, redirects, drops_early: rules.nat || rules.between }
     }
 }
 

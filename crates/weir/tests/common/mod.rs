@@ -110,10 +110,20 @@ pub const fn ms(n: u64) -> Duration {
 }
 
 /// Waits until `holds`; the time it took. Panics after [`PATIENCE`] times `limit`.
-pub fn within(what: &str, limit: Duration, mut holds: impl FnMut() -> bool) -> Duration {
+pub fn within(what: &str, limit: Duration, holds: impl FnMut() -> bool) -> Duration {
+    within_or(what, limit, holds, String::new)
+}
+
+/// As [`within`]; a panic says what `why` gives, too.
+pub fn within_or(
+    what: &str,
+    limit: Duration,
+    mut holds: impl FnMut() -> bool,
+    why: impl Fn() -> String,
+) -> Duration {
     let begin = Instant::now();
     while !holds() {
-        assert!(begin.elapsed() < limit * PATIENCE, "{what}: not within {PATIENCE} x {limit:?}");
+        assert!(begin.elapsed() < limit * PATIENCE, "{what}: not within {PATIENCE} x {limit:?} {}", why());
         std::thread::sleep(ms(5));
     }
     begin.elapsed()

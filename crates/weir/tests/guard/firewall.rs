@@ -16,7 +16,7 @@ use crate::common::procs::{Guard, Sink, sources};
 use crate::common::quiet::Quiet;
 use crate::common::targets::{address6, speak_ipv6, syn, transit, udp6};
 use crate::common::world::{PORT, World, address, bind_to, near, sh};
-use crate::common::{HOST_CPU, WIRE_CPU, alone, ms, possible, rounds, within};
+use crate::common::{HOST_CPU, WIRE_CPU, alone, ms, possible, rounds, within, within_or};
 use kern::wire::counters;
 use kern::wire::source::Running;
 
@@ -113,20 +113,19 @@ fn down(world: &World) {
     }
 }
 
+/// All that a guard tells.
+fn all(world: &World, guard: &Guard) -> String {
+    format!("{:#} {:#?}", guard.ask(world), guard.all())
+}
+
 /// Waits until the source of `in0` is polled, or received by a thread where `thread` is an answer; the mode, and when.
 fn decided(world: &World, guard: &Guard, what: &str, thread: bool, most: Duration) -> (String, Duration) {
     let mut source = serde_json::Value::Null;
-    let mut done = || {
+    let done = || {
         source = sources(&guard.ask(world)).remove(0);
         source["mode"] == "poll" || (thread && source["mode"] == "thread")
     };
-    let begin = Instant::now();
-    while !done() {
-        let late = begin.elapsed() > most * crate::common::PATIENCE;
-        assert!(!late, "{what}: {:#} {:#?}", guard.ask(world), guard.all());
-        std::thread::sleep(ms(5));
-    }
-    let took = begin.elapsed();
+    let took = within_or(what, most, done, || all(world, guard));
     let reason = source["reason"].as_str().unwrap_or_default();
     assert!(source["mode"] == "poll" || !reason.is_empty(), "{what}: no reason for {source:#}");
     (source["mode"].as_str().unwrap().to_owned(), took)
@@ -499,15 +498,6 @@ fn handle(world: &World, guard: &Guard) -> (String, u64) {
     (sources(&status)[0]["handle"].as_str().unwrap().to_owned(), lost)
 }
 
-/// Waits until the source of `in0` is polled through a socket.
-fn gives_way(world: &World, guard: &Guard) {
-    let begin = Instant::now();
-    while handle(world, guard).0 != "socket" {
-        assert!(begin.elapsed() < ms(2500), "no socket: {:#} {:#?}", guard.ask(world), guard.all());
-        std::thread::sleep(ms(5));
-    }
-}
-
 /// An io_uring polls 8 packets at a time: it gives way to a socket, which the first frame or datagram marks that can. States are waited
 /// for, with a limit; no rate is compared.
 #[test]
@@ -528,7 +518,7 @@ fn a_ring_gives_way_to_a_socket_root() {
     let load = world.send_targets(&[0], vec![transit(0, 1, PORT)], &[], &[(ms(60_000), FLOOD)]);
     let (mode, _) = decided(&world, &guard, "forwarded", false, DECIDES);
     assert_eq!(mode, "poll");
-    gives_way(&world, &guard);
+    within_or("a socket", ms(500), || handle(&world, &guard).0 == "socket", || all(&world, &guard));
     let lost = handle(&world, &guard).1;
     assert!((1..=HANDLE_LOST).contains(&lost), "{lost} packets lost to handles");
     // It polls on.
@@ -553,7 +543,7 @@ fn a_ring_gives_way_to_a_socket_root() {
     let load = world.send(&[(0, PORT), (0, 53)], &order, &[(ms(60_000), FLOOD)]);
     let (mode, _) = decided(&world, &guard, "refused by the firewall", false, DECIDES);
     assert_eq!(mode, "poll");
-    gives_way(&world, &guard);
+    within_or("a socket", ms(500), || handle(&world, &guard).0 == "socket", || all(&world, &guard));
     drop(load);
     assert_eq!(guard.stop().0.code(), Some(0));
     assert_same(&before, &world.dump(), "refused by the firewall");

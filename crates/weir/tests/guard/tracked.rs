@@ -9,7 +9,8 @@ use std::thread::JoinHandle;
 
 use crate::common::procs::Guard;
 use crate::common::world::{PORT, World, bind_to};
-use crate::common::{HOST_CPU, WIRE_CPU, alone, ms, possible, within};
+use crate::common::{HOST_CPU, WIRE_CPU, alone, ms, possible, within, within_or};
+use crate::lend::policy;
 
 /// Of the server.
 const SERVER: u16 = PORT + 2;
@@ -67,6 +68,11 @@ fn is_tracked(world: &World, guard: &Guard) -> bool {
     guard.ask(world)["consumers"].as_array().unwrap().iter().any(|c| c["socket"] == socket.as_str())
 }
 
+/// True while programs run before the poller.
+fn is_lent(guard: &Guard) -> bool {
+    policy(guard.pid(), &format!("weir-poll-{HOST_CPU}")) == Some(libc::SCHED_IDLE)
+}
+
 /// How often the server's socket is full.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Full {
@@ -112,7 +118,13 @@ fn share(mode: &str, flood: Flood, full: Full) -> f64 {
     std::thread::sleep(ms(1000));
     let before = server.questions.load(Relaxed);
     let asked = world.trickle(0, SERVER, 1000);
-    std::thread::sleep(ms(1500));
+    // From the first packets on that anybody else is sent: else the program that reads has what the ring leaves, and these wait.
+    within_or("no lent poller", ms(300), || !is_lent(&guard), || format!("{:#}", guard.ask(&world)));
+    let lent = (0..30).filter(|_| {
+        std::thread::sleep(ms(50));
+        is_lent(&guard)
+    });
+    assert_eq!(lent.count(), 0, "of 30 times, while others are sent to");
     let sent = asked.end();
     let read = server.questions.load(Relaxed) - before;
     assert_eq!(is_tracked(&world, &guard), full != Full::Never);
