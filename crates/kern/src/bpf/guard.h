@@ -211,6 +211,9 @@ struct weir_ports_used {
 /* Flows that were refused, by hash; a power of two. */
 #define WEIR_REFUSALS 131072
 
+/* Destinations for which packets were refused, whoever sent them, by hash; a power of two. */
+#define WEIR_DESTINATIONS 1024
+
 /* Destinations, as the socket saw them, whose packets a consumer of this namespace has refused, by hash; a power of two. */
 #define WEIR_ENDS 1024
 
@@ -229,7 +232,7 @@ struct weir_gate_stat {
 	__u64 evidence;		/* losses of other namespaces that were taken as evidence */
 	__u64 crowded;		/* packets for consumers behind the host that found a place taken */
 	__u64 untranslated;	/* of these packets, those whose translation this kernel does not tell */
-	__u64 listeners;	/* those that made room for another one while their SYNs were counted */
+	__u64 listeners;	/* those that made room for another one while their SYNs were counted, and refusals of destinations without a place */
 };
 
 /* What one poll may still hand up to one consumer. */

@@ -88,6 +88,21 @@ static __always_inline void gate_refuse(struct sk_buff *skb, __u64 hash, __u32 n
 		stat->refused = now;
 }
 
+/* One more datagram for a destination was refused, whoever sent it: what is learnt of nobody alone still costs what the kernel does before
+ * it refuses it. */
+static __always_inline void gate_refuse_for(struct sk_buff *skb, __u64 hash, __u32 now, struct weir_gate_stat *stat)
+{
+	__u32 place = hash & (WEIR_DESTINATIONS - 1);
+	struct weir_refusal *refusal = bpf_map_lookup_elem(&destinations, &place);
+
+	if (!refusal || !is_judged(skb))
+		return;
+	if (!weir_refuse_for(refusal, hash >> 32, now))
+		__sync_fetch_and_add(&stat->listeners, 1);
+	if (stat->refused != now)
+		stat->refused = now;
+}
+
 /*
  * A packet that nobody took. The reasons are a closed list: no socket, refused by a filter, an address that is not this host's.
  * What any other drop says hangs on the packet, not on where it was to go.
@@ -136,6 +151,8 @@ int BPF_PROG(weir_nobody, struct sk_buff *skb, void *location, enum skb_drop_rea
 			__sync_fetch_and_add(&stat->ports, 1);
 		return 0;
 	}
+	if (!flow.tcp && !gate_by_port(guard, key, now))
+		gate_refuse_for(skb, gate_destination_hash(&flow), now, stat);
 	/* The table of connections drops what it has no place for as a filter does; what a rule drops it has seen before. And what is
 	 * dropped behind the routes without a connection may be invalid (a bad checksum, out of the window): whoever made it up may have
 	 * used the addresses of a flow that is fine. Before the routes a blocklist drops what no table has seen, unless there are

@@ -45,6 +45,13 @@ struct {
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, WEIR_DESTINATIONS);
+	__type(key, __u32);
+	__type(value, struct weir_refusal);
+} destinations SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, WEIR_ENDS);
 	__type(key, __u32);
 	__type(value, struct weir_end);

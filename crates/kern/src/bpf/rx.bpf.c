@@ -421,7 +421,7 @@ SEC("xdp")
 int weir_rx(struct xdp_md *ctx)
 {
 	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
-	__u32 queue = ctx->rx_queue_index, slot, key, zero = 0, protector, trickle, tcp;
+	__u32 queue = ctx->rx_queue_index, slot, key, zero = 0, protector, trickle, whose_is, tcp;
 	struct weir_consumer_stat *consumer;
 	struct weir_consumer_ctl *consumer_ctl;
 	struct weir_guard_ctl *guard;
@@ -520,16 +520,20 @@ int weir_rx(struct xdp_md *ctx)
 		}
 	}
 	trickle = weir_trickle(stat->normal);
-	if (guard->nobody_ticks && (!guard->by_flow || refused_any()) && in_force(ctl, slot) &&
-	    is_nobodys(ctx, &view, guard, ctl, trickle)) {
+	if (guard->nobody_ticks && (!guard->by_flow || refused_any()) && in_force(ctl, slot)) {
+		whose_is = whose(ctx, &view, guard, ctl, trickle);
 		/* A trickle passes that says whether what is known still holds: it is nobody else's. */
-		if (trickle) {
+		if (whose_is == WEIR_NOBODYS && trickle) {
 			stat->known++;
 			return XDP_PASS;
 		}
-		stat->nobody++;
-		stat->shed++;
-		return XDP_DROP;
+		if (whose_is == WEIR_NOBODYS || whose_is == WEIR_BEYOND) {
+			stat->nobody++;
+			stat->shed++;
+			return XDP_DROP;
+		}
+		if (whose_is == WEIR_WITHIN)
+			return XDP_PASS;
 	}
 	tcp = rx_tcp(ctx, &view, slot, ctl, guard);
 	if (tcp != RX_TCP_PASSES) {

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0 */
-/* Frames for ports that no socket has, and of flows that are refused: what guard_gate.h has learnt, as the XDP program asks for it. */
+/* Frames for ports that no socket has, of flows that are refused, and for destinations for which nearly all is: what guard_gate.h has
+ * learnt, as the XDP program asks for it. */
 
 /* What was refused of what has this hash; NULL if nothing was lately. */
 static __always_inline struct weir_refusal *refusal_of(__u64 hash)
@@ -34,12 +35,53 @@ static __always_inline int refused_any(void)
 	return learnt && learnt->refused;
 }
 
+/* Whose a datagram is that is not known to be nobody's: where nearly all for its destination is refused, whoever sends it, that has a
+ * share, as a listener has of its SYNs. Quiet senders beside a loud one are not counted: what they send may be what is taken. */
+static __always_inline __u32 of_refused(const struct gate_flow *flow, __u32 slot, __u32 now, __u32 most)
+{
+	__u64 hash = gate_destination_hash(flow);
+	__u32 place = hash & (WEIR_DESTINATIONS - 1), mark = hash >> 32, key, set, way, fits, poller;
+	struct weir_refusal *refusal = bpf_map_lookup_elem(&destinations, &place);
+	struct weir_source_ctl *ctl = bpf_map_lookup_elem(&source_ctls, &slot);
+	struct weir_source_stat *source;
+	struct weir_poller_ctl *turns;
+	struct weir_listener *of;
+	struct weir_syns *all;
+
+	if (!refusal || !ctl || refusal->flow != mark)
+		return WEIR_SOMEBODYS;
+	if (!weir_mostly_refused(refusal, mark, now, most)) {
+		__sync_fetch_and_add(&refusal->passed, 1);
+		return WEIR_SOMEBODYS;
+	}
+	poller = poller_of(ctl);
+	turns = bpf_map_lookup_elem(&poller_ctls, &poller);
+	source = bpf_map_lookup_elem(&source_stats, &slot);
+	all = bpf_map_lookup_elem(&syns, &slot);
+	if (!all || !source || !turns)
+		return WEIR_SOMEBODYS;
+	/* Its lowest bit marks a key that is there. */
+	key = mark | 1;
+	set = hash >> 10 & (WEIR_LISTENER_SETS - 1);
+	of = &all->of[set * WEIR_LISTENER_WAYS];
+	way = weir_listener_find(of, key);
+	if (way >= WEIR_LISTENER_WAYS)
+		weir_listener_take(of, key, now);
+	fits = way < WEIR_LISTENER_WAYS ?
+	       weir_syn_fits(&of[way], weir_voter(gate_sender(flow)), now, (__u32)source->polls + 1, turns->admit) : 1;
+	if (!fits)
+		return WEIR_BEYOND;
+	if (fits != WEIR_SYN_QUIET)
+		__sync_fetch_and_add(&refusal->passed, 1);
+	return WEIR_WITHIN;
+}
+
 /* Whose the frame is, by what has become of those before it: enum weir_whose. The kernel is asked only if its search is `exact`; one
  * that is nobody's passes all the same if it is the `trickle`. */
 __noinline int weir_rx_nobodys(struct xdp_md *ctx, const struct weir_view *view, __u32 most, __u32 trickle, __u32 exact)
 {
 	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
-	__u32 now = coarse_tick(source_of(ctx)), key, zero = 0, left = 0;
+	__u32 slot = source_of(ctx), now = coarse_tick(slot), key, zero = 0, left = 0;
 	struct weir_gate_stat *learnt;
 	struct weir_guard_ctl *guard;
 	struct gate_flow flow = {};
@@ -75,8 +117,11 @@ __noinline int weir_rx_nobodys(struct xdp_md *ctx, const struct weir_view *view,
 		return 0;
 	if (flow.words == 1 && refused(gate_target_hash(flow.target[0]), 0, now, most, trickle))
 		return WEIR_NOBODYS;
-	if (!by_port)
-		return flow.ports && refused(gate_flow_hash(&flow), left, now, most, trickle);
+	if (!by_port) {
+		if (!flow.ports || refused(gate_flow_hash(&flow), left, now, most, trickle))
+			return flow.ports ? WEIR_NOBODYS : WEIR_SOMEBODYS;
+		return flow.tcp ? WEIR_SOMEBODYS : of_refused(&flow, slot, now, most);
+	}
 	if (!port || !refused(gate_destination_hash(&flow), left, now, most, trickle))
 		return WEIR_SOMEBODYS;
 	return weir_whose_refused(port, listed, now, most, WEIR_LISTED_TICKS);
@@ -101,13 +146,14 @@ __noinline int weir_rx_passes(struct xdp_md *ctx, const struct weir_view *view)
 	return 0;
 }
 
-/* True if the frame is nobody's. */
-static __always_inline int is_nobodys(struct xdp_md *ctx, const struct weir_view *view, const struct weir_guard_ctl *guard,
+/* The same, with the kernel's answer where it is asked. */
+static __always_inline __u32 whose(struct xdp_md *ctx, const struct weir_view *view, const struct weir_guard_ctl *guard,
 				      const struct weir_source_ctl *ctl, __u32 trickle)
 {
-	__u32 whose = weir_rx_nobodys(ctx, view, guard->nobody_ticks, trickle, ctl->exact);
+	__u32 whose = weir_rx_nobodys(ctx, view, guard->nobody_ticks, trickle, ctl->exact), none;
 
-	if (whose == WEIR_ASK)
-		return view->lane == WEIR_LANE_TCP ? weir_rx_taker(ctx, view) == WEIR_TAKER_NONE : weir_rx_untaken(ctx, view);
-	return whose == WEIR_NOBODYS;
+	if (whose != WEIR_ASK)
+		return whose;
+	none = view->lane == WEIR_LANE_TCP ? weir_rx_taker(ctx, view) == WEIR_TAKER_NONE : weir_rx_untaken(ctx, view);
+	return none ? WEIR_NOBODYS : WEIR_SOMEBODYS;
 }

@@ -120,6 +120,8 @@ enum weir_whose {
 	WEIR_SOMEBODYS = 0,	/* or nobody knows */
 	WEIR_NOBODYS = 1,
 	WEIR_ASK = 2,		/* a socket has the port, or may have it, and does not take all that is for it: the kernel's search tells */
+	WEIR_WITHIN = 3,	/* nearly all for the destination is refused, and this is within its share, */
+	WEIR_BEYOND = 4,	/* or beyond it */
 };
 
 /* Whose a frame for this port and address is, see weir_nobodys() and weir_learns(). */
@@ -203,13 +205,39 @@ WEIR_INLINE weir_u32 weir_refuse(struct weir_refusal *refusal, weir_u32 flow, we
 	return fresh;
 }
 
+/* True if it was refused lately, and often, and of `part` frames that passed at most one was taken. */
+WEIR_INLINE weir_u32 weir_refused_all_but(const struct weir_refusal *refusal, weir_u32 flow, weir_u32 now, weir_u32 most, weir_u32 part)
+{
+	return refusal->flow == flow && refusal->refused >= WEIR_REFUSED_LEAST &&
+	       weir_recent(refusal->dropped, now, most) &&
+	       refusal->passed <= refusal->refused + refusal->refused / part + WEIR_HELD_MOST;
+}
+
 /* True if the flow is refused, and nothing has left since from where it goes. */
 WEIR_INLINE weir_u32 weir_refused(const struct weir_refusal *refusal, weir_u32 flow, weir_u32 left, weir_u32 now,
 				  weir_u32 most)
 {
-	return refusal->flow == flow && refusal->refused >= WEIR_REFUSED_LEAST &&
-	       weir_recent(refusal->dropped, now, most) && weir_after(refusal->dropped, left) &&
-	       refusal->passed <= refusal->refused + refusal->refused / WEIR_TAKEN_PART + WEIR_HELD_MOST;
+	return weir_refused_all_but(refusal, flow, now, most, WEIR_TAKEN_PART) && weir_after(refusal->dropped, left);
+}
+
+/* The place of a destination is its own as long as packets for it are refused: so many ticks. */
+#define WEIR_PLACE_TICKS 3
+/* Of so many datagrams for a destination that is mostly refused one may be taken. */
+#define WEIR_TAKEN_SOME 16
+
+/* One more packet for the destination was refused, whoever sent it. False if another one has the place. */
+WEIR_INLINE weir_u32 weir_refuse_for(struct weir_refusal *refusal, weir_u32 destination, weir_u32 now)
+{
+	if (refusal->flow != destination && weir_recent(refusal->dropped, now, WEIR_PLACE_TICKS))
+		return 0;
+	weir_refuse(refusal, destination, now);
+	return 1;
+}
+
+/* True if nearly all for the destination is refused. Somebody may still take the rest: it has a share, and is never nobody's. */
+WEIR_INLINE weir_u32 weir_mostly_refused(const struct weir_refusal *refusal, weir_u32 destination, weir_u32 now, weir_u32 most)
+{
+	return weir_refused_all_but(refusal, destination, now, most, WEIR_TAKEN_SOME);
 }
 
 /* Where packets have ended. One that was translated is remembered by where it went then, which no frame has. */
