@@ -507,8 +507,14 @@ int weir_rx(struct xdp_md *ctx)
 			fit &= ~WEIR_FAIR_INNOCENT;
 			stat->to_full += consumer_ctl->inhibited || fit != WEIR_FAIR_PASS;
 			if (fit == WEIR_FAIR_PASS || !consumer_ctl->shed || !in_force(ctl, slot)) {
-				weir_rx_passes(ctx, &view);
-				stat->known++;
+				whose_is = weir_rx_passes(ctx, &view);
+				if (whose_is == WEIR_BEYOND && in_force(ctl, slot)) {
+					stat->nobody++;
+					stat->shed++;
+					return XDP_DROP;
+				}
+				/* Where a part of it alone passes, others may be among it. */
+				stat->known += whose_is != WEIR_WITHIN;
 				return XDP_PASS;
 			}
 			stat->over_share += fit == WEIR_FAIR_OVER;

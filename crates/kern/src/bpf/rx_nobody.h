@@ -68,7 +68,8 @@ static __always_inline __u32 of_refused(const struct gate_flow *flow, __u32 slot
 	if (way >= WEIR_LISTENER_WAYS)
 		weir_listener_take(of, key, now);
 	fits = way < WEIR_LISTENER_WAYS ?
-	       weir_syn_fits(&of[way], weir_voter(gate_sender(flow)), now, (__u32)source->polls + 1, turns->admit) : 1;
+	       weir_syn_fits(&of[way], weir_voter(gate_sender(flow)), now, (__u32)source->polls + 1,
+			     weir_refused_admit(all, now, turns->admit, ctl->mode == WEIR_MODE_SHED)) : 1;
 	if (!fits)
 		return WEIR_BEYOND;
 	if (fits != WEIR_SYN_QUIET)
@@ -127,23 +128,27 @@ __noinline int weir_rx_nobodys(struct xdp_md *ctx, const struct weir_view *view,
 	return weir_whose_refused(port, listed, now, most, WEIR_LISTED_TICKS);
 }
 
-/* A frame for a tracked consumer passes. A filter may refuse it all the same, and counts how many of its flow it does. */
-__noinline int weir_rx_passes(struct xdp_md *ctx, const struct weir_view *view)
+/* A frame for a tracked consumer that has room: enum weir_whose. A filter may refuse it all the same, or the table of connections: counted
+ * is how many of its flow and its destination pass. */
+__noinline __u32 weir_rx_passes(struct xdp_md *ctx, const struct weir_view *view)
 {
 	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
-	__u32 now = coarse_tick(source_of(ctx)), zero = 0;
+	__u32 slot = source_of(ctx), now = coarse_tick(slot), zero = 0;
 	struct weir_gate_stat *learnt = bpf_map_lookup_elem(&gate_stats, &zero);
+	struct weir_guard_ctl *guard = bpf_map_lookup_elem(&guard_ctl, &zero);
 	struct weir_refusal *refusal;
 	struct gate_flow flow = {};
+	__u32 whose;
 
-	if (!learnt || !weir_recent(learnt->refused, now, WEIR_REFUSAL_KEPT))
-		return 0;
+	if (!guard || !learnt || !weir_recent(learnt->refused, now, WEIR_REFUSAL_KEPT))
+		return WEIR_SOMEBODYS;
 	if (!view || !rx_flow(data, end, view, &flow))
-		return 0;
-	refusal = refusal_of(gate_flow_hash(&flow));
+		return WEIR_SOMEBODYS;
+	whose = of_refused(&flow, slot, now, guard->nobody_ticks);
+	refusal = whose == WEIR_BEYOND ? NULL : refusal_of(gate_flow_hash(&flow));
 	if (refusal)
 		__sync_fetch_and_add(&refusal->passed, 1);
-	return 0;
+	return whose;
 }
 
 /* The same, with the kernel's answer where it is asked. */

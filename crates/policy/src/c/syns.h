@@ -76,6 +76,20 @@ WEIR_INLINE weir_u32 weir_accept_full(weir_u32 queued, weir_u32 most)
 	return queued > most;
 }
 
+/* What a destination gets of a poll, permille, for which nearly all is refused: more would be refused too. */
+#define WEIR_REFUSED_ADMIT 10
+/* It has no more for so many ticks, four seconds, after the budget ran out last: each time that all of it passes again the ring overflows. */
+#define WEIR_REFUSED_SHORT 240
+
+/* How much of a poll a destination gets for which nearly all is refused, while `admit` is what admission leaves. In mode shed the budget
+ * lasts because of what is shed. */
+WEIR_INLINE weir_u32 weir_refused_admit(struct weir_syns *syns, weir_u32 now, weir_u32 admit, weir_u32 sheds)
+{
+	if (((admit && admit < 1000) || sheds) && syns->short_at != now)
+		syns->short_at = now;
+	return weir_recent(syns->short_at, now, WEIR_REFUSED_SHORT) ? WEIR_REFUSED_ADMIT : 1000;
+}
+
 /* True if a segment, which is no SYN, is looked up: the search is not free, and most hosts get few that no connection has. */
 WEIR_INLINE weir_u32 weir_segment_asked(struct weir_syns *syns, weir_u32 now, weir_u32 admit)
 {
