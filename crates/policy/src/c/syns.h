@@ -76,8 +76,8 @@ WEIR_INLINE weir_u32 weir_accept_full(weir_u32 queued, weir_u32 most)
 	return queued > most;
 }
 
-/* What a destination gets of a poll, permille, for which nearly all is refused: more would be refused too. */
-#define WEIR_REFUSED_ADMIT 10
+/* What a destination gets of a poll, permille, for which nearly all is refused: a packet in fifteen polls. More would be refused too. */
+#define WEIR_REFUSED_ADMIT 1
 /* It has no more for so many ticks, four seconds, after the budget ran out last: each time that all of it passes again the ring overflows. */
 #define WEIR_REFUSED_SHORT 240
 
