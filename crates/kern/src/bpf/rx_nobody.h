@@ -58,7 +58,7 @@ static __always_inline __u32 of_refused(const struct gate_flow *flow, __u32 slot
 	turns = bpf_map_lookup_elem(&poller_ctls, &poller);
 	source = bpf_map_lookup_elem(&source_stats, &slot);
 	all = bpf_map_lookup_elem(&syns, &slot);
-	if (!all || !source || !turns)
+	if (!all || !source)
 		return WEIR_SOMEBODYS;
 	/* Its lowest bit marks a key that is there. */
 	key = mark | 1;
@@ -69,7 +69,7 @@ static __always_inline __u32 of_refused(const struct gate_flow *flow, __u32 slot
 		weir_listener_take(of, key, now);
 	fits = way < WEIR_LISTENER_WAYS ?
 	       weir_syn_fits(&of[way], weir_voter(gate_sender(flow)), now, (__u32)source->polls + 1,
-			     weir_refused_admit(all, now, turns->admit, ctl->mode == WEIR_MODE_SHED)) : 1;
+			     weir_refused_admit(all, now, turns ? turns->admit : 0, ctl->mode == WEIR_MODE_SHED)) : 1;
 	if (!fits)
 		return WEIR_BEYOND;
 	if (fits != WEIR_SYN_QUIET)
