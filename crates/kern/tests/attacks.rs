@@ -224,17 +224,20 @@ fn full(wire: OwnedFd, refused: SocketAddr) {
     let server = UdpSocket::bind((HOST.0, 9100)).unwrap();
     server.set_nonblocking(true).unwrap();
     let to = (HOST.0.into(), 9100);
-    let [known, client, other] = [4000, 4001, 4002].map(|port| (Ipv4Addr::new(198, 18, 9, 2), port).into());
-    assert_ne!(kern::discover::table(false), table::SILENT);
+    let [known, client, other, stranger] =
+        [4000, 4001, 4002, 4003].map(|port| (Ipv4Addr::new(198, 18, 9, 2), port).into());
+    assert_ne!(kern::discover::table(false), table::FULL);
     let v4 = |address: SocketAddr| match address {
         SocketAddr::V4(address) => address,
         SocketAddr::V6(_) => unreachable!(),
     };
     let here = server.local_addr().unwrap();
     kern::wire::connections::fill([known, refused].into_iter().map(|from| (v4(from), v4(here)))).unwrap();
-    assert_eq!(kern::discover::table(false), table::SILENT);
+    assert_eq!(kern::discover::table(false), table::FULL);
     let guard = &live.gauges.views.guard[0];
     guard.table.store(kern::discover::table(false), Relaxed);
+    // The budget lasts.
+    live.gauges.views.source_ctls[0].mode.store(mode::POLL, Relaxed);
 
     live.send(known, to, b"known");
     until("who has a place is served", || server.recv(&mut [0; 8]).is_ok());
@@ -253,6 +256,16 @@ fn full(wire: OwnedFd, refused: SocketAddr) {
         (0..LEARNT).for_each(|_| live.send(other, to, b"new"));
         live.sheds(other, to)
     });
+    // Of nobody is learnt that he is refused; but once the budget has run out, who has no place gets no more than the port's share.
+    guard.table.store(table::FULL, Relaxed);
+    live.gauges.views.poller_ctls[0].admit.store(500, Relaxed);
+    until("the port has its share", || {
+        (0..LEARNT).for_each(|_| live.send(stranger, to, b"new"));
+        (0..300).filter(|_| live.sheds(stranger, to)).count() > 200
+    });
+    assert!((0..1000).all(|_| !live.sheds(known, to)), "who has a place");
+    guard.table.store(table::SILENT, Relaxed);
+    assert!((0..300).all(|_| !live.sheds(stranger, to)), "not full: a rule may be why");
 }
 
 /// Somebody sends what connection tracking calls invalid, with the addresses and ports of a flow that is fine, and the usual rule

@@ -398,6 +398,60 @@ fn what_a_firewall_drops_for_a_port_without_a_socket_is_nobodys_root() {
     assert!(passes((OTHER, 53), 9600), "its answer");
 }
 
+/// Where packets may be for others, what a firewall drops is not nobody's, whoever sends it; but a destination for which nearly all is
+/// dropped has a share of each poll once the budget has run out, unless somebody may take the rest.
+#[test]
+fn a_destination_that_is_mostly_refused_has_a_share_root() {
+    if !testkit::nft_or_skip("a_destination_that_is_mostly_refused_has_a_share_root") {
+        return;
+    }
+    let bed = bed!("a_destination_that_is_mostly_refused_has_a_share_root");
+    let rules = "add table inet w; add chain inet w in { type filter hook input priority 0; policy drop; }";
+    bed.host.sh("nft", &[rules]);
+    bed.gauges.views.guard[0].by_flow.store(1, Relaxed);
+    let admit = |permille: u32| bed.gauges.views.poller_ctls[0].admit.store(permille, Relaxed);
+    // 2,000 datagrams that are dropped, of 200 flows.
+    let flood = |port: u16| {
+        bed.wire.run(move || {
+            for n in 0..200 {
+                let socket = testkit::bind_again((PEER, 10_000 + n));
+                (0..10).for_each(|_| drop(socket.send_to(&[0; 32], SocketAddrV4::new(HOST, port))));
+            }
+        });
+    };
+    // Of `frames` in each poll, of flows that have not been seen: how many were shed. They are not sent: what passes is not refused.
+    let shed = |from: Ipv4Addr, port: u16, polls: u16, frames: u32| {
+        let before = bed.gauges.views.rx_stats[0].nobody.load(Relaxed);
+        for n in 0..polls {
+            bed.gauges.views.source_stats[0].polls.fetch_add(1, Relaxed);
+            let (from, to) = (SocketAddrV4::new(from, 20_000 + n), SocketAddrV4::new(HOST, port));
+            bed.host.run(|| bed.rx.run(&Udp::new(from, to).frame(), frames)).unwrap();
+        }
+        bed.gauges.views.rx_stats[0].nobody.load(Relaxed) - before
+    };
+    admit(1000);
+    flood(9800);
+    assert_eq!(shed(PEER, 9800, 10, 20), 0, "the budget lasts");
+    admit(500);
+    // One of fifteen polls has one, and the first ones of each tick pass.
+    bed.until("learnt", || {
+        flood(9800);
+        shed(PEER, 9800, 10, 500) > 3000
+    });
+    assert_eq!(shed(PEER, 9801, 10, 500), 0, "another port");
+    bed.gauges.views.source_ctls[0].lease.store(1, Relaxed);
+    assert_eq!(shed(PEER, 9800, 10, 500), 0, "without a lease");
+    bed.gauges.views.source_ctls[0].lease.store(u64::MAX, Relaxed);
+    assert!(shed(OTHER, 9800, 10, 500) > 3000, "whoever sends it");
+    // Something leaves from the port: what the firewall lets through of what comes for it is not known.
+    let socket = bed.host.run(|| UdpSocket::bind((HOST, 9800)).unwrap());
+    socket.send_to(&[1], (OTHER, 53)).unwrap();
+    assert_eq!(shed(PEER, 9800, 10, 500), 0, "from the bind on");
+    bed.list();
+    flood(9800);
+    assert_eq!(shed(PEER, 9800, 10, 500), 0, "a socket has it");
+}
+
 /// What the loopback or another interface brings teaches nothing about this one.
 #[test]
 fn only_guarded_interfaces_teach_root() {

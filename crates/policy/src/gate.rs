@@ -209,6 +209,8 @@ unsafe extern "C" {
     #[cfg(test)]
     fn weir_host_whose_refused(port: *const Port, listed: u32, now: u32, most: u32, listed_most: u32) -> u32;
     fn weir_host_refuse(refusal: *mut Refusal, flow: u32, now: u32) -> u32;
+    fn weir_host_refuse_for(refusal: *mut Refusal, destination: u32, now: u32) -> u32;
+    fn weir_host_mostly_refused(refusal: *const Refusal, destination: u32, now: u32, most: u32) -> u32;
     fn weir_host_ended(end: *mut End, mark: u32, now: u32);
     fn weir_host_ends(end: *const End, mark: u32, now: u32) -> u32;
     fn weir_host_refused(refusal: *const Refusal, flow: u32, left: u32, now: u32, most: u32) -> u32;
@@ -322,6 +324,23 @@ impl Refusal {
     pub fn is_refused(&self, flow: u32, left: u32, now: u32, most: u32) -> bool {
         // SAFETY: a pure function of its arguments and of this struct.
         unsafe { weir_host_refused(self, flow, left, now, most) != 0 }
+    }
+
+    /// One more packet for the destination was refused, whoever sent it; false if another one has the place.
+    pub fn refuse_for(&mut self, destination: u32, now: u32) -> bool {
+        // SAFETY: only this struct is written, whose layout is that of the header.
+        unsafe { weir_host_refuse_for(self, destination, now) != 0 }
+    }
+
+    /// True if the place is this destination's.
+    pub fn is_of(&self, destination: u32) -> bool {
+        self.flow == destination
+    }
+
+    /// True if nearly all for the destination is refused: it has a share of each poll ([`crate::syns::Syns::refused_admit`]).
+    pub fn is_mostly(&self, destination: u32, now: u32, most: u32) -> bool {
+        // SAFETY: a pure function of its arguments and of this struct.
+        unsafe { weir_host_mostly_refused(self, destination, now, most) != 0 }
     }
 
     /// The gate let a frame of the flow through.
@@ -567,6 +586,27 @@ mod tests {
             }
             prop_assert!(!refusal.is_refused(8, 0, now, UNTIL_BOUND) && !refusal.is_refused(7, now, now, UNTIL_BOUND));
             prop_assert!(!refusal.is_refused(7, 0, now + UNTIL_BOUND + 1, UNTIL_BOUND));
+        }
+
+        /// A destination of which one packet of eight or more is taken is never mostly refused, and keeps its place while it is
+        /// refused.
+        #[test]
+        fn what_is_taken_in_part_is_not_mostly_refused(period in 2u32..200, start in 0u32..40) {
+            let (mut refusal, mut now) = (Refusal::default(), 1000);
+            for n in 0..20_000u32 {
+                now = 1000 + n / 4000;
+                refusal.passed();
+                if n < 2 || (n + start) % period != 0 {
+                    prop_assert!(refusal.refuse_for(7, now));
+                }
+                prop_assert!(n < 2 || !refusal.refuse_for(8, now), "its place is taken");
+            }
+            let is = refusal.is_mostly(7, now, UNTIL_BOUND);
+            prop_assert!(period > 8 || !is, "{refusal:?}");
+            prop_assert!(period < 20 || is, "{refusal:?}");
+            prop_assert!(!refusal.is_mostly(8, now, UNTIL_BOUND));
+            prop_assert!(!refusal.is_mostly(7, now + UNTIL_BOUND + 1, UNTIL_BOUND), "it ends");
+            prop_assert!(refusal.refuse_for(8, now + 4), "who is not refused any more makes room");
         }
 
         /// A limit of its rate takes as much of a flow as without the gate, some seconds after it began.

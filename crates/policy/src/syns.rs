@@ -11,6 +11,8 @@
 //!   one more in the long run.
 //! - Beside one sender of most of its SYNs ([`crate::vote`]), others lose none as long as they send no more than one for each poll.
 //! - A listener that is flooded stays known, whatever comes for others: who is new displaces the one with the fewest SYNs.
+//! - A destination for which nearly all datagrams are refused gets of a flood at most one packet in fifteen polls, once the budget has
+//!   run out, and all as long as it lasts.
 //! - A segment of a connection, of one that begins or of one that has ended is never refused, nor is one that may make a connection.
 
 use crate::Permille;
@@ -26,6 +28,9 @@ pub const REFUSED_FLOOD: u32 = 64;
 pub const SAMPLE: u32 = 16;
 /// See [`SAMPLE`].
 pub const REFUSED_TICKS: u32 = 6;
+/// For so many ticks after the budget ran out last a destination for which nearly all is refused gets next to nothing.
+#[cfg(test)]
+const REFUSED_SHORT: u32 = 240;
 /// Listeners that share a place of the table, and all of them.
 pub const WAYS: usize = 4;
 const LISTENERS: usize = 32 * WAYS;
@@ -74,6 +79,7 @@ unsafe extern "C" {
     fn weir_host_listener_find(set: *const Listener, key: u32) -> u32;
     fn weir_host_listener_take(set: *mut Listener, key: u32, now: u32) -> u32;
     fn weir_host_syn_fits(listener: *mut Listener, sender: u64, now: u32, poll: u32, admit: u32) -> u32;
+    fn weir_host_refused_admit(syns: *mut Syns, now: u32, admit: u32, sheds: u32) -> u32;
     fn weir_host_segment_refused(taker: u32, flags: u32, cookie: u32, used: u32) -> u32;
 }
 
@@ -135,6 +141,13 @@ impl Syns {
         unsafe { weir_host_segment_asked(self, now, admit.into()) != 0 }
     }
 
+    /// How much of a poll a destination gets for which nearly all is refused, while `admit` is what admission leaves (0: it is not
+    /// known), in mode shed or not.
+    pub fn refused_admit(&mut self, now: u32, admit: Permille, sheds: bool) -> Permille {
+        // SAFETY: only this struct is written, whose layout is that of the header.
+        unsafe { weir_host_refused_admit(self, now, admit.into(), sheds.into()) as Permille }
+    }
+
     /// One was refused at tick `now`.
     pub fn refused(&mut self, now: u32) {
         // SAFETY: as above.
@@ -187,6 +200,31 @@ mod tests {
         }
         assert_eq!(lost, 0);
         assert!((10_000..10_000 + 2 * 64).contains(&passed), "{passed}");
+    }
+
+    /// A flood of 64 datagrams of each poll for a destination for which nearly all is refused: how many pass of 10,000 polls, of which the
+    /// budget ran out in the first one.
+    #[test]
+    fn what_is_refused_costs_next_to_nothing() {
+        let (mut set, mut syns) = (Set::default(), Syns::default());
+        set.syn(5, 1, 999, 0, 1000);
+        let mut passed = 0;
+        for poll in 0..10_000u32 {
+            let now = 1000 + poll / 100;
+            let admit = syns.refused_admit(now, if poll == 0 { 999 } else { 1000 }, false);
+            passed += (0..64).filter(|sender| set.syn(5, *sender, now, poll, admit)).count();
+        }
+        assert!(passed <= FREE as usize + 10_000 / 15 + 1, "{passed}");
+    }
+
+    #[test]
+    fn a_destination_has_all_while_the_budget_lasts() {
+        let mut syns = Syns::default();
+        assert_eq!((syns.refused_admit(1000, 1000, false), syns.refused_admit(1001, 0, false)), (1000, 1000));
+        assert_eq!(syns.refused_admit(1002, 999, false), 1);
+        assert_eq!(syns.refused_admit(1002 + REFUSED_SHORT, 1000, false), 1, "it may last because of what is shed");
+        assert_eq!(syns.refused_admit(1003 + REFUSED_SHORT, 1000, false), 1000);
+        assert_eq!(syns.refused_admit(2000, 0, true), 1, "in mode shed it does");
     }
 
     /// Where nobody is loud a poll gives no more than it did: those that are spoofed have no places of their own.

@@ -196,7 +196,8 @@ struct weir_guard_ctl {
 enum weir_table {
 	WEIR_TABLE_EMPTY = 0,	/* or there is none */
 	WEIR_TABLE_USED = 1,	/* what has no connection behind the routes is invalid, or is not tracked */
-	WEIR_TABLE_SILENT = 2,	/* what has none had no place, or may be invalid wherever it was dropped */
+	WEIR_TABLE_SILENT = 2,	/* what has none may be invalid wherever it was dropped */
+	WEIR_TABLE_FULL = 3,	/* what has none had no place */
 };
 
 /* A list of sockets counts for so many ticks: two minutes. */

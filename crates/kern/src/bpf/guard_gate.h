@@ -158,7 +158,7 @@ int BPF_PROG(weir_nobody, struct sk_buff *skb, void *location, enum skb_drop_rea
 	 * used the addresses of a flow that is fine. Before the routes a blocklist drops what no table has seen, unless there are
 	 * rules that may drop what is invalid. */
 	if (GATE_IS(reason, NETFILTER_DROP) && guard->table && bpf_core_field_exists(skb->_nfct) &&
-	    !(skb->_nfct & ~GATE_CT_INFO) && (guard->table == WEIR_TABLE_SILENT || skb->_skb_refdst))
+	    !(skb->_nfct & ~GATE_CT_INFO) && (guard->table >= WEIR_TABLE_SILENT || skb->_skb_refdst))
 		return 0;
 	/* What a translation or a filter does with another flow says nothing of one that somebody may take. */
 	gate_refuse(skb, gate_by_port(guard, key, now) ? gate_destination_hash(&flow) : gate_flow_hash(&flow), now, stat);

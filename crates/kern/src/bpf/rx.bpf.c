@@ -508,7 +508,7 @@ int weir_rx(struct xdp_md *ctx)
 			stat->to_full += consumer_ctl->inhibited || fit != WEIR_FAIR_PASS;
 			if (fit == WEIR_FAIR_PASS || !consumer_ctl->shed || !in_force(ctl, slot)) {
 				whose_is = weir_rx_passes(ctx, &view);
-				if (whose_is == WEIR_BEYOND && in_force(ctl, slot)) {
+				if (whose_is == WEIR_BEYOND && in_force(ctl, slot) && !weir_rx_connected(ctx, &view)) {
 					stat->nobody++;
 					stat->shed++;
 					return XDP_DROP;

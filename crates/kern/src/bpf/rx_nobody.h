@@ -35,46 +35,90 @@ static __always_inline int refused_any(void)
 	return learnt && learnt->refused;
 }
 
-/* Whose a datagram is that is not known to be nobody's: where nearly all for its destination is refused, whoever sends it, that has a
- * share, as a listener has of its SYNs. Quiet senders beside a loud one are not counted: what they send may be what is taken. */
-static __always_inline __u32 of_refused(const struct gate_flow *flow, __u32 slot, __u32 now, __u32 most)
+/* A whole struct, as the kernel has: to the loader a name alone is something else. */
+struct nf_conn {
+	unsigned long status;
+};
+
+#define RX_ENOENT 2
+
+/* As the kernel has it; of 16 bytes since Linux 6.10, which takes 12 too. */
+struct rx_ct_opts {
+	__s32 netns_id;
+	__s32 error;
+	__u8 l4proto;
+	__u8 dir;
+	__u8 reserved[2];
+};
+
+extern struct nf_conn *bpf_xdp_ct_lookup(struct xdp_md *ctx, struct bpf_sock_tuple *tuple, __u32 size, struct rx_ct_opts *opts,
+					 __u32 opts_size) __ksym __weak;
+extern void bpf_ct_release(struct nf_conn *connection) __ksym __weak;
+
+/* 1 if this kernel tells whether a frame belongs to a connection (Linux 5.18). */
+const volatile __u32 connections = 0;
+
+/* True unless the datagram certainly has no place in the table of connections. */
+__noinline int weir_rx_connected(struct xdp_md *ctx, const struct weir_view *view)
+{
+	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
+	struct rx_ct_opts opts = {};
+	struct bpf_sock_tuple tuple = {};
+	struct nf_conn *found;
+	__u32 size;
+
+	size = connections && view ? rx_tuple(data, end, view, &tuple) : 0;
+	if (!size)
+		return 1;
+	opts.netns_id = BPF_F_CURRENT_NETNS;
+	opts.l4proto = WEIR_PROTO_UDP;
+	found = bpf_xdp_ct_lookup(ctx, &tuple, size, &opts, sizeof(opts));
+	if (found) {
+		bpf_ct_release(found);
+		return 1;
+	}
+	return opts.error != -RX_ENOENT;
+}
+
+/* Whose a datagram is that is not known to be nobody's: where nearly all for its destination is refused, that has a share of each poll, as
+ * a listener has of its SYNs. Where somebody may take the rest (`spoken`) there is one only while the table of connections is `full`: what
+ * has a place there passes, weir_rx_connected(). */
+static __always_inline __u32 of_refused(const struct gate_flow *flow, __u32 slot, __u32 now, const struct weir_guard_ctl *guard, __u32 spoken)
 {
 	__u64 hash = gate_destination_hash(flow);
-	__u32 place = hash & (WEIR_DESTINATIONS - 1), mark = hash >> 32, key, set, way, fits, poller;
+	__u32 place = hash & (WEIR_DESTINATIONS - 1), mark = hash >> 32, key, way, poller, admit = 1000, fits = 1;
 	struct weir_refusal *refusal = bpf_map_lookup_elem(&destinations, &place);
-	struct weir_source_ctl *ctl = bpf_map_lookup_elem(&source_ctls, &slot);
 	struct weir_source_stat *source;
 	struct weir_poller_ctl *turns;
+	struct weir_source_ctl *ctl;
 	struct weir_listener *of;
 	struct weir_syns *all;
 
-	if (!refusal || !ctl || refusal->flow != mark)
+	if (!refusal || refusal->flow != mark || (spoken && !(connections && guard->table == WEIR_TABLE_FULL)))
 		return WEIR_SOMEBODYS;
-	if (!weir_mostly_refused(refusal, mark, now, most)) {
-		__sync_fetch_and_add(&refusal->passed, 1);
-		return WEIR_SOMEBODYS;
-	}
-	poller = poller_of(ctl);
-	turns = bpf_map_lookup_elem(&poller_ctls, &poller);
+	ctl = bpf_map_lookup_elem(&source_ctls, &slot);
 	source = bpf_map_lookup_elem(&source_stats, &slot);
 	all = bpf_map_lookup_elem(&syns, &slot);
-	if (!all || !source)
+	if (!ctl || !source || !all)
 		return WEIR_SOMEBODYS;
-	/* Its lowest bit marks a key that is there. */
-	key = mark | 1;
-	set = hash >> 10 & (WEIR_LISTENER_SETS - 1);
-	of = &all->of[set * WEIR_LISTENER_WAYS];
-	way = weir_listener_find(of, key);
-	if (way >= WEIR_LISTENER_WAYS)
-		weir_listener_take(of, key, now);
-	fits = way < WEIR_LISTENER_WAYS ?
-	       weir_syn_fits(&of[way], weir_voter(gate_sender(flow)), now, (__u32)source->polls + 1,
-			     weir_refused_admit(all, now, turns ? turns->admit : 0, ctl->mode == WEIR_MODE_SHED)) : 1;
-	if (!fits)
-		return WEIR_BEYOND;
-	if (fits != WEIR_SYN_QUIET)
-		__sync_fetch_and_add(&refusal->passed, 1);
-	return WEIR_WITHIN;
+	if (weir_mostly_refused(refusal, mark, now, guard->nobody_ticks)) {
+		/* In mode shed there is no poller. */
+		poller = poller_of(ctl);
+		turns = bpf_map_lookup_elem(&poller_ctls, &poller);
+		admit = weir_refused_admit(all, now, turns ? turns->admit : 0, ctl->mode == WEIR_MODE_SHED);
+		/* Its lowest bit marks a key that is there. */
+		key = mark | 1;
+		of = &all->of[(hash >> 10 & (WEIR_LISTENER_SETS - 1)) * WEIR_LISTENER_WAYS];
+		way = weir_listener_find(of, key);
+		if (way < WEIR_LISTENER_WAYS)
+			fits = weir_syn_fits(&of[way], weir_voter(gate_sender(flow)), now, (__u32)source->polls + 1, admit);
+		else if (weir_listener_take(of, key, now))
+			unplaced();
+		if (!fits)
+			return WEIR_BEYOND;
+	}
+	__sync_fetch_and_add(&refusal->passed, 1);
+	return admit < 1000 ? WEIR_WITHIN : WEIR_SOMEBODYS;
 }
 
 /* Whose the frame is, by what has become of those before it: enum weir_whose. The kernel is asked only if its search is `exact`; one
@@ -88,7 +132,7 @@ __noinline int weir_rx_nobodys(struct xdp_md *ctx, const struct weir_view *view,
 	struct gate_flow flow = {};
 	struct weir_port *port = NULL;
 	__u32 listed = 0, whose;
-	_Bool by_port = 0;
+	_Bool by_port = 0, spoken;
 
 	if (!view || !rx_flow(data, end, view, &flow))
 		return 0;
@@ -121,7 +165,10 @@ __noinline int weir_rx_nobodys(struct xdp_md *ctx, const struct weir_view *view,
 	if (!by_port) {
 		if (!flow.ports || refused(gate_flow_hash(&flow), left, now, most, trickle))
 			return flow.ports ? WEIR_NOBODYS : WEIR_SOMEBODYS;
-		return flow.tcp ? WEIR_SOMEBODYS : of_refused(&flow, slot, now, most);
+		if (flow.tcp)
+			return WEIR_SOMEBODYS;
+		spoken = !port || !weir_learns(port, gate_used(key), listed, now, WEIR_LISTED_TICKS);
+		return guard ? of_refused(&flow, slot, now, guard, spoken) : WEIR_SOMEBODYS;
 	}
 	if (!port || !refused(gate_destination_hash(&flow), left, now, most, trickle))
 		return WEIR_SOMEBODYS;
@@ -144,7 +191,7 @@ __noinline __u32 weir_rx_passes(struct xdp_md *ctx, const struct weir_view *view
 		return WEIR_SOMEBODYS;
 	if (!view || !rx_flow(data, end, view, &flow))
 		return WEIR_SOMEBODYS;
-	whose = of_refused(&flow, slot, now, guard->nobody_ticks);
+	whose = of_refused(&flow, slot, now, guard, 1);
 	refusal = whose == WEIR_BEYOND ? NULL : refusal_of(gate_flow_hash(&flow));
 	if (refusal)
 		__sync_fetch_and_add(&refusal->passed, 1);
@@ -157,6 +204,8 @@ static __always_inline __u32 whose(struct xdp_md *ctx, const struct weir_view *v
 {
 	__u32 whose = weir_rx_nobodys(ctx, view, guard->nobody_ticks, trickle, ctl->exact), none;
 
+	if (whose == WEIR_BEYOND && guard->table == WEIR_TABLE_FULL && weir_rx_connected(ctx, view))
+		return WEIR_SOMEBODYS;
 	if (whose != WEIR_ASK)
 		return whose;
 	none = view->lane == WEIR_LANE_TCP ? weir_rx_taker(ctx, view) == WEIR_TAKER_NONE : weir_rx_untaken(ctx, view);

@@ -50,14 +50,24 @@ __noinline __u32 weir_rx_taker(struct xdp_md *ctx, const struct weir_view *view)
 	return found;
 }
 
+/* A listener or destination has made room for another one. */
+static __always_inline void unplaced(void)
+{
+	struct weir_gate_stat *learnt;
+	__u32 zero = 0;
+
+	learnt = bpf_map_lookup_elem(&gate_stats, &zero);
+	if (learnt)
+		__sync_fetch_and_add(&learnt->listeners, 1);
+}
+
 /* True if this SYN is shed: beyond the share of its listener, or for one that is full, which only counts if the search is `exact`. A
  * port of this host without a socket has a share too: its listener may be behind a translation, and a closed one costs an answer. */
 __noinline int weir_rx_syn(struct xdp_md *ctx, const struct weir_view *view, __u32 slot, __u32 admit, __u32 exact)
 {
 	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
-	__u32 now = coarse_tick(slot), key, set, way, found, zero = 0;
+	__u32 now = coarse_tick(slot), key, set, way, found;
 	struct weir_source_stat *source;
-	struct weir_gate_stat *learnt;
 	struct gate_flow flow = {};
 	struct weir_listener *of;
 	struct weir_syns *all;
@@ -82,11 +92,8 @@ __noinline int weir_rx_syn(struct xdp_md *ctx, const struct weir_view *view, __u
 	if (found == WEIR_TAKER_OTHER)
 		return 0;
 	/* SYNs in transit are no listener's. */
-	if (way >= WEIR_LISTENER_WAYS && weir_rx_ours(ctx, view, slot) && weir_listener_take(of, key, now)) {
-		learnt = bpf_map_lookup_elem(&gate_stats, &zero);
-		if (learnt)
-			__sync_fetch_and_add(&learnt->listeners, 1);
-	}
+	if (way >= WEIR_LISTENER_WAYS && weir_rx_ours(ctx, view, slot) && weir_listener_take(of, key, now))
+		unplaced();
 	return exact && found == WEIR_TAKER_FULL && weir_rx_ours(ctx, view, slot);
 }
 

@@ -230,6 +230,26 @@ pub(crate) fn tells_cookies() -> bool {
     })
 }
 
+/// This kernel tells an XDP program whether a frame belongs to a connection; asked anew, since that is a module.
+pub(crate) fn tells_connections() -> bool {
+    // SAFETY: plain calls of libbpf with strings that end in 0; what they give is freed once, the module's first.
+    unsafe {
+        let has = |btf: *mut libbpf_sys::btf| {
+            let (name, kind) = (c"bpf_xdp_ct_lookup".as_ptr(), libbpf_sys::BTF_KIND_FUNC);
+            !btf.is_null() && libbpf_sys::btf__find_by_name_kind(btf, name, kind) > 0
+        };
+        let kernel = libbpf_sys::btf__load_vmlinux_btf();
+        if kernel.is_null() {
+            return false;
+        }
+        let module = libbpf_sys::btf__load_module_btf(c"nf_conntrack".as_ptr(), kernel);
+        let tells = has(kernel) || has(module);
+        libbpf_sys::btf__free(module);
+        libbpf_sys::btf__free(kernel);
+        tells
+    }
+}
+
 pub(crate) fn wake_ring() -> Result<MapHandle, Error> {
     let opts = libbpf_sys::bpf_map_create_opts {
         sz: size_of::<libbpf_sys::bpf_map_create_opts>() as libbpf_sys::size_t,
@@ -641,6 +661,14 @@ impl Gauges {
     /// # Errors
     /// [`Error::Bpf`] if the kernel refuses it.
     pub fn load_rx(&self, first_source: usize, sources: usize) -> Result<Rx, Error> {
+        // A kernel that refuses the program because of what it says of connections sheds all else.
+        match self.load_rx_told(first_source, sources, tells_connections()) {
+            Err(_) if tells_connections() => self.load_rx_told(first_source, sources, false),
+            loaded => loaded,
+        }
+    }
+
+    fn load_rx_told(&self, first_source: usize, sources: usize, connections: bool) -> Result<Rx, Error> {
         let own = self.object()?;
         let mut open = open(&RX.0, "weir_rx")?;
         for mut map in open.maps_mut() {
@@ -648,8 +676,9 @@ impl Gauges {
             if let Some(shared) = own.maps().find(|m| *m.name() == *name) {
                 map.reuse_fd(shared.as_fd()).map_err(failed(name))?;
             } else if name.ends_with(".rodata") {
-                let cookies = u32::from(tells_cookies());
-                write_rodata(&mut map, &[first_source as u32, sources as u32, self.seed, cookies])?;
+                let [cookies, connections] = [tells_cookies(), connections].map(u32::from);
+                let constants = [first_source as u32, sources as u32, self.seed, cookies, connections];
+                write_rodata(&mut map, &constants)?;
             }
         }
         let object = open.load().map_err(failed("XDP program"))?;

@@ -48,6 +48,16 @@ weir_u32 weir_host_refused(const struct weir_refusal *refusal, weir_u32 flow, we
 	return weir_refused(refusal, flow, left, now, most);
 }
 
+weir_u32 weir_host_refuse_for(struct weir_refusal *refusal, weir_u32 destination, weir_u32 now)
+{
+	return weir_refuse_for(refusal, destination, now);
+}
+
+weir_u32 weir_host_mostly_refused(const struct weir_refusal *refusal, weir_u32 destination, weir_u32 now, weir_u32 most)
+{
+	return weir_mostly_refused(refusal, destination, now, most);
+}
+
 void weir_host_ended(struct weir_end *end, weir_u32 mark, weir_u32 now)
 {
 	weir_ended(end, mark, now);

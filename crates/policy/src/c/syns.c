@@ -32,6 +32,11 @@ weir_u32 weir_host_syn_fits(struct weir_listener *listener, weir_u64 sender, wei
 	return weir_syn_fits(listener, weir_voter(sender), now, poll, admit);
 }
 
+weir_u32 weir_host_refused_admit(struct weir_syns *syns, weir_u32 now, weir_u32 admit, weir_u32 sheds)
+{
+	return weir_refused_admit(syns, now, admit, sheds);
+}
+
 weir_u32 weir_host_segment_refused(weir_u32 taker, weir_u32 flags, weir_u32 cookie, weir_u32 used)
 {
 	return weir_segment_refused(taker, flags, cookie, used);

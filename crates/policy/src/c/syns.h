@@ -161,9 +161,6 @@ WEIR_UNROLL
 	return least != 0;
 }
 
-/* A SYN of a sender that is quiet beside a loud one passes. */
-#define WEIR_SYN_QUIET 2
-
 /*
  * One more SYN of `voter` for a listener, in `poll` of its source: true if it passes. Of one that is flooded the first ones of each poll
  * do, as many as `admit` permille leave of a full consumer's room, and of senders that are quiet beside a loud one some more.
@@ -188,7 +185,7 @@ WEIR_INLINE weir_u32 weir_syn_fits(struct weir_listener *listener, weir_u32 vote
 	}
 	if (quiet && listener->quiet) {
 		listener->quiet--;
-		return WEIR_SYN_QUIET;
+		return 1;
 	}
 	if (!listener->left)
 		return 0;

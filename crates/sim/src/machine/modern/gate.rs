@@ -9,6 +9,7 @@ use policy::fair::{self, Fair, Room, Sketch, Verdict};
 use policy::gate::{self, LISTED_MOST, Port, Refusal, TRICKLE, UNTIL_BOUND, Watch, Watching, tick};
 use policy::poller::Turned;
 use policy::switch::Mode;
+use policy::syns::{Set, Syns};
 
 /// The one local address.
 const ADDRESS: u32 = 1;
@@ -89,6 +90,8 @@ pub struct Gate {
     port: Port,
     /// Of the flows, and the last one of the foreign address.
     refusals: Vec<Refusal>,
+    /// Of the flood's destination, whoever sends it.
+    destination: (Refusal, Set, Box<Syns>),
 }
 
 impl Gate {
@@ -112,6 +115,7 @@ impl Gate {
             list_at: 0,
             port: Port::default(),
             refusals: vec![Refusal::default(); flows as usize + 1],
+            destination: (Refusal::default(), Set::default(), Box::default()),
         }
     }
 
@@ -176,8 +180,29 @@ impl Gate {
             }
             Flood::Firewall => self.refusals[flow].refuse(flow as u32 + 1, now),
             Flood::OtherHost => self.refusals[foreign].refuse(1, now),
+            // Of a full table nothing else is learnt.
+            Flood::Connections => {
+                self.destination.0.refuse_for(1, now);
+            }
             _ => {}
         }
+    }
+
+    /// True if one more packet of the flood for a port that a socket has, for which others are refused, is beyond its share.
+    fn is_beyond(&mut self, now: Nanos, sender: u32, connected: bool) -> bool {
+        let now = tick(now);
+        let (refusal, set, all) = &mut self.destination;
+        if !self.attached || !refusal.is_of(1) {
+            return false;
+        }
+        if refusal.is_mostly(1, now, UNTIL_BOUND) {
+            let admit = all.refused_admit(now, self.admit, self.mode == Mode::Shed);
+            if !set.syn(1, u64::from(sender), now, self.poll, admit) {
+                return !connected;
+            }
+        }
+        refusal.passed();
+        false
     }
 
     /// True if a packet of the flood is nobody's, by what became of those before it; one of the `trickle` passes.
@@ -259,6 +284,8 @@ impl Gate {
 enum Aim {
     Consumer(usize),
     Nobody,
+    /// A socket has the port; the table of connections has no place for it.
+    Refused,
     Fragment,
     Transit,
 }
@@ -290,14 +317,22 @@ impl State {
             _ if self.is_transit(packet) => Aim::Transit,
             flood if consumer == 0 && flood.is_nobodys() => Aim::Nobody,
             Flood::Fragments if consumer == 0 => Aim::Fragment,
-            Flood::Connections if consumer == 0 && !self.gate.has_place(packet, self.s.places) => Aim::Nobody,
+            Flood::Connections if consumer == 0 && !self.gate.has_place(packet, self.s.places) => Aim::Refused,
             _ => Aim::Consumer(consumer),
         }
     }
 
     /// True if no socket takes the packet.
     pub(super) fn is_nobodys(&self, packet: &Packet) -> bool {
-        matches!(self.aim(packet), Aim::Nobody | Aim::Fragment)
+        matches!(self.aim(packet), Aim::Nobody | Aim::Refused | Aim::Fragment)
+    }
+
+    /// True if the packet is of the flood that meets a full table of connections, and beyond the share of where it goes.
+    fn is_beyond(&mut self, now: Nanos, packet: &Packet) -> bool {
+        let meets = self.s.feedback && self.s.flood == Flood::Connections && self.consumer(packet) == 0;
+        let connected = self.gate.has_place(packet, self.s.places);
+        let sender = packet.flow / Self::sockets(&self.s);
+        meets && self.gate.is_beyond(now, sender, connected)
     }
 
     /// What the gate does with a frame of a source that is polled or sheds.
@@ -323,10 +358,15 @@ impl State {
                     }
                     false => self.gate.fits(now, index, level, (sender, inhibited)),
                 };
-                let shed = verdict != Verdict::Pass;
-                Judged { shed, to_full: shed || inhibited, known: !shed, innocent, ..Judged::default() }
+                let full = verdict != Verdict::Pass;
+                let nobody = !full && self.is_beyond(now, packet);
+                let shed = full || nobody;
+                Judged { shed, nobody, to_full: full || inhibited, known: !shed, innocent, ..Judged::default() }
             }
-            Aim::Consumer(_) => Judged::default(),
+            Aim::Consumer(_) => {
+                let shed = self.is_beyond(now, packet);
+                Judged { shed, nobody: shed, ..Judged::default() }
+            }
             Aim::Nobody => {
                 let is = feedback && self.gate.nobodys(now, flood, packet, trickle);
                 Judged {
@@ -335,6 +375,10 @@ impl State {
                     known: is && trickle,
                     ..Judged::default()
                 }
+            }
+            Aim::Refused => {
+                let shed = self.is_beyond(now, packet);
+                Judged { shed, nobody: shed, ..Judged::default() }
             }
             Aim::Fragment => Judged { shed: feedback && !self.gate.fragment_fits(), ..Judged::default() },
         }
