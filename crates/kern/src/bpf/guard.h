@@ -215,6 +215,9 @@ struct weir_ports_used {
 /* Destinations for which packets were refused, whoever sent them, by hash; a power of two. */
 #define WEIR_DESTINATIONS 1024
 
+/* Flows that have a place in a full table of connections, by hash; a power of two. */
+#define WEIR_PLACED 4096
+
 /* Destinations, as the socket saw them, whose packets a consumer of this namespace has refused, by hash; a power of two. */
 #define WEIR_ENDS 1024
 
@@ -245,6 +248,8 @@ struct weir_share {
 struct weir_shares {
 	struct weir_share of[WEIR_CONSUMERS];
 	struct weir_share fragments;
+	__u32 searched;		/* poll in which the table of connections was searched last */
+	__u32 pad;
 };
 
 struct weir_event {

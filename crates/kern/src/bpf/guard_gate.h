@@ -185,6 +185,23 @@ static __always_inline _Bool gate_hears(const struct weir_guard_ctl *guard)
 	       weir_recent(stat->elsewhere, now, WEIR_ELSEWHERE_TICKS);
 }
 
+/* A datagram has left while the table of connections is full: what comes back has a place there. */
+static __always_inline void gate_placed(const struct gate_flow *left, __u32 now)
+{
+	struct gate_flow back = { .words = left->words, .ports = left->ports << 16 | left->ports >> 16 };
+	struct weir_end *end;
+	__u32 place;
+	__u64 hash;
+
+	__builtin_memcpy(back.source, left->target, sizeof(back.source));
+	__builtin_memcpy(back.target, left->source, sizeof(back.target));
+	hash = gate_flow_hash(&back);
+	place = hash & (WEIR_PLACED - 1);
+	end = bpf_map_lookup_elem(&placed, &place);
+	if (end)
+		weir_ended(end, hash >> 32, now);
+}
+
 /* Something leaves from a port: whoever sent it waits for the answer. */
 SEC("tp_btf/net_dev_queue")
 int BPF_PROG(weir_left, struct sk_buff *skb)
@@ -210,6 +227,8 @@ int BPF_PROG(weir_left, struct sk_buff *skb)
 	now = bpf_ktime_get_ns() >> WEIR_TICK_SHIFT;
 	if (port && port->left != now)
 		port->left = now;
+	if (!flow.tcp && guard->table == WEIR_TABLE_FULL)
+		gate_placed(&flow, now);
 	if (!flow.tcp)
 		behind_carry(skb, &flow, now);
 	return 0;

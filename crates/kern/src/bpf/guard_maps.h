@@ -52,6 +52,13 @@ struct {
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, WEIR_PLACED);
+	__type(key, __u32);
+	__type(value, struct weir_end);
+} placed SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, WEIR_ENDS);
 	__type(key, __u32);
 	__type(value, struct weir_end);

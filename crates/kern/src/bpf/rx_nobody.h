@@ -58,26 +58,68 @@ extern void bpf_ct_release(struct nf_conn *connection) __ksym __weak;
 /* 1 if this kernel tells whether a frame belongs to a connection (Linux 5.18). */
 const volatile __u32 connections = 0;
 
-/* True unless the datagram certainly has no place in the table of connections. */
+/* Of so many frames of a flow that was found one is looked for again. */
+#define RX_PLACED_SAMPLE 16
+
+/* True if this poll has made no search: in a full table each takes half a microsecond. */
+static __always_inline int may_search(__u32 slot)
+{
+	struct weir_source_stat *source = bpf_map_lookup_elem(&source_stats, &slot);
+	struct weir_shares *all = bpf_map_lookup_elem(&shares, &slot);
+	__u32 poll;
+
+	if (!source || !all)
+		return 0;
+	poll = (__u32)source->polls + 1;
+	if (all->searched == poll)
+		return 0;
+	all->searched = poll;
+	return 1;
+}
+
+/* True if the datagram has a place in the table of connections, or nobody can tell. Who was answered lately has one, guard_gate.h. Who
+ * is not answered sends again: it is found by one of its frames, and passes from then on as long as it sends one a second. */
 __noinline int weir_rx_connected(struct xdp_md *ctx, const struct weir_view *view)
 {
 	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
-	struct rx_ct_opts opts = {};
+	__u32 slot = source_of(ctx), now = coarse_tick(slot), size, place, mark;
 	struct bpf_sock_tuple tuple = {};
+	struct rx_ct_opts opts = {};
+	struct gate_flow flow = {};
+	struct weir_end *known;
 	struct nf_conn *found;
-	__u32 size;
+	__u64 hash;
 
-	size = connections && view ? rx_tuple(data, end, view, &tuple) : 0;
+	size = connections && view && rx_flow(data, end, view, &flow) ? rx_tuple(data, end, view, &tuple) : 0;
 	if (!size)
 		return 1;
+	hash = gate_flow_hash(&flow);
+	place = hash & (WEIR_PLACED - 1);
+	mark = hash >> 32;
+	known = bpf_map_lookup_elem(&placed, &place);
+	if (!known)
+		return 1;
+	if (weir_ends(known, mark, now)) {
+		if (bpf_get_prandom_u32() % RX_PLACED_SAMPLE) {
+			weir_ended(known, mark, now);
+			return 1;
+		}
+	} else if (!may_search(slot)) {
+		return 0;
+	}
 	opts.netns_id = BPF_F_CURRENT_NETNS;
 	opts.l4proto = WEIR_PROTO_UDP;
 	found = bpf_xdp_ct_lookup(ctx, &tuple, size, &opts, sizeof(opts));
 	if (found) {
 		bpf_ct_release(found);
+		weir_ended(known, mark, now);
 		return 1;
 	}
-	return opts.error != -RX_ENOENT;
+	if (opts.error != -RX_ENOENT)
+		return 1;
+	if (known->mark == mark)
+		known->tick = 0;
+	return 0;
 }
 
 /* Whose a datagram is that is not known to be nobody's: where nearly all for its destination is refused, that has a share of each poll, as
