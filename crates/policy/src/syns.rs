@@ -222,7 +222,11 @@ mod tests {
         let mut syns = Syns::default();
         assert_eq!((syns.refused_admit(1000, 1000, false), syns.refused_admit(1001, 0, false)), (1000, 1000));
         assert_eq!(syns.refused_admit(1002, 999, false), 1);
-        assert_eq!(syns.refused_admit(1002 + REFUSED_SHORT, 1000, false), 1, "it may last because of what is shed");
+        assert_eq!(
+            syns.refused_admit(1002 + REFUSED_SHORT, 1000, false),
+            1,
+            "it may last because of what is shed"
+        );
         assert_eq!(syns.refused_admit(1003 + REFUSED_SHORT, 1000, false), 1000);
         assert_eq!(syns.refused_admit(2000, 0, true), 1, "in mode shed it does");
     }

@@ -248,8 +248,7 @@ struct weir_share {
 struct weir_shares {
 	struct weir_share of[WEIR_CONSUMERS];
 	struct weir_share fragments;
-	__u32 searched;		/* poll in which the table of connections was searched last */
-	__u32 pad;
+	struct weir_share searches;	/* of the table of connections */
 };
 
 struct weir_event {

@@ -58,10 +58,12 @@ extern void bpf_ct_release(struct nf_conn *connection) __ksym __weak;
 /* 1 if this kernel tells whether a frame belongs to a connection (Linux 5.18). */
 const volatile __u32 connections = 0;
 
+/* A full table takes half a microsecond for each search: a poll makes so many. */
+#define RX_SEARCHES 4
 /* Of so many frames of a flow that was found one is looked for again. */
 #define RX_PLACED_SAMPLE 16
 
-/* True if this poll has made no search: in a full table each takes half a microsecond. */
+/* True if one more search is within what this poll may make. */
 static __always_inline int may_search(__u32 slot)
 {
 	struct weir_source_stat *source = bpf_map_lookup_elem(&source_stats, &slot);
@@ -71,9 +73,13 @@ static __always_inline int may_search(__u32 slot)
 	if (!source || !all)
 		return 0;
 	poll = (__u32)source->polls + 1;
-	if (all->searched == poll)
+	if (all->searches.poll != poll) {
+		all->searches.poll = poll;
+		all->searches.left = RX_SEARCHES;
+	}
+	if (!all->searches.left)
 		return 0;
-	all->searched = poll;
+	all->searches.left--;
 	return 1;
 }
 
@@ -159,7 +165,9 @@ static __always_inline __u32 of_refused(const struct gate_flow *flow, __u32 slot
 		if (!fits)
 			return WEIR_BEYOND;
 	}
-	__sync_fetch_and_add(&refusal->passed, 1);
+	/* What quiet senders send beside a loud one may be what is taken. */
+	if (fits != WEIR_SYN_QUIET)
+		__sync_fetch_and_add(&refusal->passed, 1);
 	return admit < 1000 ? WEIR_WITHIN : WEIR_SOMEBODYS;
 }
 

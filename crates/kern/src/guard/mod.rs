@@ -84,7 +84,9 @@ pub use rx::Rx;
 /// What loading an object takes, for other objects too.
 #[cfg(not(no_bpf))]
 pub(crate) mod object {
-    pub(crate) use super::load::{Aligned, failed, open, program_id, tells_connections, tells_cookies, wake_ring, write_rodata};
+    pub(crate) use super::load::{
+        Aligned, failed, open, program_id, tells_connections, tells_cookies, wake_ring, write_rodata,
+    };
 }
 
 /// Name of a loaded BPF program.

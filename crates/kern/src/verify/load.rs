@@ -7,7 +7,9 @@ use libbpf_rs::btf::Btf;
 use libbpf_rs::{MapHandle, MapType, OpenObject, PrintLevel};
 
 use super::Verdict;
-use crate::guard::object::{Aligned, failed, open, tells_connections, tells_cookies, wake_ring, write_rodata};
+use crate::guard::object::{
+    Aligned, failed, open, tells_connections, tells_cookies, wake_ring, write_rodata,
+};
 
 use crate::guard::{Error, Told};
 use crate::probes::{arguments, verified};

@@ -161,6 +161,9 @@ WEIR_UNROLL
 	return least != 0;
 }
 
+/* It passes in a place that is kept for quiet senders. */
+#define WEIR_SYN_QUIET 2
+
 /*
  * One more SYN of `voter` for a listener, in `poll` of its source: true if it passes. Of one that is flooded the first ones of each poll
  * do, as many as `admit` permille leave of a full consumer's room, and of senders that are quiet beside a loud one some more.
@@ -185,7 +188,7 @@ WEIR_INLINE weir_u32 weir_syn_fits(struct weir_listener *listener, weir_u32 vote
 	}
 	if (quiet && listener->quiet) {
 		listener->quiet--;
-		return 1;
+		return WEIR_SYN_QUIET;
 	}
 	if (!listener->left)
 		return 0;

@@ -189,7 +189,7 @@ impl Gate {
     }
 
     /// True if one more packet of the flood for a port that a socket has, for which others are refused, is beyond its share.
-    fn is_beyond(&mut self, now: Nanos, sender: u32, connected: bool) -> bool {
+    fn is_beyond(&mut self, now: Nanos, connected: bool) -> bool {
         let now = tick(now);
         let (refusal, set, all) = &mut self.destination;
         if !self.attached || !refusal.is_of(1) {
@@ -197,7 +197,8 @@ impl Gate {
         }
         if refusal.is_mostly(1, now, UNTIL_BOUND) {
             let admit = all.refused_admit(now, self.admit, self.mode == Mode::Shed);
-            if !set.syn(1, u64::from(sender), now, self.poll, admit) {
+            // All senders are one.
+            if !set.syn(1, 0, now, self.poll, admit) {
                 return !connected;
             }
         }
@@ -317,7 +318,9 @@ impl State {
             _ if self.is_transit(packet) => Aim::Transit,
             flood if consumer == 0 && flood.is_nobodys() => Aim::Nobody,
             Flood::Fragments if consumer == 0 => Aim::Fragment,
-            Flood::Connections if consumer == 0 && !self.gate.has_place(packet, self.s.places) => Aim::Refused,
+            Flood::Connections if consumer == 0 && !self.gate.has_place(packet, self.s.places) => {
+                Aim::Refused
+            }
             _ => Aim::Consumer(consumer),
         }
     }
@@ -331,8 +334,7 @@ impl State {
     fn is_beyond(&mut self, now: Nanos, packet: &Packet) -> bool {
         let meets = self.s.feedback && self.s.flood == Flood::Connections && self.consumer(packet) == 0;
         let connected = self.gate.has_place(packet, self.s.places);
-        let sender = packet.flow / Self::sockets(&self.s);
-        meets && self.gate.is_beyond(now, sender, connected)
+        meets && self.gate.is_beyond(now, connected)
     }
 
     /// What the gate does with a frame of a source that is polled or sheds.
@@ -361,7 +363,14 @@ impl State {
                 let full = verdict != Verdict::Pass;
                 let nobody = !full && self.is_beyond(now, packet);
                 let shed = full || nobody;
-                Judged { shed, nobody, to_full: full || inhibited, known: !shed, innocent, ..Judged::default() }
+                Judged {
+                    shed,
+                    nobody,
+                    to_full: full || inhibited,
+                    known: !shed,
+                    innocent,
+                    ..Judged::default()
+                }
             }
             Aim::Consumer(_) => {
                 let shed = self.is_beyond(now, packet);
