@@ -216,7 +216,7 @@ struct weir_ports_used {
 #define WEIR_DESTINATIONS 1024
 
 /* Flows that have a place in a full table of connections, by hash; a power of two. */
-#define WEIR_PLACED 4096
+#define WEIR_PLACED 16384
 
 /* Destinations, as the socket saw them, whose packets a consumer of this namespace has refused, by hash; a power of two. */
 #define WEIR_ENDS 1024
@@ -236,7 +236,7 @@ struct weir_gate_stat {
 	__u64 evidence;		/* losses of other namespaces that were taken as evidence */
 	__u64 crowded;		/* packets for consumers behind the host that found a place taken */
 	__u64 untranslated;	/* of these packets, those whose translation this kernel does not tell */
-	__u64 listeners;	/* those that made room for another one while their SYNs were counted, and refusals of destinations without a place */
+	__u64 listeners;	/* those that made room for another one while their SYNs were counted; destinations and flows as well */
 };
 
 /* What one poll may still hand up to one consumer. */

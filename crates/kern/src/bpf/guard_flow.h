@@ -69,6 +69,17 @@ static __always_inline __u64 gate_target_hash(__u32 target)
 	return weir_mix64(~(__u64)gate_seed, target);
 }
 
+/* A listener, a destination or a flow has made room for another one, or has found none. */
+static __always_inline void gate_unplaced(void)
+{
+	struct weir_gate_stat *stat;
+	__u32 zero = 0;
+
+	stat = bpf_map_lookup_elem(&gate_stats, &zero);
+	if (stat)
+		__sync_fetch_and_add(&stat->listeners, 1);
+}
+
 /* A socket has this port, by the last list. */
 static __always_inline _Bool gate_used(__u32 key)
 {

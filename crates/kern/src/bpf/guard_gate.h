@@ -3,7 +3,8 @@
  * What the gate learns, and what ends it. Attached only while a source is polled or sheds.
  *
  * Cost: weir_nobody one comparison per packet that the kernel drops, and two reads of the packet for those that nobody took;
- * weir_left three reads per packet that leaves, and what guard_behind.h says; weir_bound one write per bind.
+ * weir_left three reads per packet that leaves, one write while the table of connections is full, and what guard_behind.h says;
+ * weir_bound one write per bind.
  */
 #ifndef WEIR_GUARD_GATE_H
 #define WEIR_GUARD_GATE_H
@@ -98,7 +99,7 @@ static __always_inline void gate_refuse_for(struct sk_buff *skb, __u64 hash, __u
 	if (!refusal || !is_judged(skb))
 		return;
 	if (!weir_refuse_for(refusal, hash >> 32, now))
-		__sync_fetch_and_add(&stat->listeners, 1);
+		gate_unplaced();
 	if (stat->refused != now)
 		stat->refused = now;
 }
@@ -198,8 +199,11 @@ static __always_inline void gate_placed(const struct gate_flow *left, __u32 now)
 	hash = gate_flow_hash(&back);
 	place = hash & (WEIR_PLACED - 1);
 	end = bpf_map_lookup_elem(&placed, &place);
-	if (end)
-		weir_ended(end, hash >> 32, now);
+	if (!end)
+		return;
+	if (weir_end_taken(end, hash >> 32, now))
+		gate_unplaced();
+	weir_ended(end, hash >> 32, now);
 }
 
 /* Something leaves from a port: whoever sent it waits for the answer. */

@@ -527,7 +527,7 @@ int weir_rx(struct xdp_md *ctx)
 	}
 	trickle = weir_trickle(stat->normal);
 	if (guard->nobody_ticks && (!guard->by_flow || refused_any()) && in_force(ctl, slot)) {
-		whose_is = whose(ctx, &view, guard, ctl, trickle);
+		whose_is = whose(ctx, &view, guard, ctl, slot, trickle);
 		/* A trickle passes that says whether what is known still holds: it is nobody else's. */
 		if (whose_is == WEIR_NOBODYS && trickle) {
 			stat->known++;

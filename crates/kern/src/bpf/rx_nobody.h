@@ -1,6 +1,10 @@
 /* SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0 */
 /* Frames for ports that no socket has, of flows that are refused, and for destinations for which nearly all is: what guard_gate.h has
- * learnt, as the XDP program asks for it. */
+ * learnt, as the XDP program asks for it.
+ *
+ * Cost of a datagram for such a destination: eight look-ups, and an atomic add if it passes; while the table of connections is full one
+ * look-up more, and for four of a poll the kernel's search there, half a microsecond each.
+ */
 
 /* What was refused of what has this hash; NULL if nothing was lately. */
 static __always_inline struct weir_refusal *refusal_of(__u64 hash)
@@ -118,6 +122,8 @@ __noinline int weir_rx_connected(struct xdp_md *ctx, const struct weir_view *vie
 	found = bpf_xdp_ct_lookup(ctx, &tuple, size, &opts, sizeof(opts));
 	if (found) {
 		bpf_ct_release(found);
+		if (weir_end_taken(known, mark, now))
+			gate_unplaced();
 		weir_ended(known, mark, now);
 		return 1;
 	}
@@ -161,7 +167,7 @@ static __always_inline __u32 of_refused(const struct gate_flow *flow, __u32 slot
 		if (way < WEIR_LISTENER_WAYS)
 			fits = weir_syn_fits(&of[way], weir_voter(gate_sender(flow)), now, (__u32)source->polls + 1, admit);
 		else if (weir_listener_take(of, key, now))
-			unplaced();
+			gate_unplaced();
 		if (!fits)
 			return WEIR_BEYOND;
 	}
@@ -248,14 +254,19 @@ __noinline __u32 weir_rx_passes(struct xdp_md *ctx, const struct weir_view *view
 	return whose;
 }
 
-/* The same, with the kernel's answer where it is asked. */
+/* The same, with the kernel's answer where it is asked. What is beyond the share of a destination passes if it has a place in a full table;
+ * without one nobody can tell of another host's port whether somebody takes the rest: it may never answer. */
 static __always_inline __u32 whose(struct xdp_md *ctx, const struct weir_view *view, const struct weir_guard_ctl *guard,
-				      const struct weir_source_ctl *ctl, __u32 trickle)
+				   const struct weir_source_ctl *ctl, __u32 slot, __u32 trickle)
 {
 	__u32 whose = weir_rx_nobodys(ctx, view, guard->nobody_ticks, trickle, ctl->exact), none;
+	int passes;
 
-	if (whose == WEIR_BEYOND && guard->table == WEIR_TABLE_FULL && weir_rx_connected(ctx, view))
-		return WEIR_SOMEBODYS;
+	if (whose == WEIR_BEYOND) {
+		passes = connections && guard->table == WEIR_TABLE_FULL ? weir_rx_connected(ctx, view) :
+									  !weir_rx_ours(ctx, view, slot);
+		return passes ? WEIR_SOMEBODYS : WEIR_BEYOND;
+	}
 	if (whose != WEIR_ASK)
 		return whose;
 	none = view->lane == WEIR_LANE_TCP ? weir_rx_taker(ctx, view) == WEIR_TAKER_NONE : weir_rx_untaken(ctx, view);

@@ -50,17 +50,6 @@ __noinline __u32 weir_rx_taker(struct xdp_md *ctx, const struct weir_view *view)
 	return found;
 }
 
-/* A listener or destination has made room for another one. */
-static __always_inline void unplaced(void)
-{
-	struct weir_gate_stat *learnt;
-	__u32 zero = 0;
-
-	learnt = bpf_map_lookup_elem(&gate_stats, &zero);
-	if (learnt)
-		__sync_fetch_and_add(&learnt->listeners, 1);
-}
-
 /* True if this SYN is shed: beyond the share of its listener, or for one that is full, which only counts if the search is `exact`. A
  * port of this host without a socket has a share too: its listener may be behind a translation, and a closed one costs an answer. */
 __noinline int weir_rx_syn(struct xdp_md *ctx, const struct weir_view *view, __u32 slot, __u32 admit, __u32 exact)
@@ -93,7 +82,7 @@ __noinline int weir_rx_syn(struct xdp_md *ctx, const struct weir_view *view, __u
 		return 0;
 	/* SYNs in transit are no listener's. */
 	if (way >= WEIR_LISTENER_WAYS && weir_rx_ours(ctx, view, slot) && weir_listener_take(of, key, now))
-		unplaced();
+		gate_unplaced();
 	return exact && found == WEIR_TAKER_FULL && weir_rx_ours(ctx, view, slot);
 }
 

@@ -7,6 +7,8 @@
  *   full     its consumer has none                                       shed
  *   nobody   no socket has that port, or all of this flow is refused,    shed, a trickle passes
  *            or all for a port without a socket
+ *   beyond   nearly all for its destination is refused,                  shed
+ *            and that has had its share (syns.h)
  *   unknown  everything else                                             pass
  *
  * Nobody's are learnt from the kernel's own drops, never guessed. A port is nobody's only if the last list of sockets does
@@ -256,6 +258,12 @@ WEIR_INLINE void weir_ended(struct weir_end *end, weir_u32 mark, weir_u32 now)
 		end->mark = mark;
 	if (end->tick != now)
 		end->tick = now;
+}
+
+/* True if another one has the place, and was seen lately. */
+WEIR_INLINE weir_u32 weir_end_taken(const struct weir_end *end, weir_u32 mark, weir_u32 now)
+{
+	return end->mark != mark && weir_recent(end->tick, now, WEIR_END_TICKS);
 }
 
 /* True if frames for the destination end in the consumer, as far as is known. */

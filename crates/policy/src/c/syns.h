@@ -11,6 +11,9 @@
  * A listener is flooded if more than WEIR_SYNS_FREE SYNs came for it in this tick or the one before. SYNs for others always pass, and
  * all do while packet work leaves something of its budget. SYNs are counted per source, by its NAPI's owner alone. Beside one sender of
  * most of them (vote.h) the others have places of their own in each poll: a flood that is not spoofed takes nothing from them.
+ *
+ * Datagrams for a destination for which nearly all is refused (gate.h) are counted in the same places and have a share as SYNs have, of
+ * WEIR_REFUSED_ADMIT.
  */
 #ifndef WEIR_SYNS_H
 #define WEIR_SYNS_H
@@ -45,9 +48,9 @@ enum weir_taker {
 	WEIR_TAKER_OTHER = 3,	/* a connection, one that begins or has ended, or it cannot be told */
 };
 
-/* SYNs for one listener. */
+/* SYNs for one listener, or datagrams for one destination. */
 struct weir_listener {
-	weir_u32 key;		/* hash of its address and port; 0: none */
+	weir_u32 key;		/* hash of its address, port and protocol; 0: none */
 	weir_u32 tick;		/* that `seen` goes for */
 	weir_u32 seen;
 	weir_u32 before;	/* in the tick before that one */
