@@ -177,7 +177,9 @@ pub fn table(drops_early: bool) -> u32 {
         text.trim().parse().ok()
     };
     match read("count").zip(read("max")) {
-        Some((count, most)) if policy::gate::is_full(count, most) => table::FULL,
+        // Others may have ended since the last one was refused.
+        Some((count, most)) if most > 0 && count >= most - most / 128 => table::FULL,
+        Some((count, most)) if policy::gate::is_full(count, most) => table::SILENT,
         Some((1.., _)) if drops_early => table::SILENT,
         Some((1.., _)) => table::USED,
         _ => table::EMPTY,

@@ -410,8 +410,10 @@ fn a_destination_that_is_mostly_refused_has_a_share_root() {
     bed.host.sh("nft", &[rules]);
     bed.gauges.views.guard[0].by_flow.store(1, Relaxed);
     let admit = |permille: u32| bed.gauges.views.poller_ctls[0].admit.store(permille, Relaxed);
-    // 2,000 datagrams that are dropped, of 200 flows.
+    // 2,000 datagrams that are dropped, of 200 flows. The gate has to have seen each pass.
     let flood = |port: u16| {
+        let frame = Udp::new(SocketAddrV4::new(PEER, 30_000), SocketAddrV4::new(HOST, port)).frame();
+        bed.host.run(|| bed.rx.run(&frame, 2000)).unwrap();
         bed.wire.run(move || {
             for n in 0..200 {
                 let socket = testkit::bind_again((PEER, 10_000 + n));

@@ -609,6 +609,16 @@ mod tests {
             prop_assert!(refusal.refuse_for(8, now + 4), "who is not refused any more makes room");
         }
 
+        /// Refusals of what passed uncounted say nothing: of such packets most may be taken.
+        #[test]
+        fn refusals_count_no_more_than_what_passed(passed in 0u32..3000, refused in 0u32..6000) {
+            let mut refusal = Refusal::default();
+            refusal.refuse_for(7, 1000);
+            (0..passed).for_each(|_| refusal.passed());
+            (0..refused).for_each(|_| assert!(refusal.refuse_for(7, 1000)));
+            prop_assert_eq!(refusal.refused, refused.min(passed));
+        }
+
         /// A limit of its rate takes as much of a flow as without the gate, some seconds after it began.
         #[test]
         fn a_limited_rate_is_had(rate in 50u32..2000, limit in 1u32..20) {

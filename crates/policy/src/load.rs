@@ -80,7 +80,8 @@ pub fn learning(now: u32, refused: u32, flows: u64, unknown: u64) -> Learning {
     // Another CPU may be a tick ahead.
     let lately = refused != 0 && now.saturating_sub(refused) < tick(Load::Unknown.window());
     match lately {
-        true if flows.saturating_mul(NEW) < unknown => Learning::Learns,
+        // Refusals that are of no flow teach nothing of one.
+        true if flows > 0 && flows.saturating_mul(NEW) < unknown => Learning::Learns,
         true if flows >= MANY => Learning::Hopeless,
         _ => Learning::Untold,
     }
@@ -154,6 +155,7 @@ mod tests {
         assert_eq!(told(501, 1000, 140_000), Learning::Learns, "told by another CPU");
         assert_eq!(told(499, 60_000, 140_000), Learning::Hopeless, "sixty thousand");
         assert_eq!(told(499, 9_000, 9_000), Learning::Untold, "all of them are new so far");
+        assert_eq!(told(499, 0, 140_000), Learning::Untold, "what is refused is of no flow");
         assert_eq!(told(488, 0, 140_000), Learning::Untold, "nobody refuses them");
         assert_eq!(learning(5, 0, 0, 140_000), Learning::Untold, "or ever did");
     }

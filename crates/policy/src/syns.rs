@@ -123,14 +123,15 @@ pub struct Syns {
     refused_at: u32,
     refused: u32,
     segments: u32,
-    pad: [u32; 12],
+    share_at: u32,
+    pad: [u32; 11],
 }
 const _: () = assert!(size_of::<Syns>() == 32 * LISTENERS + 64);
 
 impl Default for Syns {
     fn default() -> Self {
         let of = [Listener::default(); LISTENERS];
-        Self { of, short_at: 0, refused_at: 0, refused: 0, segments: 0, pad: [0; 12] }
+        Self { of, short_at: 0, refused_at: 0, refused: 0, segments: 0, share_at: 0, pad: [0; 11] }
     }
 }
 

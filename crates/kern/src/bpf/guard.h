@@ -89,7 +89,7 @@ struct weir_rx_stat {
 	__u32 spared;		/* frames that were not rewritten because somebody would miss them */
 	__u32 over_rule;	/* of the last frame in `over_bound`: its rule, + 1 */
 	__u64 tcp;		/* of the frames, TCP segments of connections that stand */
-	__u64 nobody;		/* of `shed`, for a port that no socket has, or of a flow that was refused */
+	__u64 nobody;		/* of `shed`, for a port that no socket has or that is refused, or of a flow that was refused */
 	__u64 known;		/* passed, for consumers that are tracked: all others are somebody else's */
 	__u64 syns;		/* of `shed`, SYNs: for listeners that accept nothing more, or that have had their share */
 	__u64 over_share;	/* of `shed`, with room for them, which is held for senders that have had less */
@@ -196,7 +196,7 @@ struct weir_guard_ctl {
 enum weir_table {
 	WEIR_TABLE_EMPTY = 0,	/* or there is none */
 	WEIR_TABLE_USED = 1,	/* what has no connection behind the routes is invalid, or is not tracked */
-	WEIR_TABLE_SILENT = 2,	/* what has none may be invalid wherever it was dropped */
+	WEIR_TABLE_SILENT = 2,	/* it is nearly full, or what has none may be invalid wherever it was dropped */
 	WEIR_TABLE_FULL = 3,	/* what has none had no place */
 };
 

@@ -57,6 +57,12 @@ static __always_inline __u64 gate_destination_hash(const struct gate_flow *flow)
 	return weir_mix64(hash, (flow->ports & 0xffff) | flow->tcp << 16);
 }
 
+/* Packets for this destination that were refused for want of a place in the table of connections. */
+static __always_inline __u64 gate_want_hash(__u64 destination)
+{
+	return weir_mix64(destination, ~0ULL);
+}
+
 /* That packets for this destination end in this consumer. */
 static __always_inline __u64 gate_end_hash(__u64 destination, __u32 consumer)
 {

@@ -3,7 +3,8 @@
  * What the gate learns, and what ends it. Attached only while a source is polled or sheds.
  *
  * Cost: weir_nobody one comparison per packet that the kernel drops, and two reads of the packet for those that nobody took;
- * weir_left three reads per packet that leaves, one write while the table of connections is full, and what guard_behind.h says;
+ * weir_left three reads per packet that leaves, one write more where places in the table of connections count, and what guard_behind.h
+ * says;
  * weir_bound one write per bind.
  */
 #ifndef WEIR_GUARD_GATE_H
@@ -116,7 +117,8 @@ int BPF_PROG(weir_nobody, struct sk_buff *skb, void *location, enum skb_drop_rea
 	struct weir_gate_stat *stat;
 	struct weir_port *port;
 	__u32 key, now, learns, zero = 0;
-	_Bool whole;
+	_Bool whole, placeless;
+	__u64 hash;
 
 	if (!GATE_IS(reason, NO_SOCKET) && !GATE_IS(reason, NETFILTER_DROP) && !GATE_IS(reason, IP_INADDRERRORS))
 		return 0;
@@ -152,14 +154,20 @@ int BPF_PROG(weir_nobody, struct sk_buff *skb, void *location, enum skb_drop_rea
 			__sync_fetch_and_add(&stat->ports, 1);
 		return 0;
 	}
-	if (!flow.tcp && !gate_by_port(guard, key, now))
-		gate_refuse_for(skb, gate_destination_hash(&flow), now, stat);
+	placeless = GATE_IS(reason, NETFILTER_DROP) && guard->table && bpf_core_field_exists(skb->_nfct) &&
+		    !(skb->_nfct & ~GATE_CT_INFO);
+	if (!flow.tcp && (guard->table == WEIR_TABLE_FULL || !gate_by_port(guard, key, now))) {
+		hash = gate_destination_hash(&flow);
+		gate_refuse_for(skb, hash, now, stat);
+		/* The table itself refuses before the routes. */
+		if (placeless && guard->table == WEIR_TABLE_FULL && !skb->_skb_refdst)
+			gate_refuse_for(skb, gate_want_hash(hash), now, stat);
+	}
 	/* The table of connections drops what it has no place for as a filter does; what a rule drops it has seen before. And what is
 	 * dropped behind the routes without a connection may be invalid (a bad checksum, out of the window): whoever made it up may have
 	 * used the addresses of a flow that is fine. Before the routes a blocklist drops what no table has seen, unless there are
 	 * rules that may drop what is invalid. */
-	if (GATE_IS(reason, NETFILTER_DROP) && guard->table && bpf_core_field_exists(skb->_nfct) &&
-	    !(skb->_nfct & ~GATE_CT_INFO) && (guard->table >= WEIR_TABLE_SILENT || skb->_skb_refdst))
+	if (placeless && (guard->table >= WEIR_TABLE_SILENT || skb->_skb_refdst))
 		return 0;
 	/* What a translation or a filter does with another flow says nothing of one that somebody may take. */
 	gate_refuse(skb, gate_by_port(guard, key, now) ? gate_destination_hash(&flow) : gate_flow_hash(&flow), now, stat);
@@ -186,7 +194,7 @@ static __always_inline _Bool gate_hears(const struct weir_guard_ctl *guard)
 	       weir_recent(stat->elsewhere, now, WEIR_ELSEWHERE_TICKS);
 }
 
-/* A datagram has left while the table of connections is full: what comes back has a place there. */
+/* A datagram has left while places in the table of connections count: what comes back has one. */
 static __always_inline void gate_placed(const struct gate_flow *left, __u32 now)
 {
 	struct gate_flow back = { .words = left->words, .ports = left->ports << 16 | left->ports >> 16 };
@@ -201,7 +209,7 @@ static __always_inline void gate_placed(const struct gate_flow *left, __u32 now)
 	end = bpf_map_lookup_elem(&placed, &place);
 	if (!end)
 		return;
-	if (weir_end_taken(end, hash >> 32, now))
+	if (weir_placed_other(end, hash >> 32, now))
 		gate_unplaced();
 	weir_ended(end, hash >> 32, now);
 }
@@ -231,7 +239,7 @@ int BPF_PROG(weir_left, struct sk_buff *skb)
 	now = bpf_ktime_get_ns() >> WEIR_TICK_SHIFT;
 	if (port && port->left != now)
 		port->left = now;
-	if (!flow.tcp && guard->table == WEIR_TABLE_FULL)
+	if (!flow.tcp && (guard->by_flow || guard->table == WEIR_TABLE_FULL))
 		gate_placed(&flow, now);
 	if (!flow.tcp)
 		behind_carry(skb, &flow, now);

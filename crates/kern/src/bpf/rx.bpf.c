@@ -15,8 +15,8 @@
  *
  * Work per frame: one array look-up in interrupt mode, nothing is read; as in poll mode while a frame is to be marked.
  * In poll mode four look-ups and what classify.h states; two more and the clock for a protected frame; seven for one of a
- * tracked consumer, one more if it is shed, and what rx_fair.h states; for others two, and one or two more while
- * flows were refused lately. Calls are what costs: none is made for a plain frame that no rule asks for, but those of rx_fair.h, or of
+ * tracked consumer, one more if it is shed, and what rx_fair.h states; for others two, and what rx_nobody.h states while
+ * packets were refused lately. Calls are what costs: none is made for a plain frame that no rule asks for, but those of rx_fair.h, or of
  * rx_nobody.h; the clock of the last tick is one load, and a call once a tick. The kernel's search for the socket is made where several
  * share its port, where a socket has the port and does not take all that is for it, and over TCP as rx_tcp.h says.
  * While consumers behind the host are tracked, one look-up more for each datagram, and for those that are for one of them

@@ -2,8 +2,9 @@
 /* Frames for ports that no socket has, of flows that are refused, and for destinations for which nearly all is: what guard_gate.h has
  * learnt, as the XDP program asks for it.
  *
- * Cost of a datagram for such a destination: eight look-ups, and an atomic add if it passes; while the table of connections is full one
- * look-up more, and for four of a poll the kernel's search there, half a microsecond each.
+ * Cost while packets were refused lately: four look-ups; of a datagram for a destination for which they were, nine more, and two atomic
+ * adds if it passes. Where places in the table of connections count, one look-up more, and for four of a poll the kernel's search there,
+ * half a microsecond each if it is full.
  */
 
 /* What was refused of what has this hash; NULL if nothing was lately. */
@@ -87,8 +88,9 @@ static __always_inline int may_search(__u32 slot)
 	return 1;
 }
 
-/* True if the datagram has a place in the table of connections, or nobody can tell. Who was answered lately has one, guard_gate.h. Who
- * is not answered sends again: it is found by one of its frames, and passes from then on as long as it sends one a second. */
+/* True if the datagram has a place in the table of connections, or the kernel cannot tell. Who was answered lately has one, guard_gate.h.
+ * Who is not answered sends again: it is found by one of its frames, and passes from then on. What is not found when a poll has made its
+ * searches is taken for one without a place. */
 __noinline int weir_rx_connected(struct xdp_md *ctx, const struct weir_view *view)
 {
 	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
@@ -109,7 +111,7 @@ __noinline int weir_rx_connected(struct xdp_md *ctx, const struct weir_view *vie
 	known = bpf_map_lookup_elem(&placed, &place);
 	if (!known)
 		return 1;
-	if (weir_ends(known, mark, now)) {
+	if (weir_placed(known, mark, now)) {
 		if (bpf_get_prandom_u32() % RX_PLACED_SAMPLE) {
 			weir_ended(known, mark, now);
 			return 1;
@@ -122,7 +124,7 @@ __noinline int weir_rx_connected(struct xdp_md *ctx, const struct weir_view *vie
 	found = bpf_xdp_ct_lookup(ctx, &tuple, size, &opts, sizeof(opts));
 	if (found) {
 		bpf_ct_release(found);
-		if (weir_end_taken(known, mark, now))
+		if (weir_placed_other(known, mark, now))
 			gate_unplaced();
 		weir_ended(known, mark, now);
 		return 1;
@@ -134,28 +136,38 @@ __noinline int weir_rx_connected(struct xdp_md *ctx, const struct weir_view *vie
 	return 0;
 }
 
+/* What was refused for the destination that has this hash; NULL if nothing was lately. */
+static __always_inline struct weir_refusal *refused_for(__u64 hash)
+{
+	__u32 place = hash & (WEIR_DESTINATIONS - 1);
+	struct weir_refusal *refusal = bpf_map_lookup_elem(&destinations, &place);
+
+	return refusal && refusal->flow == hash >> 32 ? refusal : NULL;
+}
+
 /* Whose a datagram is that is not known to be nobody's: where nearly all for its destination is refused, that has a share of each poll, as
- * a listener has of its SYNs. Where somebody may take the rest (`spoken`) there is one only while the table of connections is `full`: what
- * has a place there passes, weir_rx_connected(). */
+ * a listener has of its SYNs. Where somebody may take the rest (`spoken`) only what is refused for want of a place counts, and only while
+ * the table of connections is full: who has a place there passes, weir_rx_connected(). */
 static __always_inline __u32 of_refused(const struct gate_flow *flow, __u32 slot, __u32 now, const struct weir_guard_ctl *guard, __u32 spoken)
 {
-	__u64 hash = gate_destination_hash(flow);
-	__u32 place = hash & (WEIR_DESTINATIONS - 1), mark = hash >> 32, key, way, poller, admit = 1000, fits = 1;
-	struct weir_refusal *refusal = bpf_map_lookup_elem(&destinations, &place);
+	__u64 all_of = gate_destination_hash(flow), want = gate_want_hash(all_of), hash = spoken ? want : all_of;
+	struct weir_refusal *all_refused = refused_for(all_of), *wanting = refused_for(want), *judged = spoken ? wanting : all_refused;
+	__u32 mark = hash >> 32, key, way, poller, admit = 1000, fits = 1, any;
+	struct weir_source_ctl *ctl = bpf_map_lookup_elem(&source_ctls, &slot);
 	struct weir_source_stat *source;
 	struct weir_poller_ctl *turns;
-	struct weir_source_ctl *ctl;
 	struct weir_listener *of;
 	struct weir_syns *all;
 
-	if (!refusal || refusal->flow != mark || (spoken && !(connections && guard->table == WEIR_TABLE_FULL)))
+	any = all_refused != NULL;
+	/* Else the compiler joins two pointers, which the verifier forbids. */
+	asm volatile("" : "+r"(any));
+	if (!any && !wanting)
 		return WEIR_SOMEBODYS;
-	ctl = bpf_map_lookup_elem(&source_ctls, &slot);
 	source = bpf_map_lookup_elem(&source_stats, &slot);
 	all = bpf_map_lookup_elem(&syns, &slot);
-	if (!ctl || !source || !all)
-		return WEIR_SOMEBODYS;
-	if (weir_mostly_refused(refusal, mark, now, guard->nobody_ticks)) {
+	if (ctl && source && all && judged && (!spoken || (connections && guard->table == WEIR_TABLE_FULL)) &&
+	    weir_mostly_refused(judged, mark, now, guard->nobody_ticks)) {
 		/* In mode shed there is no poller. */
 		poller = poller_of(ctl);
 		turns = bpf_map_lookup_elem(&poller_ctls, &poller);
@@ -172,8 +184,12 @@ static __always_inline __u32 of_refused(const struct gate_flow *flow, __u32 slot
 			return WEIR_BEYOND;
 	}
 	/* What quiet senders send beside a loud one may be what is taken. */
-	if (fits != WEIR_SYN_QUIET)
-		__sync_fetch_and_add(&refusal->passed, 1);
+	if (fits != WEIR_SYN_QUIET) {
+		if (all_refused)
+			__sync_fetch_and_add(&all_refused->passed, 1);
+		if (wanting)
+			__sync_fetch_and_add(&wanting->passed, 1);
+	}
 	return admit < 1000 ? WEIR_WITHIN : WEIR_SOMEBODYS;
 }
 
@@ -188,7 +204,7 @@ __noinline int weir_rx_nobodys(struct xdp_md *ctx, const struct weir_view *view,
 	struct gate_flow flow = {};
 	struct weir_port *port = NULL;
 	__u32 listed = 0, whose;
-	_Bool by_port = 0, spoken;
+	_Bool by_port = 0;
 
 	if (!view || !rx_flow(data, end, view, &flow))
 		return 0;
@@ -218,17 +234,15 @@ __noinline int weir_rx_nobodys(struct xdp_md *ctx, const struct weir_view *view,
 		return 0;
 	if (flow.words == 1 && refused(gate_target_hash(flow.target[0]), 0, now, most, trickle))
 		return WEIR_NOBODYS;
-	if (!by_port) {
-		if (!flow.ports || refused(gate_flow_hash(&flow), left, now, most, trickle))
-			return flow.ports ? WEIR_NOBODYS : WEIR_SOMEBODYS;
-		if (flow.tcp)
-			return WEIR_SOMEBODYS;
-		spoken = !port || !weir_learns(port, gate_used(key), listed, now, WEIR_LISTED_TICKS);
-		return guard ? of_refused(&flow, slot, now, guard, spoken) : WEIR_SOMEBODYS;
-	}
-	if (!port || !refused(gate_destination_hash(&flow), left, now, most, trickle))
+	if (!flow.ports)
 		return WEIR_SOMEBODYS;
-	return weir_whose_refused(port, listed, now, most, WEIR_LISTED_TICKS);
+	if (!by_port && refused(gate_flow_hash(&flow), left, now, most, trickle))
+		return WEIR_NOBODYS;
+	if (by_port && port && refused(gate_destination_hash(&flow), left, now, most, trickle))
+		return weir_whose_refused(port, listed, now, most, WEIR_LISTED_TICKS);
+	if (flow.tcp || !guard || !port)
+		return WEIR_SOMEBODYS;
+	return of_refused(&flow, slot, now, guard, !weir_learns(port, gate_used(key), listed, now, WEIR_LISTED_TICKS));
 }
 
 /* A frame for a tracked consumer that has room: enum weir_whose. A filter may refuse it all the same, or the table of connections: counted
@@ -254,8 +268,12 @@ __noinline __u32 weir_rx_passes(struct xdp_md *ctx, const struct weir_view *view
 	return whose;
 }
 
-/* The same, with the kernel's answer where it is asked. What is beyond the share of a destination passes if it has a place in a full table;
- * without one nobody can tell of another host's port whether somebody takes the rest: it may never answer. */
+/* A port that is translated for others keeps its number from here on. */
+#define RX_TRANSLATED 1024
+
+/* The same, with the kernel's answer where it is asked. What is beyond the share of a destination passes if it has a place in the table of
+ * connections, where that is full or addresses are translated. Else it passes where nobody can tell whether somebody takes the rest, since
+ * he may never answer: for another host's port, and for one that may be translated. */
 static __always_inline __u32 whose(struct xdp_md *ctx, const struct weir_view *view, const struct weir_guard_ctl *guard,
 				   const struct weir_source_ctl *ctl, __u32 slot, __u32 trickle)
 {
@@ -263,8 +281,12 @@ static __always_inline __u32 whose(struct xdp_md *ctx, const struct weir_view *v
 	int passes;
 
 	if (whose == WEIR_BEYOND) {
-		passes = connections && guard->table == WEIR_TABLE_FULL ? weir_rx_connected(ctx, view) :
-									  !weir_rx_ours(ctx, view, slot);
+		if (connections && (guard->by_flow || guard->table == WEIR_TABLE_FULL))
+			passes = weir_rx_connected(ctx, view);
+		else
+			passes = guard->by_flow && (view->key[1] & 0xffff) >= RX_TRANSLATED;
+		if (guard->table != WEIR_TABLE_FULL && !passes)
+			passes = !weir_rx_ours(ctx, view, slot);
 		return passes ? WEIR_SOMEBODYS : WEIR_BEYOND;
 	}
 	if (whose != WEIR_ASK)

@@ -33,7 +33,7 @@ pub mod table {
     pub const EMPTY: u32 = 0;
     /// Connections are tracked: what was dropped behind the routes without one may be made up.
     pub const USED: u32 = 1;
-    /// What is not in it may be invalid wherever it is dropped: that says nothing about the packet.
+    /// It is nearly full, or what is not in it may be invalid wherever it is dropped: that says nothing about the packet.
     pub const SILENT: u32 = 2;
     /// It has no place.
     pub const FULL: u32 = 3;

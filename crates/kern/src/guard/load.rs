@@ -545,7 +545,7 @@ impl Gauges {
     /// poll comes.
     pub fn fill(&self, source: usize) -> Result<(), Error> {
         let share = [1u32.to_ne_bytes(), 0u32.to_ne_bytes()].concat();
-        self.update("shares", &(source as u32).to_ne_bytes(), &share.repeat(CONSUMERS + 1))
+        self.update("shares", &(source as u32).to_ne_bytes(), &share.repeat(CONSUMERS + 2))
     }
 
     /// Says which consumer (or none) gets the datagrams for local UDP port `port`.

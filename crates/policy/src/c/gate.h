@@ -227,12 +227,27 @@ WEIR_INLINE weir_u32 weir_refused(const struct weir_refusal *refusal, weir_u32 f
 /* Of so many datagrams for a destination that is mostly refused one may be taken. */
 #define WEIR_TAKEN_SOME 16
 
-/* One more packet for the destination was refused, whoever sent it. False if another one has the place. */
+/*
+ * One more packet for the destination was refused, whoever sent it. False if another one has the place. No more refusals count than frames
+ * that the gate has counted when they passed: of those that pass uncounted nobody knows how many are taken.
+ */
 WEIR_INLINE weir_u32 weir_refuse_for(struct weir_refusal *refusal, weir_u32 destination, weir_u32 now)
 {
 	if (refusal->flow != destination && weir_recent(refusal->dropped, now, WEIR_PLACE_TICKS))
 		return 0;
-	weir_refuse(refusal, destination, now);
+	if (refusal->flow != destination || !weir_recent(refusal->dropped, now, WEIR_REFUSAL_KEPT)) {
+		refusal->flow = destination;
+		refusal->refused = 0;
+		refusal->passed = 0;
+	}
+	if (refusal->dropped != now)
+		refusal->dropped = now;
+	if (refusal->refused >= WEIR_REFUSED_MOST) {
+		refusal->refused /= 2;
+		refusal->passed /= 2;
+	}
+	if (refusal->refused < refusal->passed)
+		__sync_fetch_and_add(&refusal->refused, 1);
 	return 1;
 }
 
@@ -260,10 +275,19 @@ WEIR_INLINE void weir_ended(struct weir_end *end, weir_u32 mark, weir_u32 now)
 		end->tick = now;
 }
 
-/* True if another one has the place, and was seen lately. */
-WEIR_INLINE weir_u32 weir_end_taken(const struct weir_end *end, weir_u32 mark, weir_u32 now)
+/* A flow that has a place in the table of connections is known for so many ticks, half a minute, after its last packet. */
+#define WEIR_PLACED_TICKS 1800
+
+/* True if the flow has a place there, as far as is known. */
+WEIR_INLINE weir_u32 weir_placed(const struct weir_end *end, weir_u32 mark, weir_u32 now)
 {
-	return end->mark != mark && weir_recent(end->tick, now, WEIR_END_TICKS);
+	return end->mark == mark && weir_recent(end->tick, now, WEIR_PLACED_TICKS);
+}
+
+/* True if another one is known by this entry. */
+WEIR_INLINE weir_u32 weir_placed_other(const struct weir_end *end, weir_u32 mark, weir_u32 now)
+{
+	return end->mark != mark && weir_recent(end->tick, now, WEIR_PLACED_TICKS);
 }
 
 /* True if frames for the destination end in the consumer, as far as is known. */

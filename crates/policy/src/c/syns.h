@@ -67,7 +67,8 @@ struct weir_syns {
 	weir_u32 refused_at;	/* last tick in which a segment was refused */
 	weir_u32 refused;	/* how many were in it */
 	weir_u32 segments;	/* those that might have been asked about */
-	weir_u32 pad[12];
+	weir_u32 share_at;	/* last tick in which destinations that are refused had a share because the budget was short, or in mode shed */
+	weir_u32 pad[11];
 };
 
 _Static_assert(sizeof(struct weir_listener) == 32, "half a line");
@@ -88,9 +89,9 @@ WEIR_INLINE weir_u32 weir_accept_full(weir_u32 queued, weir_u32 most)
  * lasts because of what is shed. */
 WEIR_INLINE weir_u32 weir_refused_admit(struct weir_syns *syns, weir_u32 now, weir_u32 admit, weir_u32 sheds)
 {
-	if (((admit && admit < 1000) || sheds) && syns->short_at != now)
-		syns->short_at = now;
-	return weir_recent(syns->short_at, now, WEIR_REFUSED_SHORT) ? WEIR_REFUSED_ADMIT : 1000;
+	if (((admit && admit < 1000) || sheds) && syns->share_at != now)
+		syns->share_at = now;
+	return weir_recent(syns->share_at, now, WEIR_REFUSED_SHORT) ? WEIR_REFUSED_ADMIT : 1000;
 }
 
 /* True if a segment, which is no SYN, is looked up: the search is not free, and most hosts get few that no connection has. */

@@ -5,7 +5,7 @@
 
 use std::net::SocketAddrV4;
 
-use crate::common::procs::sources;
+use crate::common::procs::{Sink, sources};
 use crate::common::world::{FLOOD, PORT, World, address, peer};
 use crate::common::{alone, ms, possible, within};
 use kern::wire::source::{Payload, Target};
@@ -14,6 +14,44 @@ use kern::wire::source::{Payload, Target};
 const CLOSED: u16 = 9;
 const SENDERS: u32 = 60_000;
 
+/// A host that translates addresses and whose firewall drops the flood.
+fn world(tag: &str) -> World {
+    let world = World::new(tag, 2);
+    world.sh("sysctl -q net.ipv4.conf.all.rp_filter=0 net.ipv4.conf.in0.rp_filter=0");
+    world.sh("nft add table ip w; add chain ip w out { type nat hook postrouting priority 100; }");
+    world.sh(
+        "nft add chain ip w in { type filter hook input priority 0; }; add rule ip w in udp dport 9 drop",
+    );
+    world
+}
+
+/// The flood.
+fn target() -> Target {
+    let to = SocketAddrV4::new(address(0), CLOSED);
+    let mut udp = testkit::packet::Udp::new(SocketAddrV4::new(peer(0), 10_000), to);
+    (udp.source_mac, udp.target_mac) = ([2, 0, 0, 0, 2, 0], [2, 0, 0, 0, 1, 0]);
+    udp.payload = vec![0; 18];
+    Target { frame: udp.frame(), payload: Payload::Senders, flows: SENDERS }
+}
+
+/// No program has the port: it has a share, and the rest is shed.
+#[test]
+fn a_flood_for_a_port_that_is_refused_is_shed_where_addresses_are_translated_root() {
+    const NAME: &str = "a_flood_for_a_port_that_is_refused_is_shed_where_addresses_are_translated_root";
+    if !possible(NAME) || !testkit::nft_or_skip(NAME) {
+        return;
+    }
+    let _alone = alone();
+    let world = world("refused");
+    let guard = world.guard(&[]);
+    let load = world.send_targets(&[0], vec![target()], &[0], &[(ms(12_000), FLOOD)]);
+    within("it is shed", ms(4000), || {
+        sources(&guard.ask(&world))[0]["total"]["nobody"].as_u64().is_some_and(|n| n > 100_000)
+    });
+    drop(load);
+    assert_eq!(guard.stop().0.code(), Some(0));
+}
+
 #[test]
 fn a_flood_of_which_nothing_is_known_is_left_to_the_kernel_root() {
     const NAME: &str = "a_flood_of_which_nothing_is_known_is_left_to_the_kernel_root";
@@ -21,19 +59,11 @@ fn a_flood_of_which_nothing_is_known_is_left_to_the_kernel_root() {
         return;
     }
     let _alone = alone();
-    let world = World::new("unknown", 2);
-    world.sh("sysctl -q net.ipv4.conf.all.rp_filter=0 net.ipv4.conf.in0.rp_filter=0");
-    world.sh("nft add table ip w; add chain ip w out { type nat hook postrouting priority 100; }");
-    world.sh(
-        "nft add chain ip w in { type filter hook input priority 0; }; add rule ip w in udp dport 9 drop",
-    );
+    let world = world("unknown");
+    // A program has the port: who it is for cannot be told.
+    let _has = Sink::start_default(&world, (address(0), CLOSED).into());
     let guard = world.guard(&[]);
-    let to = SocketAddrV4::new(address(0), CLOSED);
-    let mut udp = testkit::packet::Udp::new(SocketAddrV4::new(peer(0), 10_000), to);
-    (udp.source_mac, udp.target_mac) = ([2, 0, 0, 0, 2, 0], [2, 0, 0, 0, 1, 0]);
-    udp.payload = vec![0; 18];
-    let target = Target { frame: udp.frame(), payload: Payload::Senders, flows: SENDERS };
-    let load = world.send_targets(&[0], vec![target], &[0], &[(ms(12_000), FLOOD)]);
+    let load = world.send_targets(&[0], vec![target()], &[0], &[(ms(12_000), FLOOD)]);
     within("it is taken over", ms(3000), || guard.said("its polls are full").is_some());
     within("and let go", ms(3000), || guard.said("nothing is known that could be shed").is_some());
     let status = guard.ask(&world);
