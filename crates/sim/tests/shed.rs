@@ -80,17 +80,17 @@ fn forwarded_traffic_comes_through() {
     }
 }
 
-/// A full connection table refuses new connections, which says nothing about them: however few flows there are nothing is
-/// learnt, and the budget's rest is lost in the ring. With places left the program reads some.
+/// A full connection table refuses new connections, which says nothing about them: nobody is learnt, but the port that they are for has a
+/// share, however few flows there are. With places left the program reads some.
 #[test]
-fn a_full_connection_table_is_not_learnt() {
+fn a_full_connection_table_takes_no_answers() {
     let run = |flows, places| {
         let sets = [("flows", flows), ("places", places), ("refuse", "730ns"), ("shed", "250ns")];
         beside("connections", 3_000_000, &sets).values
     };
     let (few, many, nearly) = (run("64", "0"), run("131072", "0"), run("131072", "13107"));
     for values in [&few, &many] {
-        assert!((20.0..60.0).contains(&values["answered_percent"]), "{values:?}");
+        assert!(values["answered_percent"] > 99.0, "{values:?}");
     }
     assert!(many["flooded_kpps"] == 0.0 && nearly["flooded_kpps"] > 1.0, "{nearly:?}");
 }
