@@ -436,7 +436,7 @@ fn a_destination_that_is_mostly_refused_has_a_share_root() {
     flood(9800);
     assert_eq!(shed(PEER, 9800, 10, 20), 0, "the budget lasts");
     admit(500);
-    // One of fifteen polls has one, and the first ones of each tick pass.
+    // One of fifteen polls has one, and so do those of a tick that are no flood yet.
     bed.until("learnt", || {
         flood(9800);
         shed(PEER, 9800, 1, 500) > 300

@@ -662,8 +662,9 @@ impl Gauges {
     /// [`Error::Bpf`] if the kernel refuses it.
     pub fn load_rx(&self, first_source: usize, sources: usize) -> Result<Rx, Error> {
         // A kernel that refuses the program because of what it says of connections sheds all else.
-        match self.load_rx_told(first_source, sources, tells_connections()) {
-            Err(_) if tells_connections() => self.load_rx_told(first_source, sources, false),
+        let connections = tells_connections();
+        match self.load_rx_told(first_source, sources, connections) {
+            Err(_) if connections => self.load_rx_told(first_source, sources, false),
             loaded => loaded,
         }
     }

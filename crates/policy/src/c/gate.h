@@ -185,8 +185,8 @@ WEIR_UNROLL
 	return 1;
 }
 
-/* One more packet of the flow was refused. True if the flow is new here. */
-WEIR_INLINE weir_u32 weir_refuse(struct weir_refusal *refusal, weir_u32 flow, weir_u32 now)
+/* The place is of this flow, or destination, from here on, of which a packet is refused. True if it was another's. */
+WEIR_INLINE weir_u32 weir_refusal_begins(struct weir_refusal *refusal, weir_u32 flow, weir_u32 now)
 {
 	weir_u32 fresh = refusal->flow != flow;
 
@@ -202,6 +202,14 @@ WEIR_INLINE weir_u32 weir_refuse(struct weir_refusal *refusal, weir_u32 flow, we
 		refusal->refused /= 2;
 		refusal->passed /= 2;
 	}
+	return fresh;
+}
+
+/* One more packet of the flow was refused. True if the flow is new here. */
+WEIR_INLINE weir_u32 weir_refuse(struct weir_refusal *refusal, weir_u32 flow, weir_u32 now)
+{
+	weir_u32 fresh = weir_refusal_begins(refusal, flow, now);
+
 	/* Packets for a foreign address come by several queues. */
 	__sync_fetch_and_add(&refusal->refused, 1);
 	return fresh;
@@ -235,17 +243,7 @@ WEIR_INLINE weir_u32 weir_refuse_for(struct weir_refusal *refusal, weir_u32 dest
 {
 	if (refusal->flow != destination && weir_recent(refusal->dropped, now, WEIR_PLACE_TICKS))
 		return 0;
-	if (refusal->flow != destination || !weir_recent(refusal->dropped, now, WEIR_REFUSAL_KEPT)) {
-		refusal->flow = destination;
-		refusal->refused = 0;
-		refusal->passed = 0;
-	}
-	if (refusal->dropped != now)
-		refusal->dropped = now;
-	if (refusal->refused >= WEIR_REFUSED_MOST) {
-		refusal->refused /= 2;
-		refusal->passed /= 2;
-	}
+	weir_refusal_begins(refusal, destination, now);
 	if (refusal->refused < refusal->passed)
 		__sync_fetch_and_add(&refusal->refused, 1);
 	return 1;

@@ -372,7 +372,7 @@ impl State {
                     ..Judged::default()
                 }
             }
-            Aim::Consumer(_) => {
+            Aim::Consumer(_) | Aim::Refused => {
                 let shed = self.is_beyond(now, packet);
                 Judged { shed, nobody: shed, ..Judged::default() }
             }
@@ -384,10 +384,6 @@ impl State {
                     known: is && trickle,
                     ..Judged::default()
                 }
-            }
-            Aim::Refused => {
-                let shed = self.is_beyond(now, packet);
-                Judged { shed, nobody: shed, ..Judged::default() }
             }
             Aim::Fragment => Judged { shed: feedback && !self.gate.fragment_fits(), ..Judged::default() },
         }
