@@ -102,7 +102,7 @@ fetch() {
     package=$(needs "linux-image-$arch=$1")
     [ -n "$package" ] || return 1
     name=$(echo "$package" | head -1 | sed 's/linux-image-//; s/-amd64$//')
-    [ -e "$kernels/$name/vmlinuz" ] && return 0
+    [ -e "$kernels/$name/vmlinuz" ] && [ -d "$kernels/$name/modules/crypto" ] && return 0
     echo "fetching the kernel $name" >&2
     work=$vm/fetch
     rm -rf "$work"
@@ -121,8 +121,9 @@ fetch() {
     for drivers in net virtio ptp pps i2c dca; do
         cp -r "$modules/drivers/$drivers" "$work/done/modules/drivers/" 2>/dev/null
     done
-    cp -r "$modules/net" "$modules/lib" "$modules/kernel" "$work/done/modules/" 2>/dev/null
-    mkdir -p "$kernels" && mv "$work/done" "$kernels/$name"
+    # crypto: without its crc32c no table of connections before 6.14.
+    cp -r "$modules/net" "$modules/lib" "$modules/kernel" "$modules/crypto" "$work/done/modules/" 2>/dev/null
+    mkdir -p "$kernels" "$work/done/modules/crypto" && rm -rf "${kernels:?}/$name" && mv "$work/done" "$kernels/$name"
     rm -rf "$work"
 }
 

@@ -261,6 +261,15 @@ pub fn host(access: &mut Access) -> Host {
             ],
         ),
         (
+            probe_connections(),
+            [
+                "who has a connection",
+                "5.18",
+                "of what is refused, only who is known passes",
+                "floods pass where a table is full, or translates",
+            ],
+        ),
+        (
             capabilities(net_admin, bpf, perfmon),
             ["privileges", "root", "everything that weir changes", "guard cannot run"],
         ),
@@ -393,6 +402,18 @@ fn probe_binds() -> Seen {
             Here::No,
             "the root of all control groups (version 2) is not in reach: weir runs in a container, or there is none",
         ),
+    }
+}
+
+/// Whether the XDP program can ask for a frame's connection.
+fn probe_connections() -> Seen {
+    use crate::guard::Connections;
+    let told = crate::guard::connections();
+    match (told, told.why_not()) {
+        (Connections::Told, _) => seen(Here::Yes, "bpf_xdp_ct_lookup"),
+        (Connections::Hidden, Some(why)) if !nix::unistd::geteuid().is_root() => hidden(why),
+        (Connections::Hidden | Connections::Untold, Some(why)) => seen(Here::No, why),
+        _ => seen(Here::NotKnown, "nf_conntrack is not loaded, so no table can be full"),
     }
 }
 

@@ -211,6 +211,10 @@ unsafe extern "C" {
     fn weir_host_refuse(refusal: *mut Refusal, flow: u32, now: u32) -> u32;
     fn weir_host_refuse_for(refusal: *mut Refusal, destination: u32, now: u32) -> u32;
     fn weir_host_mostly_refused(refusal: *const Refusal, destination: u32, now: u32, most: u32) -> u32;
+    #[cfg(test)]
+    fn weir_host_beyond(port: u32, full: u32, translated: u32, told: u32) -> u32;
+    #[cfg(test)]
+    fn weir_host_refusals_tell(spoken: u32, full: u32, told: u32) -> u32;
     fn weir_host_ended(end: *mut End, mark: u32, now: u32);
     fn weir_host_ends(end: *const End, mark: u32, now: u32) -> u32;
     fn weir_host_refused(refusal: *const Refusal, flow: u32, left: u32, now: u32, most: u32) -> u32;
@@ -382,6 +386,37 @@ pub fn fragments(admit: Permille) -> u32 {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    /// Beyond the share of a port nobody is cut who may be answered: each state of a host, each kind of sender.
+    #[test]
+    fn beyond_a_share_who_may_be_answered_passes() {
+        const PLACED: u32 = 1;
+        const FOREIGN: u32 = 2;
+        const ANY: u32 = 4;
+        for state in 0..16u32 {
+            let [full, translated, told, high] = [1, 2, 4, 8].map(|bit| u32::from(state & bit != 0));
+            let port = [53, 33_000][high as usize];
+            // SAFETY: pure functions of their arguments.
+            let by = unsafe { weir_host_beyond(port, full, translated, told) };
+            // SAFETY: as above.
+            let [spoken, silent] = [1, 0].map(|s| unsafe { weir_host_refusals_tell(s, full, told) != 0 });
+            let passes = |placed: bool, foreign: bool| {
+                by & ANY != 0 || (placed && by & PLACED != 0) || (foreign && by & FOREIGN != 0)
+            };
+            assert!(silent, "what nobody has is judged on every host");
+            assert_eq!(spoken, full == 1 && told == 1, "a port in use: only by who has a place");
+            assert!(!spoken || passes(true, false), "who has a place in a full table has been let in");
+            assert!(full == 1 || passes(false, true), "what is passed on is not this host's to judge");
+            let may_be_translated = translated == 1 && high == 1;
+            assert!(!may_be_translated || passes(true, false), "an answer to somebody behind this host");
+            let unknown = may_be_translated && told == 0;
+            assert_eq!(
+                passes(false, false),
+                unknown,
+                "a stranger passes only where nobody can tell him apart"
+            );
+        }
+    }
 
     proptest! {
         /// Whoever binds what: a port that the search would get wrong has no judge, and one that decides alone has one socket.

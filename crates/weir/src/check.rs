@@ -105,9 +105,9 @@ fn text(host: &Host, reports: &[Report], all: bool, paint: Paint) -> String {
     if let Some(why) = kern::discover::hands_on() {
         let line = format!(
             "not seen: {why}. Of the sockets behind it, in other network namespaces, weir knows UDP behind a veth of \
-             this host. It does not know TCP, UDP sockets that share a port, macvlan, ipvlan and virtual \
-             functions, and translations that the host's connection table does not have. For these quota and \
-             budget hold, and nothing is shed."
+             this host. Of TCP it knows how many SYNs come for each published port, no more. It does not know UDP \
+             sockets that share a port, macvlan, ipvlan and virtual functions, and translations that the host's \
+             connection table does not have. For these quota and budget hold, and nothing is shed."
         );
         text += &format!("\n{}\n", wrap(&line, 2));
     }

@@ -76,6 +76,10 @@ impl Control {
             ("keeper".to_owned(), why.to_owned())
         });
         let gate = self.gate.missing().map(|why| ("gate".to_owned(), why.to_owned()));
+        let connections = self.interfaces.iter().find_map(|i| i.rx.as_ref()?.connections().why_not());
+        let connections = connections
+            .map(|why| ("gate".to_owned(), format!("who has a connection cannot be asked: {why}")));
+        let gate = gate.into_iter().chain(connections);
         refused.chain(netdev).chain(modes).chain(left).chain(pollers).chain(keeper).chain(gate).collect()
     }
     /// One line for the service manager.

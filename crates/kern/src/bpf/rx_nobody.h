@@ -166,7 +166,7 @@ static __always_inline __u32 of_refused(const struct gate_flow *flow, __u32 slot
 		return WEIR_SOMEBODYS;
 	source = bpf_map_lookup_elem(&source_stats, &slot);
 	all = bpf_map_lookup_elem(&syns, &slot);
-	if (ctl && source && all && judged && (!spoken || (connections && guard->table == WEIR_TABLE_FULL)) &&
+	if (ctl && source && all && judged && weir_refusals_tell(spoken, guard->table == WEIR_TABLE_FULL, connections) &&
 	    weir_mostly_refused(judged, mark, now, guard->nobody_ticks)) {
 		/* In mode shed there is no poller. */
 		poller = poller_of(ctl);
@@ -268,26 +268,18 @@ __noinline __u32 weir_rx_passes(struct xdp_md *ctx, const struct weir_view *view
 	return whose;
 }
 
-/* A port that is translated for others keeps its number from here on. */
-#define RX_TRANSLATED 1024
-
-/* The same, with the kernel's answer where it is asked. What is beyond the share of a destination passes if it has a place in the table of
- * connections, where that is full or addresses are translated. Else it passes where nobody can tell whether somebody takes the rest, since
- * he may never answer: for another host's port, and for one that may be translated. */
+/* The same, with the kernel's answer where it is asked. */
 static __always_inline __u32 whose(struct xdp_md *ctx, const struct weir_view *view, const struct weir_guard_ctl *guard,
 				   const struct weir_source_ctl *ctl, __u32 slot, __u32 trickle)
 {
-	__u32 whose = weir_rx_nobodys(ctx, view, guard->nobody_ticks, trickle, ctl->exact), none;
-	int passes;
+	__u32 whose = weir_rx_nobodys(ctx, view, guard->nobody_ticks, trickle, ctl->exact), none, by;
 
 	if (whose == WEIR_BEYOND) {
-		if (connections && (guard->by_flow || guard->table == WEIR_TABLE_FULL))
-			passes = weir_rx_connected(ctx, view);
-		else
-			passes = guard->by_flow && (view->key[1] & 0xffff) >= RX_TRANSLATED;
-		if (guard->table != WEIR_TABLE_FULL && !passes)
-			passes = !weir_rx_ours(ctx, view, slot);
-		return passes ? WEIR_SOMEBODYS : WEIR_BEYOND;
+		by = weir_beyond(view->key[1] & 0xffff, guard->table == WEIR_TABLE_FULL, guard->by_flow, connections);
+		if (by & WEIR_PASSES_ANY || (by & WEIR_PASSES_PLACED && weir_rx_connected(ctx, view)) ||
+		    (by & WEIR_PASSES_FOREIGN && !weir_rx_ours(ctx, view, slot)))
+			return WEIR_SOMEBODYS;
+		return WEIR_BEYOND;
 	}
 	if (whose != WEIR_ASK)
 		return whose;

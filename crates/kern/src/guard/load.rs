@@ -12,7 +12,7 @@ use libbpf_rs::{
 };
 
 use super::abi::*;
-use super::{Bell, Error, EventSource, Nobody, Rx, Shared, Told};
+use super::{Bell, Connections, Error, EventSource, Nobody, Rx, Shared, Told, connections};
 
 #[repr(C, align(8))]
 pub(crate) struct Aligned<const N: usize>(pub(crate) [u8; N]);
@@ -228,26 +228,6 @@ pub(crate) fn tells_cookies() -> bool {
         };
         probed == 1
     })
-}
-
-/// This kernel tells an XDP program whether a frame belongs to a connection; asked anew, since that is a module.
-pub(crate) fn tells_connections() -> bool {
-    // SAFETY: plain calls of libbpf with strings that end in 0; what they give is freed once, the module's first.
-    unsafe {
-        let has = |btf: *mut libbpf_sys::btf| {
-            let (name, kind) = (c"bpf_xdp_ct_lookup".as_ptr(), libbpf_sys::BTF_KIND_FUNC);
-            !btf.is_null() && libbpf_sys::btf__find_by_name_kind(btf, name, kind) > 0
-        };
-        let kernel = libbpf_sys::btf__load_vmlinux_btf();
-        if kernel.is_null() {
-            return false;
-        }
-        let module = libbpf_sys::btf__load_module_btf(c"nf_conntrack".as_ptr(), kernel);
-        let tells = has(kernel) || has(module);
-        libbpf_sys::btf__free(module);
-        libbpf_sys::btf__free(kernel);
-        tells
-    }
 }
 
 pub(crate) fn wake_ring() -> Result<MapHandle, Error> {
@@ -662,14 +642,16 @@ impl Gauges {
     /// [`Error::Bpf`] if the kernel refuses it.
     pub fn load_rx(&self, first_source: usize, sources: usize) -> Result<Rx, Error> {
         // A kernel that refuses the program because of what it says of connections sheds all else.
-        let connections = tells_connections();
-        match self.load_rx_told(first_source, sources, connections) {
-            Err(_) if connections => self.load_rx_told(first_source, sources, false),
+        let told = connections();
+        match self.load_rx_told(first_source, sources, told) {
+            Err(_) if told == Connections::Told => {
+                self.load_rx_told(first_source, sources, Connections::Untold)
+            }
             loaded => loaded,
         }
     }
 
-    fn load_rx_told(&self, first_source: usize, sources: usize, connections: bool) -> Result<Rx, Error> {
+    fn load_rx_told(&self, first_source: usize, sources: usize, told: Connections) -> Result<Rx, Error> {
         let own = self.object()?;
         let mut open = open(&RX.0, "weir_rx")?;
         for mut map in open.maps_mut() {
@@ -677,7 +659,7 @@ impl Gauges {
             if let Some(shared) = own.maps().find(|m| *m.name() == *name) {
                 map.reuse_fd(shared.as_fd()).map_err(failed(name))?;
             } else if name.ends_with(".rodata") {
-                let [cookies, connections] = [tells_cookies(), connections].map(u32::from);
+                let [cookies, connections] = [tells_cookies(), told == Connections::Told].map(u32::from);
                 let constants = [first_source as u32, sources as u32, self.seed, cookies, connections];
                 write_rodata(&mut map, &constants)?;
             }
@@ -689,6 +671,6 @@ impl Gauges {
         })?;
         // The program holds its maps; the object is of no use any more.
         let fd = program.as_fd().try_clone_to_owned().map_err(failed_io("XDP program"))?;
-        Ok(Rx::new(fd))
+        Ok(Rx::new(fd, told))
     }
 }

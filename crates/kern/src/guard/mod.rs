@@ -6,6 +6,7 @@
 mod abi;
 #[cfg(all(test, not(no_bpf)))]
 pub(crate) use abi::layouts;
+mod connections;
 #[cfg(not(no_bpf))]
 mod evidence;
 mod handle;
@@ -26,6 +27,7 @@ pub use abi::{
     POLLERS, PORT_WORDS, PollerCtl, PortsUsed, RxStat, SOURCES, Sheds, SourceCtl, SourceStat, Steer, Taker,
     mode, own, table, wake,
 };
+pub use connections::{Connections, connections};
 #[cfg(not(no_bpf))]
 pub use evidence::Told;
 pub use handle::{Handle, Reach, TurnEnd};
@@ -84,9 +86,7 @@ pub use rx::Rx;
 /// What loading an object takes, for other objects too.
 #[cfg(not(no_bpf))]
 pub(crate) mod object {
-    pub(crate) use super::load::{
-        Aligned, failed, open, program_id, tells_connections, tells_cookies, wake_ring, write_rodata,
-    };
+    pub(crate) use super::load::{Aligned, failed, open, program_id, tells_cookies, wake_ring, write_rodata};
 }
 
 /// Name of a loaded BPF program.

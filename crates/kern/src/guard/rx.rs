@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use libbpf_rs::libbpf_sys;
 
-use super::Error;
+use super::{Connections, Error};
 
 #[derive(Default)]
 struct State {
@@ -19,6 +19,7 @@ struct State {
 /// A loaded program. Dropping it detaches it.
 pub struct Rx {
     program: OwnedFd,
+    connections: Connections,
     ifindex: u32,
     /// Held while it is attached or detached, which waits for the whole kernel.
     state: Mutex<State>,
@@ -33,10 +34,10 @@ pub struct Rx {
 }
 
 impl Rx {
-    pub(super) fn new(program: OwnedFd) -> Rx {
+    pub(super) fn new(program: OwnedFd, connections: Connections) -> Rx {
         let (state, attached, generic) = Default::default();
         let (users, idle_since) = Default::default();
-        Rx { program, ifindex: 0, state, attached, users, idle_since, generic }
+        Rx { program, connections, ifindex: 0, state, attached, users, idle_since, generic }
     }
 
     /// The program as that of an interface.
@@ -117,6 +118,12 @@ impl Rx {
     #[must_use]
     pub fn held(&self) -> bool {
         self.users.load(SeqCst) > 0
+    }
+
+    /// Whether it asks the table of connections, as that was when it was loaded.
+    #[must_use]
+    pub fn connections(&self) -> Connections {
+        self.connections
     }
 
     /// Index of its interface.

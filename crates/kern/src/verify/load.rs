@@ -7,11 +7,8 @@ use libbpf_rs::btf::Btf;
 use libbpf_rs::{MapHandle, MapType, OpenObject, PrintLevel};
 
 use super::Verdict;
-use crate::guard::object::{
-    Aligned, failed, open, tells_connections, tells_cookies, wake_ring, write_rodata,
-};
-
-use crate::guard::{Error, Told};
+use crate::guard::object::{Aligned, failed, open, tells_cookies, wake_ring, write_rodata};
+use crate::guard::{Connections, Error, Told, connections};
 use crate::probes::{arguments, verified};
 
 macro_rules! object {
@@ -88,7 +85,9 @@ fn prepare(object: &str, open: &mut OpenObject) -> Result<Option<MapHandle>, Err
     let btf = Btf::from_vmlinux().map_err(failed("BTF"))?;
     let constants = match object {
         "guard" => vec![1, 0, 1, 0, 0, u32::from(Told::here(&btf) == Told::ByDrop), 1],
-        "rx" => vec![0, 1, 1, u32::from(tells_cookies()), u32::from(tells_connections())],
+        "rx" => {
+            vec![0, 1, 1, u32::from(tells_cookies()), u32::from(connections() == Connections::Told)]
+        }
         "probes" => vec![1, arguments(&btf, "kfree_skb")],
         _ => Vec::new(),
     };

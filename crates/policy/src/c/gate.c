@@ -58,6 +58,16 @@ weir_u32 weir_host_mostly_refused(const struct weir_refusal *refusal, weir_u32 d
 	return weir_mostly_refused(refusal, destination, now, most);
 }
 
+weir_u32 weir_host_beyond(weir_u32 port, weir_u32 full, weir_u32 translated, weir_u32 told)
+{
+	return weir_beyond(port, full, translated, told);
+}
+
+weir_u32 weir_host_refusals_tell(weir_u32 spoken, weir_u32 full, weir_u32 told)
+{
+	return weir_refusals_tell(spoken, full, told);
+}
+
 void weir_host_ended(struct weir_end *end, weir_u32 mark, weir_u32 now)
 {
 	weir_ended(end, mark, now);

@@ -255,6 +255,35 @@ WEIR_INLINE weir_u32 weir_mostly_refused(const struct weir_refusal *refusal, wei
 	return weir_refused_all_but(refusal, destination, now, most, WEIR_TAKEN_SOME);
 }
 
+/* A port that is translated for others keeps its number from here on. */
+#define WEIR_TRANSLATED_PORTS 1024
+
+/* What lets a datagram pass that is beyond the share of its port. */
+enum weir_beyond_passes {
+	WEIR_PASSES_PLACED = 1,		/* a place in the table of connections */
+	WEIR_PASSES_FOREIGN = 2,	/* an address that is another host's */
+	WEIR_PASSES_ANY = 4,		/* nothing more */
+};
+
+/*
+ * What of enum weir_beyond_passes lets a datagram for the port pass all the same, if the table of connections is `full`, or addresses are
+ * `translated`. Without a full table somebody may take the rest and never answer: for another host's port, and for one that may be
+ * translated, where the kernel does not tell (`told`) who has a connection.
+ */
+WEIR_INLINE weir_u32 weir_beyond(weir_u32 port, weir_u32 full, weir_u32 translated, weir_u32 told)
+{
+	if (translated && !told && port >= WEIR_TRANSLATED_PORTS)
+		return WEIR_PASSES_ANY;
+	return (told && (translated || full) ? WEIR_PASSES_PLACED : 0) | (full ? 0 : WEIR_PASSES_FOREIGN);
+}
+
+/* True if what is refused for a port may be judged: all of it where nobody may take the rest, else what a full table refuses, if the kernel
+ * tells who has a place there. */
+WEIR_INLINE weir_u32 weir_refusals_tell(weir_u32 spoken, weir_u32 full, weir_u32 told)
+{
+	return !spoken || (told && full);
+}
+
 /* Where packets have ended. One that was translated is remembered by where it went then, which no frame has. */
 struct weir_end {
 	weir_u32 mark;		/* hash of the destination and the consumer */

@@ -103,10 +103,10 @@ fn load_modules() -> anyhow::Result<()> {
 }
 
 fn work(host: &mut Host) -> anyhow::Result<()> {
+    load_modules()?;
     if parameter("driver") == crate::VERIFIER {
         return verifier::run(host);
     }
-    load_modules()?;
     seen::wait(20, || std::path::Path::new("/sys/class/net/eth0").exists())
         .then_some(())
         .context("no eth0 after loading the driver")?;

@@ -41,6 +41,9 @@ const SINCE: [(&str, (u32, u32)); 26] = [
     ("guard/weir_udp_full", (6, 10)),
 ];
 
+/// Since when an XDP program may ask whether a frame belongs to a connection.
+const CONNECTIONS: (u32, u32) = (5, 18);
+
 /// Last lines of a verifier's log that the host keeps in talk.log, of a program that ought to load.
 const LOG: usize = 150;
 
@@ -48,6 +51,9 @@ const LOG: usize = 150;
 pub fn run(host: &mut Host) -> anyhow::Result<()> {
     host.tell("ready");
     let kernel = seen::kernel();
+    let told = kern::guard::connections();
+    let asks = told == kern::guard::Connections::Told;
+    host.row(asks == (kernel >= CONNECTIONS), "rx: the table of connections", &format!("{told:?}"));
     for verdict in kern::verify::all().context("BPF objects")? {
         let since = SINCE.iter().find(|(name, _)| *name == verdict.name).map(|(_, since)| *since);
         let expected = since.is_none_or(|since| kernel >= since);

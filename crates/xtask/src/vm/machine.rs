@@ -73,6 +73,11 @@ pub fn run(opts: &Options, kernel: &str, driver: Driver, work: &Path) -> anyhow:
             image.program(&programs.join(program), &format!("bin/{program}"))?;
         }
         image.modules(&dir.join("modules"), driver.module)?;
+    } else {
+        // Older kernels do not name it as what the next one needs; newer ones have it built in.
+        let _ = image.modules(&dir.join("modules"), "crc32c_generic");
+        // The XDP program asks it for connections, by what a module alone knows of itself.
+        image.modules(&dir.join("modules"), "nf_conntrack")?;
     }
     let initrd = work.join("initrd");
     std::fs::write(&initrd, image.finish())?;
