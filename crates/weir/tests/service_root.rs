@@ -207,8 +207,11 @@ fn of_the_unit() -> Vec<String> {
 fn with(capabilities: &[String]) -> Manner {
     let set: Vec<String> = capabilities.iter().map(|c| format!("+{c}")).collect();
     let set = format!("-all,{}", set.join(","));
-    let words = ["setpriv", "--bounding-set", &set, "--inh-caps", "-all", "--no-new-privs"];
-    Manner { prefix: words.map(str::to_owned).into(), ..Manner::default() }
+    // The control groups stand where systemd shows them to the unit, read-only; this namespace has a /sys of its own, without any.
+    let mount = "mount -t cgroup2 -o ro cgroup2 /sys/fs/cgroup; exec \"$@\"";
+    let mount = ["unshare", "--mount", "sh", "-c", mount, "sh"];
+    let drop = ["setpriv", "--bounding-set", &set, "--inh-caps", "-all", "--no-new-privs"];
+    Manner { prefix: mount.iter().chain(&drop).map(|w| (*w).to_owned()).collect(), ..Manner::default() }
 }
 
 #[test]
@@ -234,10 +237,12 @@ fn the_units_capabilities_are_enough_and_none_is_too_many_root() {
     let guarded = sink.window(ms(500)).pps;
     let status = guard.ask(&world);
     assert_eq!(status["pollers"][0]["sched"], "fifo", "{status:#}");
-    // This namespace has a /sys of its own, without control groups; those of the unit are where systemd mounts them.
     let missing = status["missing"].as_array().unwrap().iter().map(|m| m.as_str().unwrap());
-    // Where connection tracking is a module, it takes more to ask it too.
-    let missing: Vec<&str> = missing.filter(|m| !m.starts_with("gate: ")).collect();
+    // Where connection tracking is a module, it takes more to ask it. In a cgroup namespace nothing shows the root of all groups.
+    let initial = std::fs::read_link("/proc/self/ns/cgroup").unwrap().as_os_str() == "cgroup:[4026531835]";
+    let unseen =
+        |line: &str| line.starts_with("gate: who has") || !initial && line.starts_with("gate: binds");
+    let missing: Vec<&str> = missing.filter(|m| !unseen(m)).collect();
     assert!(missing.is_empty(), "{missing:?}");
     drop(load);
     assert_eq!(guard.stop().0.code(), Some(0));

@@ -159,7 +159,7 @@ fn a_killed_guard_leaves_nothing_root() {
     let stock = stock(&world, &mut sink);
     let mut random = Random::new();
     let (mut flooded, mut trickled) = (Deaths::default(), Deaths::default());
-    for round in 0..rounds(10, 100) {
+    for round in 0..rounds(5, 100) {
         flooded.one(&world, &mut sink, &stock, Under::Flood, random.below(ms(300)));
         let after = random.below(if round % 2 == 0 { ms(40) } else { ms(300) });
         trickled.one(&world, &mut sink, &stock, Under::Trickle, after);
