@@ -14,7 +14,7 @@ use policy::contention::Pauses;
 use policy::holding::Holding;
 use policy::load::{Counted, Load, Share};
 use policy::netmove::Pressure;
-use policy::poller::{Action, Config, Poller as Policy};
+use policy::poller::{Action, Config, Counts, Poller as Policy};
 use policy::settling::Settling;
 use policy::turns::{PROOF_TRIES, REFUSED_NAP, Turns};
 use policy::{Nanos, lease};
@@ -304,7 +304,8 @@ impl Loop {
         let since =
             |at: &AtomicU64| Some(at.load(Relaxed)).filter(|at| *at != UNWATCHED).map(|at| at.max(now));
         let watched = Load::ALL.into_iter().zip(&source.now.loads);
-        let share = |load, at| Share::new(load, at, counted(rx, load));
+        let counts = self.policy.counts();
+        let share = |load, at| Share::new(load, at, counted(rx, load, &counts));
         let loads = watched.clone().filter_map(|(load, at)| since(at).map(|at| share(load, at))).collect();
         // What is watched later only has had the time to be learnt.
         let late =
@@ -408,8 +409,8 @@ impl Loop {
     }
 }
 
-/// What a source carried, and how much of it was this load.
-fn counted(rx: &RxStat, load: Load) -> Counted {
+/// What a source carried, how much of it was this load, and what its poller's budget was for.
+fn counted(rx: &RxStat, load: Load, counts: &Counts) -> Counted {
     let frames = rx.frames();
     match load {
         Load::Bulk => Counted { frames, part: rx.tcp.load(Relaxed), ..Counted::default() },
@@ -418,6 +419,8 @@ fn counted(rx: &RxStat, load: Load) -> Counted {
             part: rx.unknown.load(Relaxed),
             fragments: rx.fragments.load(Relaxed),
             cut: rx.cut.load(Relaxed),
+            spent: counts.budget_sleeps,
+            lent: counts.lent,
         },
     }
 }

@@ -8,7 +8,8 @@
 //! [`Load::Unknown`]: of hardly any datagram the gate knows where it would end, so it has nothing to shed, and no socket is full that it
 //! knows. A poller then hands up what the kernel's own NAPI would, at a higher price. So it is with fragments, whose ends nobody knows. Of
 //! these a poller cuts what its budget does not last for: three of four at a rate that the kernel just carries, and nearly all at one that
-//! it does not. Sockets that overflow are evidence of their own. If programs starve once the kernel has it back, it is polled, and left to
+//! it does not. Where programs take what the budget leaves, it stays polled: the kernel would take from them. Sockets that overflow are
+//! evidence of their own. If programs starve once the kernel has it back, it is polled, and left to
 //! the kernel again less and less often.
 //!
 //! Where nothing counts frames, full polls alone are no evidence ([`crate::dispatch::Dispatch::carries`]).
@@ -98,6 +99,28 @@ pub struct Counted {
     pub fragments: u64,
     /// Fragments of it that were shed, since the budget did not last for them.
     pub cut: u64,
+    /// Sleeps of its poller since the budget was spent.
+    pub spent: u64,
+    /// Those that an idle CPU has ended.
+    pub lent: u64,
+}
+
+impl Counted {
+    fn since(self, then: Counted) -> Counted {
+        Counted {
+            frames: self.frames.saturating_sub(then.frames),
+            part: self.part.saturating_sub(then.part),
+            fragments: self.fragments.saturating_sub(then.fragments),
+            cut: self.cut.saturating_sub(then.cut),
+            spent: self.spent.saturating_sub(then.spent),
+            lent: self.lent.saturating_sub(then.lent),
+        }
+    }
+
+    /// True if the budget ran out, and other programs wanted the CPU in most of the time that it left them.
+    fn wanted(&self) -> bool {
+        self.spent > self.lent.saturating_mul(2)
+    }
 }
 
 /// Counts of one load at the last judgement.
@@ -121,8 +144,8 @@ impl Share {
         self.load
     }
 
-    /// True if what came in the last [`Load::window`] was that; false before it is watched, and while the gate is about to learn. Where
-    /// that is hopeless it does not take so long.
+    /// True if what came in the last [`Load::window`] was that; false before it is watched, while the gate is about to learn, and where
+    /// programs take what the budget leaves. Where learning is hopeless it does not take so long.
     pub fn is(&mut self, now: Nanos, counted: Counted, learning: Learning) -> bool {
         if now < self.at {
             self.then = counted;
@@ -133,14 +156,13 @@ impl Share {
             return false;
         }
         let then = std::mem::replace(self, Self::new(self.load, now, counted)).then;
-        let seen = counted.frames.saturating_sub(then.frames);
-        let fragments = counted.fragments.saturating_sub(then.fragments);
-        let cut = counted.cut.saturating_sub(then.cut);
-        let of_load = counted.part.saturating_sub(then.part) + fragments + cut;
+        let seen = counted.since(then);
+        let of_load = seen.part + seen.fragments + seen.cut;
         learning != Learning::Learns
-            && cut <= fragments.saturating_mul(CUT)
-            && seen >= FRAMES_MIN
-            && of_load * 1000 >= seen * u64::from(self.load.least())
+            && !seen.wanted()
+            && seen.cut <= seen.fragments.saturating_mul(CUT)
+            && seen.frames >= FRAMES_MIN
+            && of_load * 1000 >= seen.frames * u64::from(self.load.least())
     }
 }
 
@@ -200,11 +222,25 @@ mod tests {
         assert!(is(1000 + 2 * window, 52_000, 51_000));
     }
 
+    /// Beside a program that computes the budget is what it has the CPU by; beside one that waits for packets the CPU is idle now and
+    /// then, and lends the rest.
+    #[test]
+    fn a_load_stays_polled_beside_programs_that_take_the_rest() {
+        let is = |spent, lent| {
+            let counted = Counted { frames: 1000, part: 1000, spent, lent, ..Counted::default() };
+            let mut share = Share::new(Load::Unknown, 0, Counted::default());
+            share.is(Load::Unknown.window(), counted, Learning::Untold)
+        };
+        assert!(is(0, 0), "within the budget");
+        assert!(is(20, 20) && is(20, 10));
+        assert!(!is(80, 0) && !is(20, 9));
+    }
+
     /// A poller hands up less than the kernel could; what neither of them carries is better looked at.
     #[test]
     fn fragments_that_are_cut_count_until_they_are_too_many() {
         let is = |part, fragments, cut| {
-            let counted = Counted { frames: 1000, part, fragments, cut };
+            let counted = Counted { frames: 1000, part, fragments, cut, ..Counted::default() };
             let mut share = Share::new(Load::Unknown, 0, Counted::default());
             share.is(Load::Unknown.window(), counted, Learning::Untold)
         };

@@ -8,7 +8,7 @@ use kern::guard::{CONSUMERS, TurnEnd, Views, wake};
 use policy::causes::Release;
 use policy::gate::tick;
 use policy::load::{self, Learning, Load};
-use policy::poller::{Turned, WakeOn};
+use policy::poller::{Counts, Turned, WakeOn};
 use policy::turns::REFUSED_NAP;
 use policy::{MILLISECOND, Nanos};
 
@@ -103,7 +103,7 @@ impl Told {
 
 impl Polled {
     /// What it carries at `now`, if that is a load for which it is given back.
-    fn carries(&mut self, now: Nanos, views: &Views, slot: usize) -> Option<Load> {
+    fn carries(&mut self, now: Nanos, views: &Views, slot: usize, counts: &Counts) -> Option<Load> {
         let (rx, gate, learnt) = (&views.rx_stats[slot], &views.gate[0], self.learnt);
         self.loads.iter_mut().find_map(|carried| {
             let load = carried.load();
@@ -115,7 +115,7 @@ impl Polled {
                 }
                 _ => Learning::Untold,
             };
-            carried.is(now, counted(rx, load), learning).then_some(load)
+            carried.is(now, counted(rx, load, counts), learning).then_some(load)
         })
     }
 }
@@ -198,7 +198,7 @@ impl Loop {
             .as_mut()
             .filter(|h| h.due(now))
             .is_some_and(|h| polled.source.counters(&views).is_some_and(|seen| h.leaks(now, seen)));
-        let carries = polled.carries(now, &views, slot);
+        let carries = polled.carries(now, &views, slot, &self.policy.counts());
         // It is judged once.
         let carries = carries.filter(|_| polled.bare.is_none());
         let bare =
