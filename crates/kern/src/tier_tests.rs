@@ -146,7 +146,7 @@ fn this_host_is_probed_without_a_change_root() {
     ns.run(|| {
         let mut access = Access::for_current_netns().unwrap();
         let host = host(&mut access);
-        assert_eq!(host.features.len(), 13);
+        assert_eq!(host.features.len(), 14);
         assert!(host.features.iter().all(|f| !f.why.is_empty()), "{:?}", host.features);
         assert!(host.cpus > 0 && !host.kernel.is_empty());
         // Root with all capabilities: nothing is hidden. What is refused is refused with a reason.
