@@ -412,8 +412,10 @@ fn probe_connections() -> Seen {
     match (told, told.why_not()) {
         (Connections::Told, _) => seen(Here::Yes, "bpf_xdp_ct_lookup"),
         (Connections::Hidden, Some(why)) if !nix::unistd::geteuid().is_root() => hidden(why),
-        (Connections::Hidden | Connections::Untold, Some(why)) => seen(Here::No, why),
-        _ => seen(Here::NotKnown, "nf_conntrack is not loaded, so no table can be full"),
+        (Connections::NoTable, _) | (_, None) => {
+            seen(Here::NotKnown, "nf_conntrack is not loaded, so no table can be full")
+        }
+        (_, Some(why)) => seen(Here::No, why),
     }
 }
 

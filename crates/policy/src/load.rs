@@ -8,8 +8,8 @@
 //! [`Load::Unknown`]: of hardly any datagram the gate knows where it would end, so it has nothing to shed, and no socket is full that it
 //! knows. A poller then hands up what the kernel's own NAPI would, at a higher price. So it is with fragments, whose ends nobody knows. Of
 //! these a poller cuts what its budget does not last for: three of four at a rate that the kernel just carries, and nearly all at one that
-//! it does not. Where programs take what the budget leaves, it stays polled: the kernel would take from them. Sockets that overflow are
-//! evidence of their own. If programs starve once the kernel has it back, it is polled, and left to
+//! it does not. Where programs take what the budget leaves, the kernel most likely takes from them: it is tried [`HUNGRY`] later. Sockets
+//! that overflow are evidence of their own. If programs starve once the kernel has it back, it is polled, and left to
 //! the kernel again less and less often.
 //!
 //! Where nothing counts frames, full polls alone are no evidence ([`crate::dispatch::Dispatch::carries`]).
@@ -64,6 +64,9 @@ const NEW: u64 = 16;
 const MANY: u64 = 16_384;
 /// And then it is judged after so long.
 const SOON: Nanos = 20 * MILLISECOND;
+/// Beside programs that take what the budget leaves it is given back so much later. Not never: one that wants no more than it gets has as
+/// much without a budget, and the kernel carries such packets for less.
+pub const HUNGRY: Nanos = 4000 * MILLISECOND;
 
 /// What the kernel's refusals say of the datagrams of which the gate knows nothing yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -99,9 +102,9 @@ pub struct Counted {
     pub fragments: u64,
     /// Fragments of it that were shed, since the budget did not last for them.
     pub cut: u64,
-    /// Sleeps of its poller since the budget was spent.
+    /// Sleeps of its poller because the budget was spent.
     pub spent: u64,
-    /// Those that an idle CPU has ended.
+    /// Times that an idle CPU lent the reserve.
     pub lent: u64,
 }
 
@@ -129,13 +132,15 @@ pub struct Share {
     load: Load,
     at: Nanos,
     then: Counted,
+    /// It was to be given back, but for hungry programs.
+    postponed: bool,
 }
 
 impl Share {
     /// A source that is watched from `at` on, with its counts then.
     #[must_use]
     pub fn new(load: Load, at: Nanos, then: Counted) -> Self {
-        Self { load, at, then }
+        Self { load, at, then, postponed: false }
     }
 
     /// Which.
@@ -144,8 +149,8 @@ impl Share {
         self.load
     }
 
-    /// True if what came in the last [`Load::window`] was that; false before it is watched, while the gate is about to learn, and where
-    /// programs take what the budget leaves. Where learning is hopeless it does not take so long.
+    /// True if what came in the last [`Load::window`] was that; false before it is watched, while the gate is about to learn, and, for
+    /// [`HUNGRY`], where programs take what the budget leaves. Where learning is hopeless it does not take so long.
     pub fn is(&mut self, now: Nanos, counted: Counted, learning: Learning) -> bool {
         if now < self.at {
             self.then = counted;
@@ -155,14 +160,18 @@ impl Share {
         if now - self.at < if learning == Learning::Hopeless { window.min(SOON) } else { window } {
             return false;
         }
-        let then = std::mem::replace(self, Self::new(self.load, now, counted)).then;
-        let seen = counted.since(then);
+        let seen = counted.since(self.then);
+        (self.at, self.then) = (now, counted);
         let of_load = seen.part + seen.fragments + seen.cut;
-        learning != Learning::Learns
-            && !seen.wanted()
+        let is = learning != Learning::Learns
             && seen.cut <= seen.fragments.saturating_mul(CUT)
             && seen.frames >= FRAMES_MIN
-            && of_load * 1000 >= seen.frames * u64::from(self.load.least())
+            && of_load * 1000 >= seen.frames * u64::from(self.load.least());
+        if is && seen.wanted() && !self.postponed {
+            (self.at, self.postponed) = (now.saturating_add(HUNGRY), true);
+            return false;
+        }
+        is
     }
 }
 
@@ -225,15 +234,24 @@ mod tests {
     /// Beside a program that computes the budget is what it has the CPU by; beside one that waits for packets the CPU is idle now and
     /// then, and lends the rest.
     #[test]
-    fn a_load_stays_polled_beside_programs_that_take_the_rest() {
-        let is = |spent, lent| {
-            let counted = Counted { frames: 1000, part: 1000, spent, lent, ..Counted::default() };
+    fn a_load_stays_polled_for_a_while_beside_programs_that_take_the_rest() {
+        let window = Load::Unknown.window();
+        let then = |spent, lent| {
+            let mut counted = Counted { frames: 1000, part: 1000, spent, lent, ..Counted::default() };
             let mut share = Share::new(Load::Unknown, 0, Counted::default());
-            share.is(Load::Unknown.window(), counted, Learning::Untold)
+            let mut is = |now| {
+                let is = share.is(now, counted, Learning::Untold);
+                (counted.frames, counted.part) = (counted.frames + 1000, counted.part + 1000);
+                (counted.spent, counted.lent) = (counted.spent + spent, counted.lent + lent);
+                is
+            };
+            [window, 2 * window, window + HUNGRY, 2 * window + HUNGRY - 1, 2 * window + HUNGRY].map(&mut is)
         };
-        assert!(is(0, 0), "within the budget");
-        assert!(is(20, 20) && is(20, 10));
-        assert!(!is(80, 0) && !is(20, 9));
+        assert!(then(0, 0)[0], "within the budget");
+        assert!(then(20, 20)[0] && then(20, 10)[0]);
+        for (spent, lent) in [(80, 0), (20, 9)] {
+            assert_eq!(then(spent, lent), [false, false, false, false, true], "tried after a while");
+        }
     }
 
     /// A poller hands up less than the kernel could; what neither of them carries is better looked at.

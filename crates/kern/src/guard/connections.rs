@@ -12,9 +12,11 @@ pub enum Connections {
     Told,
     /// There was no table.
     NoTable,
-    /// It would tell: the table is a module, whose types only CAP_SYS_ADMIN may read.
+    /// It would tell: the table is a module, which takes CAP_SYS_ADMIN to ask.
     Hidden,
-    /// Nothing (before Linux 5.18, or built without).
+    /// It would tell, and refuses the program that asks.
+    Refused,
+    /// Nothing (before Linux 5.18, without types of modules, or built without).
     Untold,
 }
 
@@ -24,11 +26,15 @@ impl Connections {
     pub fn why_not(self) -> Option<&'static str> {
         match self {
             Connections::Told => None,
-            Connections::NoTable => {
-                table().then_some("nf_conntrack was loaded after this guard; restart it to ask")
+            Connections::NoTable if !table() => None,
+            Connections::NoTable if !hidden() => {
+                Some("nf_conntrack was loaded after this guard; restart it to ask")
             }
-            Connections::Hidden => Some("nf_conntrack is a module, which takes CAP_SYS_ADMIN to ask"),
-            Connections::Untold => Some("it takes Linux 5.18 to ask"),
+            Connections::NoTable | Connections::Hidden => {
+                Some("nf_conntrack is a module, which takes CAP_SYS_ADMIN to ask")
+            }
+            Connections::Refused => Some("this kernel refuses the program that asks"),
+            Connections::Untold => Some("this kernel does not tell; Linux 5.18 does, with types of modules"),
         }
     }
 }
@@ -37,11 +43,17 @@ fn table() -> bool {
     Path::new("/sys/module/nf_conntrack").exists()
 }
 
+/// To load a program that calls a module takes the id of its types, which takes this privilege; anybody may read the types.
+fn hidden() -> bool {
+    let module = Path::new("/sys/kernel/btf/nf_conntrack").exists();
+    module && !crate::tier::lacking(&[caps::Capability::CAP_SYS_ADMIN]).is_empty()
+}
+
 /// What the kernel tells now, since the table is a module in most kernels. Takes tens of milliseconds.
 #[cfg(not(no_bpf))]
 pub fn connections() -> Connections {
     // SAFETY: plain calls of libbpf with strings that end in 0; what they give is freed once, the module's first.
-    let (told, opened) = unsafe {
+    let (kernel, module) = unsafe {
         let has = |btf: *mut sys::btf| {
             let (name, kind) = (c"bpf_xdp_ct_lookup".as_ptr(), sys::BTF_KIND_FUNC);
             !btf.is_null() && sys::btf__find_by_name_kind(btf, name, kind) > 0
@@ -51,17 +63,17 @@ pub fn connections() -> Connections {
             return Connections::Untold;
         }
         let module = sys::btf__load_module_btf(c"nf_conntrack".as_ptr(), kernel);
-        let told = (has(kernel) || has(module), !module.is_null());
+        let told = (has(kernel), has(module));
         sys::btf__free(module);
         sys::btf__free(kernel);
         told
     };
-    match (told, opened) {
+    match (kernel, module) {
         (true, _) => Connections::Told,
         _ if !table() => Connections::NoTable,
-        // Reading the types of a module is what the privilege is for.
-        (false, false) if Path::new("/sys/kernel/btf/nf_conntrack").exists() => Connections::Hidden,
-        (false, _) => Connections::Untold,
+        (false, true) if hidden() => Connections::Hidden,
+        (false, true) => Connections::Told,
+        (false, false) => Connections::Untold,
     }
 }
 

@@ -645,7 +645,7 @@ impl Gauges {
         let told = connections();
         match self.load_rx_told(first_source, sources, told) {
             Err(_) if told == Connections::Told => {
-                self.load_rx_told(first_source, sources, Connections::Untold)
+                self.load_rx_told(first_source, sources, Connections::Refused)
             }
             loaded => loaded,
         }

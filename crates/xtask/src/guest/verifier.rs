@@ -2,6 +2,7 @@
 
 use super::{Host, seen};
 use anyhow::Context;
+use kern::guard::Connections;
 
 /// Programs that need something newer, and since when it is there: an older kernel refuses them, and weir does without them
 /// (docs/kernels.md). All others must load.
@@ -51,9 +52,11 @@ const LOG: usize = 150;
 pub fn run(host: &mut Host) -> anyhow::Result<()> {
     host.tell("ready");
     let kernel = seen::kernel();
+    let expected = |told| if kernel >= CONNECTIONS { told } else { Connections::Untold };
     let told = kern::guard::connections();
-    let asks = told == kern::guard::Connections::Told;
-    host.row(asks == (kernel >= CONNECTIONS), "rx: the table of connections", &format!("{told:?}"));
+    host.row(told == expected(Connections::Told), "rx: the table of connections", &format!("{told:?}"));
+    let told = kern::verify::packaged().context("a thread without CAP_SYS_ADMIN")?;
+    host.row(told == expected(Connections::Hidden), "rx: without CAP_SYS_ADMIN", &format!("{told:?}"));
     for verdict in kern::verify::all().context("BPF objects")? {
         let since = SINCE.iter().find(|(name, _)| *name == verdict.name).map(|(_, since)| *since);
         let expected = since.is_none_or(|since| kernel >= since);
