@@ -15,6 +15,8 @@ programs=${WEIR_VM_PROGRAMS:-target/release}
 suites="bullseye bookworm trixie sid"
 updates="bullseye-security"
 prefixes="5.10. 6.1. 6.12. newest"
+# What is kept of their modules beside drivers; without the crc32c of crypto there is no table of connections before 6.14.
+parts="net lib kernel crypto"
 # What Debian and QEMU call the processor, and what marks a whole set of its kernels.
 arch=amd64 qemu=qemu-system-x86_64 package=qemu-system-x86 complete=$vm/complete deps=vm
 case "$*" in
@@ -30,7 +32,7 @@ skip() {
 }
 
 if [ -n "$WEIR_VM_CACHED" ]; then
-    ls "$kernels"/*/vmlinuz >/dev/null 2>&1 || skip "kernels that an earlier run has fetched"
+    ls -d "$kernels"/*/modules/crypto >/dev/null 2>&1 || skip "kernels that an earlier run has fetched"
 else
     for tool in apt-get apt-cache dpkg-deb ldd; do
         have $tool || skip "$tool: it takes its kernels from Debian's packages"
@@ -121,8 +123,9 @@ fetch() {
     for drivers in net virtio ptp pps i2c dca; do
         cp -r "$modules/drivers/$drivers" "$work/done/modules/drivers/" 2>/dev/null
     done
-    # crypto: without its crc32c no table of connections before 6.14.
-    cp -r "$modules/net" "$modules/lib" "$modules/kernel" "$modules/crypto" "$work/done/modules/" 2>/dev/null
+    for part in $parts; do
+        cp -r "$modules/$part" "$work/done/modules/" 2>/dev/null
+    done
     mkdir -p "$kernels" "$work/done/modules/crypto" && rm -rf "${kernels:?}/$name" && mv "$work/done" "$kernels/$name"
     rm -rf "$work"
 }
@@ -160,7 +163,7 @@ if [ $arch = amd64 ] && ! igb; then
     igb || { [ -z "$WEIR_VM_CACHED" ] && (newer_qemu); } || PATH=$path
 fi
 
-if [ -z "$WEIR_VM_CACHED" ] && [ "$(cat "$complete" 2>/dev/null)" != "$prefixes" ]; then
+if [ -z "$WEIR_VM_CACHED" ] && [ "$(cat "$complete" 2>/dev/null)" != "$prefixes $parts" ]; then
     main=$(archive Debian)
     [ -n "$main" ] || skip "a Debian archive that apt can reach"
     # shellcheck disable=SC2086
@@ -179,7 +182,7 @@ if [ -z "$WEIR_VM_CACHED" ] && [ "$(cat "$complete" 2>/dev/null)" != "$prefixes"
     done
     unset APT_CONFIG
     [ $fetched -gt 0 ] || skip "kernels from Debian's archive"
-    [ $missing -gt 0 ] || echo "$prefixes" >"$complete"
+    [ $missing -gt 0 ] || echo "$prefixes $parts" >"$complete"
 fi
 
 # The headers of musl for the other processor, whose C library is in Rust's target already.

@@ -2,14 +2,18 @@
 //!
 //! For tests of kernels. The guard, the probes and the lab leave out what a kernel cannot have; here nothing is left out.
 
+use std::io;
+
 use caps::{CapSet, Capability};
 
-use crate::guard::Connections;
+use crate::guard::{Connections, Error};
 
 #[cfg(not(no_bpf))]
 mod load;
 #[cfg(not(no_bpf))]
 pub use load::all;
+#[cfg(not(no_bpf))]
+use load::those;
 
 /// The kernel's answer to one program.
 #[derive(Clone, Debug)]
@@ -27,18 +31,30 @@ pub struct Verdict {
 /// # Errors
 /// Always.
 #[cfg(no_bpf)]
-pub fn all() -> Result<Vec<Verdict>, crate::guard::Error> {
-    Err(crate::guard::Error::NotBuilt)
+pub fn all() -> Result<Vec<Verdict>, Error> {
+    those(|_| true)
 }
 
-/// What the kernel tells the packaged service of its table of connections: one without CAP_SYS_ADMIN.
+/// What the kernel tells the packaged service, one without CAP_SYS_ADMIN, of its table of connections, and what it says to its XDP
+/// program.
 ///
 /// # Errors
-/// If a thread cannot drop that.
-pub fn packaged() -> std::io::Result<Connections> {
-    let asked = std::thread::Builder::new().spawn(|| {
-        caps::drop(None, CapSet::Effective, Capability::CAP_SYS_ADMIN).map_err(std::io::Error::other)?;
-        Ok(crate::guard::connections())
-    })?;
-    asked.join().unwrap_or_else(|_| Err(std::io::Error::other("the thread panicked")))
+/// As [`all`], and if a thread cannot drop that.
+pub fn packaged() -> Result<(Connections, Vec<Verdict>), Error> {
+    let failed = |source| Error::Bpf { what: "a thread without CAP_SYS_ADMIN".into(), source };
+    let asked = std::thread::Builder::new().spawn(move || {
+        caps::drop(None, CapSet::Effective, Capability::CAP_SYS_ADMIN)
+            .map_err(|e| failed(io::Error::other(e)))?;
+        Ok((crate::guard::connections(), those(|object| object == "rx")?))
+    });
+    asked.map_err(failed)?.join().unwrap_or_else(|_| Err(failed(io::Error::other("it panicked"))))
+}
+
+/// There is nothing to load.
+///
+/// # Errors
+/// Always.
+#[cfg(no_bpf)]
+fn those(_: impl Fn(&str) -> bool) -> Result<Vec<Verdict>, Error> {
+    Err(Error::NotBuilt)
 }

@@ -40,8 +40,14 @@ static SAID: Mutex<String> = Mutex::new(String::new());
 /// # Errors
 /// [`Error::Bpf`] if an object cannot be read at all. A program that is refused is a [`Verdict`].
 pub fn all() -> Result<Vec<Verdict>, Error> {
+    those(|_| true)
+}
+
+/// Those of the objects that are `wanted`.
+pub(super) fn those(wanted: impl Fn(&str) -> bool) -> Result<Vec<Verdict>, Error> {
     let before = libbpf_rs::set_print(Some((PrintLevel::Warn, listen)));
-    let verdicts = OBJECTS.iter().map(|(object, bytes)| of(object, bytes)).collect::<Result<Vec<_>, _>>();
+    let objects = OBJECTS.iter().filter(|(object, _)| wanted(object));
+    let verdicts = objects.map(|(object, bytes)| of(object, bytes)).collect::<Result<Vec<_>, _>>();
     libbpf_rs::set_print(before);
     Ok(verdicts?.concat())
 }

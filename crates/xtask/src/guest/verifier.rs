@@ -48,16 +48,17 @@ const CONNECTIONS: (u32, u32) = (5, 18);
 /// Last lines of a verifier's log that the host keeps in talk.log, of a program that ought to load.
 const LOG: usize = 150;
 
-/// One row for each program.
+/// One row for each program, and one for the XDP program as the packaged service loads it.
 pub fn run(host: &mut Host) -> anyhow::Result<()> {
     host.tell("ready");
     let kernel = seen::kernel();
     let expected = |told| if kernel >= CONNECTIONS { told } else { Connections::Untold };
     let told = kern::guard::connections();
     host.row(told == expected(Connections::Told), "rx: the table of connections", &format!("{told:?}"));
-    let told = kern::verify::packaged().context("a thread without CAP_SYS_ADMIN")?;
+    let (told, packaged) = kern::verify::packaged().context("as the packaged service")?;
     host.row(told == expected(Connections::Hidden), "rx: without CAP_SYS_ADMIN", &format!("{told:?}"));
-    for verdict in kern::verify::all().context("BPF objects")? {
+    let all = kern::verify::all().context("BPF objects")?.into_iter().map(|v| (v, ""));
+    for (verdict, how) in all.chain(packaged.into_iter().map(|v| (v, ", as packaged"))) {
         let since = SINCE.iter().find(|(name, _)| *name == verdict.name).map(|(_, since)| *since);
         let expected = since.is_none_or(|since| kernel >= since);
         let mut words = match &verdict.answer {
@@ -72,7 +73,7 @@ pub fn run(host: &mut Host) -> anyhow::Result<()> {
             let lines: Vec<&str> = verdict.said.lines().collect();
             host.note(&lines[lines.len().saturating_sub(LOG)..].join("\n"));
         }
-        host.row(verdict.answer.is_ok() == expected, &verdict.name, &words);
+        host.row(verdict.answer.is_ok() == expected, &format!("{}{how}", verdict.name), &words);
     }
     Ok(())
 }
