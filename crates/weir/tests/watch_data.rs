@@ -56,8 +56,12 @@ fn a_recording_gives_the_same_bytes_again() {
     assert_eq!(again, recorded);
     let (code, last, _) = replay(&path, &["--json", "--once"]);
     assert_eq!((code, Some(last.trim_end())), (0, recorded.lines().last()));
-    let (code, _, error) = weir(&["watch", "--once", "--record", path.to_str().unwrap()]);
-    refused(&(code, String::new(), error), &["--record ", "is there already; give a new file"]);
+    // Where it would be shown by a server instead, too.
+    for shown in [["--once"].as_slice(), &["--web", "127.0.0.1:0"], &["--metrics", "127.0.0.1:0"]] {
+        let args = [&["watch", "--record", path.to_str().unwrap()], shown].concat();
+        let (code, _, error) = weir(&args);
+        refused(&(code, String::new(), error), &["--record ", "is there already; give a new file"]);
+    }
     assert_eq!(std::fs::read_to_string(&path).unwrap(), recorded, "it is as it was");
     // As a table: one for each interval.
     let (code, tables, _) = replay(&path, &[]);

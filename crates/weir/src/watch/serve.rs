@@ -1,7 +1,7 @@
 //! `weir watch --web` and `--metrics`: intervals go to a page and to monitors instead of the terminal.
 
 use super::replay::replay;
-use super::{Host, check_names, sleep_until, stop_flag};
+use super::{Host, check_names, record_to, sleep_until, stop_flag};
 use crate::cli::WatchArgs;
 use crate::error::usage;
 use crate::out::{self, Weight};
@@ -28,12 +28,7 @@ pub fn run(args: &WatchArgs) -> anyhow::Result<ExitCode> {
     if args.replay.is_some() {
         return recorded(args, &stop);
     }
-    let mut record = match &args.record {
-        Some(path) => {
-            Some(File::create(path).map_err(|e| usage(format!("--record {}: {e}", path.display())))?)
-        }
-        None => None,
-    };
+    let mut record = args.record.as_deref().map(record_to).transpose()?;
     let mut host = Host::open(args)?;
     let show = start(args)?;
     let mut next = Instant::now() + args.interval;
