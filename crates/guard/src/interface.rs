@@ -70,6 +70,8 @@ pub struct Interface {
     pub no_rx: Option<String>,
     /// Why its sources are in mode thread, if some are and nobody asked for it.
     pub fallback: Option<String>,
+    /// Why its threads do not run on the CPUs that were named, if they do not.
+    pub unbound: Option<String>,
     /// Old values on disk.
     pub journal: Option<plan::Shared>,
     /// It has been moved to another namespace, or deleted, as the kernel has said.
@@ -86,8 +88,12 @@ pub struct Interface {
     pub thread_because: Option<String>,
     /// It is so for a flood that no handle could poll, and ends with that. Otherwise it stays until weir ends.
     pub lull: Option<Lull>,
-    /// A turn on one of its handles polled nothing: its NAPIs may be others now.
+    /// A turn on one of its handles polled nothing, so that its NAPIs may be others now, or its packets come by other interfaces.
     pub doubtful: bool,
+    /// A packet must tell each handle its source, by the interface that it is seen to come by.
+    by_packet: bool,
+    /// It is here, and setting it up has failed.
+    pub failed: bool,
     /// No other interface stands on it.
     pub alone: bool,
     /// Packets that it had received when ids began to be learnt from them.
@@ -174,6 +180,7 @@ impl Interface {
             rx_when: (When::Start, ""),
             no_rx: None,
             fallback: None,
+            unbound: None,
             journal: None,
             moved: None,
             missed: false,
@@ -183,6 +190,8 @@ impl Interface {
             thread_because: None,
             lull: None,
             doubtful: false,
+            by_packet: false,
+            failed: false,
             alone: false,
             learning_from: 0,
         }
@@ -207,9 +216,10 @@ impl Interface {
         let first = slots(queues as usize).with_context(|| {
             format!("{}: more than {SOURCES} sources in all; guard fewer interfaces", self.name)
         })?;
-        self.rx_when = match setup.sheds {
-            true => (When::Start, "at start: mode shed"),
-            false => rx_when(setup.access, ifindex, &self.name),
+        self.rx_when = match (setup.sheds, &setup.threads) {
+            (true, _) => (When::Start, "at start: mode shed"),
+            (false, Threads::All) => kern::guard::NEVER,
+            (false, _) => rx_when(setup.access, ifindex, &self.name),
         };
         let own = self.rx.as_ref().is_some_and(|rx| rx.attached());
         let start = plan::at_start(setup.access, ifindex, &self.name, own);
@@ -289,13 +299,21 @@ impl Interface {
     ) -> Result<Rx, String> {
         let rx = setup.gauges.load_rx(first, queues).map_err(|e| kern::guard::short(&e))?.of(ifindex);
         // A program of another owner is found now, not under overload.
+        let foreign = || match kern::link::get(ifindex) {
+            Ok(link) if link.xdp.is_some() => Err("one of another owner is attached".to_owned()),
+            Ok(_) => Ok(()),
+            Err(e) => Err(e.to_string()),
+        };
         match self.rx_when.0 {
-            When::Start => rx.hold().map_err(|e| e.to_string())?,
-            When::Takeover => {
-                if kern::link::get(ifindex).map_err(|e| e.to_string())?.xdp.is_some() {
-                    return Err("one of another owner is attached".into());
+            When::Start if setup.sheds => rx.hold().map_err(|e| e.to_string())?,
+            When::Start => {
+                if rx.hold_in_driver().is_err() {
+                    rx.release(0);
+                    foreign()?;
+                    self.rx_when = kern::guard::REFUSED;
                 }
             }
+            When::Takeover | When::Never => foreign()?,
         }
         Ok(rx)
     }
@@ -325,6 +343,7 @@ impl Interface {
             && self.rx.is_some()
             && !rings
             && (!setup.steers || kern::discover::forwards(seen_as.iter().copied()));
+        self.by_packet = !rings;
         let journal = Arc::clone(self.journal()?);
         self.sources.clear();
         for queue in 0..found.queues {
@@ -404,11 +423,21 @@ impl Interface {
         let any_others = self.sources.iter().any(|s| s.is_left_alone());
         let of_ours = self.sources.iter().any(ours) && !any_others;
         if let Some(cpus) = setup.cpus.as_ref().filter(|_| of_ours) {
-            for thread in kern::napi::threads(&self.name)? {
-                kern::cpus::set_affinity(thread, cpus)?;
-            }
+            let bound = |thread| match kern::cpus::set_affinity(thread, cpus) {
+                // One that has ended needs no CPU.
+                Err(e) if !e.is_gone() => Err(e),
+                _ => Ok(()),
+            };
+            let all = kern::napi::threads(&self.name).and_then(|all| all.into_iter().try_for_each(bound));
+            // They poll all the same, on other CPUs.
+            self.unbound = all.err().map(|e| format!("its NAPI threads are not kept on CPUs {cpus}: {e}"));
         }
         Ok(())
+    }
+
+    /// Its first slot and how many it has, those that wait for it while it is down too.
+    pub fn slots(&self) -> (usize, usize) {
+        (self.first_slot, self.rx_queues.max(self.sources.len()))
     }
 
     /// Settings that weir has changed on it now.
@@ -482,6 +511,12 @@ impl Interface {
             learnt.push(Arc::clone(source));
         }
         learnt
+    }
+
+    /// Whether its packets are seen to come by other interfaces than its handles listen to, as after it has joined a bridge.
+    pub fn is_seen_otherwise(&self, access: &Access) -> bool {
+        let now = kern::discover::seen_as(access, self.ifindex, kern::guard::UPPERS);
+        self.by_packet && self.sources.iter().any(|s| s.seen_as != now)
     }
 
     /// Forgets the sources: the interface is down, gone, or about to be set up anew.

@@ -75,12 +75,15 @@ impl Found {
     /// If the interface is gone.
     pub fn look(access: &mut Access, ifindex: u32) -> anyhow::Result<Self> {
         let queues = access.sysfs().device(ifindex)?.rx_queues()?.clamp(1, SOURCES as u32);
-        let (ids, napis) = match access.netdev() {
-            Some(netdev) => (netdev.of_queues(ifindex, queues)?, netdev.list(ifindex).unwrap_or_default()),
-            None => (Vec::new(), Vec::new()),
-        };
-        let asleep = napis.is_empty() && access.netdev().is_some();
-        Ok(Self { ifindex, queues, ids, napis, asleep })
+        let Some(netdev) = access.netdev() else { return Ok(Self::told(ifindex, queues, Vec::new(), None)) };
+        let ids = netdev.of_queues(ifindex, queues)?;
+        Ok(Self::told(ifindex, queues, ids, netdev.list(ifindex).ok()))
+    }
+
+    /// Of what the kernel tells; `list` is none where it lists no NAPIs at all, as before 6.8.
+    fn told(ifindex: u32, queues: u32, ids: Vec<u32>, list: Option<Vec<Napi>>) -> Self {
+        let asleep = list.as_ref().is_some_and(Vec::is_empty);
+        Self { ifindex, queues, ids, napis: list.unwrap_or_default(), asleep }
     }
 
     /// NAPI id of a queue; 0 if it is not known.
@@ -133,7 +136,8 @@ pub fn left_alone_now(access: &mut Access, (ifindex, queue, napi_id): (u32, u32,
 /// What is changed on an interface at start, before its sources are known: a veth has NAPIs only with an XDP program or with
 /// GRO on, and GRO is the way without XDP. `own`: its program is weir's, and goes when no source is polled.
 pub fn at_start(access: &mut Access, ifindex: u32, name: &str, own: bool) -> Vec<Change> {
-    let none = own || access.netdev().is_some_and(|n| n.list(ifindex).is_ok_and(|l| l.is_empty()));
+    // Without a list nobody knows whether there are any; GRO on makes sure.
+    let none = own || access.netdev().is_none_or(|n| n.list(ifindex).map_or(true, |l| l.is_empty()));
     let veth = kern::ethtool::driver(name).is_ok_and(|d| d == "veth");
     let off = kern::ethtool::gro(name).is_ok_and(|on| !on);
     if !(none && veth && off) {
@@ -291,4 +295,16 @@ pub fn disown(access: &mut Access, journal: &Shared, changes: &[Change]) -> anyh
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_source_is_down_only_where_the_kernel_lists_no_napi_of_it() {
+        let listed = |list| Found::told(2, 1, Vec::new(), list).asleep;
+        assert!(listed(Some(Vec::new())));
+        assert!(!listed(None), "a kernel before 6.8 lists none of what is up, either");
+    }
 }

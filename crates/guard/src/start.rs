@@ -55,7 +55,7 @@ pub fn dry_run(opts: &GuardOptions, names: &[String], access: &mut Access) -> an
         let (list, end) = match when {
             _ if wish == Wish::Shed => (&mut early, "weir ends"),
             When::Start => (&mut early, "weir ends"),
-            When::Takeover => (&mut late, "it is not polled any more"),
+            When::Takeover | When::Never => (&mut late, "it is not polled any more"),
         };
         list.push(format!("{name}  XDP program  none -> weir_rx   gone when {end}"));
     }

@@ -207,7 +207,7 @@ impl Client {
     }
 
     /// NAPI ids of the first `queues` receive queues of `ifindex`: from the kernel's queue map, else by order where there
-    /// are as many NAPIs as queues; empty if neither tells. [`Error::Unsupported`] before 6.8.
+    /// are as many NAPIs as queues; empty if neither tells, as before 6.8.
     pub fn of_queues(&mut self, ifindex: u32, queues: u32) -> Result<Vec<u32>> {
         let map = self.queues(ifindex).unwrap_or_default();
         let mapped: Vec<u32> =
@@ -215,9 +215,7 @@ impl Client {
         if mapped.len() == queues as usize {
             return Ok(mapped);
         }
-        let listed: Vec<u32> = self.list(ifindex)?.into_iter().map(|n| n.id).collect();
-        // Ids are given in the order of the queues.
-        Ok(if listed.len() == queues as usize { listed } else { Vec::new() })
+        in_order(self.list(ifindex), queues)
     }
 
     /// XDP features that the driver of `ifindex` declares.
@@ -267,6 +265,15 @@ impl Client {
     }
 }
 
+/// Ids are given in the order of the queues. A kernel without the list tells none, which is no failure: packets tell them.
+fn in_order(list: Result<Vec<Napi>>, queues: u32) -> Result<Vec<u32>> {
+    match list {
+        Ok(list) if list.len() == queues as usize => Ok(list.into_iter().map(|n| n.id).collect()),
+        Ok(_) | Err(Error::Unsupported { .. }) => Ok(Vec::new()),
+        Err(e) => Err(e),
+    }
+}
+
 /// All NAPIs of `ifindex`, through a connection of its own.
 pub fn list(ifindex: u32) -> Result<Vec<Napi>> {
     Client::open()?.list(ifindex)
@@ -275,13 +282,27 @@ pub fn list(ifindex: u32) -> Result<Vec<Napi>> {
 /// Kernel threads of the NAPIs of the interface `name`, by their names: the kernel tells them by netlink from 6.8 on
 /// only, and those of transmission belong to no queue that is looked at.
 pub fn threads(name: &str) -> Result<Vec<i32>> {
-    let prefix = format!("napi/{name}-");
     let all = std::fs::read_dir("/proc").map_err(|e| Error::io("/proc", e))?;
     let named = |pid: &i32| {
-        std::fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|c| c.starts_with(&prefix))
-            && std::fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|c| c.is_empty())
+        std::fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|comm| is_thread_of(&comm, name))
+            && std::fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| is_kernel_thread(&stat))
     };
     Ok(all.flatten().filter_map(|e| e.file_name().to_str()?.parse().ok()).filter(named).collect())
+}
+
+/// `napi/NAME-ID`, which kernels before 5.17 cut after 15 bytes.
+fn is_thread_of(comm: &str, name: &str) -> bool {
+    let id =
+        comm.trim_end().strip_prefix("napi/").and_then(|rest| rest.strip_prefix(name)?.strip_prefix('-'));
+    id.is_some_and(|id| id.bytes().all(|b| b.is_ascii_digit()))
+}
+
+/// By the flags of its `stat`: a program can give itself any name.
+fn is_kernel_thread(stat: &str) -> bool {
+    const PF_KTHREAD: u32 = 0x0020_0000;
+    // The name in parentheses may have any character.
+    let after = stat.rsplit_once(')').map_or("", |(_, after)| after);
+    after.split_ascii_whitespace().nth(6).and_then(|flags| flags.parse().ok()).unwrap_or(0) & PF_KTHREAD != 0
 }
 
 fn decode(reply: &netdev::IterableNapi<'_>, what: &str) -> Result<Napi> {
@@ -344,6 +365,49 @@ fn napi_gone(e: Error, what: &str) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn napi(id: u32) -> Napi {
+        Napi {
+            id,
+            ifindex: 2,
+            irq: None,
+            pid: None,
+            defer_hard_irqs: None,
+            gro_flush_timeout_ns: None,
+            irq_suspend_timeout_ns: None,
+            threaded: None,
+        }
+    }
+
+    #[test]
+    fn a_kernel_that_lists_no_napis_is_no_failure() {
+        let none = |since| Err(Error::Unsupported { what: String::new(), since });
+        assert_eq!(in_order(none("6.8"), 2).unwrap(), Vec::<u32>::new());
+        assert_eq!(in_order(Ok(vec![napi(8193), napi(8194)]), 2).unwrap(), [8193, 8194]);
+        assert!(in_order(Ok(vec![napi(8193)]), 2).unwrap().is_empty(), "whose it is nobody knows");
+        assert!(in_order(Err(Error::Gone { what: String::new() }), 2).is_err());
+    }
+
+    #[test]
+    fn threads_of_an_interface_are_told_from_programs_and_other_interfaces() {
+        for (comm, is) in [
+            ("napi/eth0-8193\n", true),
+            // As a kernel before 5.17 cuts it.
+            ("napi/eth0-", true),
+            ("napi/eth0-lan-8193", false),
+            ("napi/eth01-8193", false),
+            ("eth0-8193", false),
+        ] {
+            assert_eq!(is_thread_of(comm, "eth0"), is, "{comm}");
+        }
+        assert!(is_kernel_thread("32 (napi/eth0-8193) S 2 0 0 0 -1 2129984 0 0"));
+        // A zombie by that name, and one that would end the name itself.
+        assert!(!is_kernel_thread("33 (napi/eth0-8193) Z 1 33 33 0 -1 4227084 0 0"));
+        assert!(!is_kernel_thread("34 (a) S 2 0 0 0 -1 2129984 0) Z 1 34 34 0 -1 4227084 0 0"));
+        assert!(!is_kernel_thread("cut"));
+        let own = std::fs::read_to_string("/proc/self/stat").unwrap();
+        assert!(!is_kernel_thread(&own));
+    }
 
     #[test]
     fn uint_takes_four_and_eight_bytes() {

@@ -231,7 +231,9 @@ impl Control {
         let now: BTreeSet<u32> = stacks.iter().flat_map(|(_, stack)| stack).copied().collect();
         for (index, stack) in stacks {
             let macs = macs(sysfs, &stack);
+            let other = self.interfaces[index].is_seen_otherwise(&self.access);
             let interface = &mut self.interfaces[index];
+            interface.doubtful |= other;
             interface.alone = stack.len() == 1;
             for source in &interface.sources {
                 let to = &self.gauges.views.source_ctls[source.slot].mac;

@@ -8,6 +8,16 @@ use kern::journal::Fate;
 const SHARED: &str = "before Linux 6.13 the settings of a queue are those of all queues";
 const FOLLOWED: &str = "its settings are as before, in the namespace where it is now";
 
+/// First of `count` slots that nobody has; those from `before` on if they are free, because totals are kept by slot, and the XDP program
+/// is loaded for them.
+fn room(taken: &[(usize, usize)], before: usize, count: usize) -> Option<usize> {
+    let last = SOURCES.checked_sub(count)?;
+    let free = |first: &usize| {
+        *first <= last && taken.iter().all(|(start, len)| first + count <= *start || *first >= start + len)
+    };
+    std::iter::once(before).chain(0..=last).find(free)
+}
+
 impl Control {
     pub(super) fn set_up(&mut self, index: usize) -> anyhow::Result<()> {
         let taken: Vec<(usize, usize)> = self
@@ -15,13 +25,10 @@ impl Control {
             .iter()
             .enumerate()
             .filter(|(i, f)| *i != index && f.state != State::Gone)
-            .map(|(_, f)| (f.first_slot, f.sources.len()))
+            .map(|(_, f)| f.slots())
             .collect();
-        let slots = |count: usize| {
-            (0..=SOURCES.checked_sub(count)?).find(|first| {
-                taken.iter().all(|(start, len)| first + count <= *start || *first >= start + len)
-            })
-        };
+        let before = self.interfaces[index].first_slot;
+        let slots = |count: usize| room(&taken, before, count);
         let own = self.interfaces[index].thread_because.clone();
         let threads = match self.opts.mode {
             Mode::Thread => Threads::All,
@@ -79,6 +86,11 @@ impl Control {
                 self.log.line("warning", name, &why);
             }
         }
+        self.interfaces[index].failed = false;
+        if let Some(why) = self.interfaces[index].unbound.take() {
+            let name = self.interfaces[index].name.clone();
+            self.log.line("warning", &name, &why);
+        }
         self.look_at_evidence();
         let config = self.config();
         for worker in &self.workers {
@@ -91,6 +103,12 @@ impl Control {
         let name = kern::netns::name_of(interface.ifindex).ok().filter(|_| interface.state != State::Gone);
         let (was, wanted) = (interface.state, interface.wanted.clone());
         let Some(name) = name else {
+            // It is here, under whatever name: that one is tried again before another device that has the user's.
+            if interface.failed && kern::netns::name_of(interface.ifindex).is_ok_and(|name| self.is_up(&name))
+            {
+                self.find_again(index);
+                return;
+            }
             // Whether it lives on elsewhere the kernel says a moment later, and one look later it has said so.
             let untold = interface.moved.is_none() && !interface.missed;
             if was != State::Gone && untold {
@@ -119,7 +137,7 @@ impl Control {
                 if self.interfaces[index].doubtful
                     || thorough && self.interfaces[index].is_stale(&mut self.access) =>
             {
-                self.lose(index, State::Down, "its NAPI ids changed");
+                self.lose(index, State::Down, "its NAPIs, or what stands on it, are others now");
                 self.find_again(index);
             }
             (State::Guarded, true) if thorough => {
@@ -230,11 +248,13 @@ impl Control {
     }
     pub(super) fn find_again(&mut self, index: usize) {
         let wanted = self.interfaces[index].wanted.clone();
-        let name = self.interfaces[index].name.clone();
+        let known = self.interfaces[index].name.clone();
+        let name = kern::netns::name_of(self.interfaces[index].ifindex).unwrap_or(known);
         // A renamed interface is found under its present name and still waited for under the user's.
         self.interfaces[index].wanted.clone_from(&name);
         let result = self.set_up(index);
         self.interfaces[index].wanted = wanted;
+        self.interfaces[index].failed = result.is_err();
         match result {
             Ok(()) => self.log.line("found", &name, "sources known anew"),
             Err(e) => self.log.line("warning", &name, &format!("{e:#}")),
@@ -283,5 +303,22 @@ impl Control {
                 "nothing of weir is left on the device that was here",
             );
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_interface_gets_its_slots_again_and_nobody_elses() {
+        // Both were down, and the second is up first.
+        assert_eq!(room(&[(0, 4)], 4, 2), Some(4));
+        assert_eq!(room(&[(4, 2)], 0, 4), Some(0));
+        // With more queues than before there is room behind the other only.
+        assert_eq!(room(&[(4, 2)], 0, 5), Some(6));
+        assert_eq!(room(&[(0, SOURCES - 1)], 0, 1), Some(SOURCES - 1));
+        assert_eq!(room(&[(0, SOURCES - 1)], 0, 2), None);
+        assert_eq!(room(&[], 0, SOURCES + 1), None);
     }
 }

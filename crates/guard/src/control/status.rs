@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 use std::time::{Duration, SystemTime};
 
-use kern::guard::Views;
+use kern::guard::{Views, When};
 use policy::Nanos;
 
 use super::Control;
@@ -109,6 +109,9 @@ impl Maker {
                         format!("attached, {}; {GENERIC}", interface.rx_when.1)
                     }
                     (true, false) => format!("attached, {}", interface.rx_when.1),
+                    (false, _) if interface.rx_when.0 == When::Never => {
+                        format!("not attached: {}", interface.rx_when.1)
+                    }
                     (false, _) => format!("waits, {}", interface.rx_when.1),
                 }
             }),

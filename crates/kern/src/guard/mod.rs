@@ -38,7 +38,7 @@ pub use shared::Shared;
 pub use sleep::{Bell, EventRing, EventSource, OpenBell};
 #[cfg(not(no_bpf))]
 pub use steer::{Steering, UPPERS};
-pub use when::When;
+pub use when::{NEVER, REFUSED, When};
 
 /// Why the gauges cannot be had.
 #[derive(Debug, thiserror::Error)]
@@ -82,7 +82,7 @@ pub enum Nobody {
 #[cfg(not(no_bpf))]
 pub use load::{Gauges, Probes, Views, program_name, redirects_sockets};
 #[cfg(not(no_bpf))]
-pub use rx::Rx;
+pub use rx::{Offloads, Rx};
 /// What loading an object takes, for other objects too.
 #[cfg(not(no_bpf))]
 pub(crate) mod object {

@@ -16,11 +16,23 @@ struct State {
     closed: bool,
 }
 
+/// What the kernel's generic hook switches off for good, LRO and its like: whoever attaches the program there owes it back.
+pub trait Offloads: Send + Sync {
+    /// Writes down what is on, and switches it off: before the program is attached.
+    ///
+    /// # Errors
+    /// If that cannot be; then the program is not attached.
+    fn off(&self) -> io::Result<()>;
+    /// Puts it back: after the program is detached.
+    fn back(&self);
+}
+
 /// A loaded program. Dropping it detaches it.
 pub struct Rx {
     program: OwnedFd,
     connections: Connections,
     ifindex: u32,
+    offloads: Option<Box<dyn Offloads>>,
     /// Held while it is attached or detached, which waits for the whole kernel.
     state: Mutex<State>,
     /// Apart, as all that follows, because the threads that ask or release cannot wait for that.
@@ -37,13 +49,20 @@ impl Rx {
     pub(super) fn new(program: OwnedFd, connections: Connections) -> Rx {
         let (state, attached, generic) = Default::default();
         let (users, idle_since) = Default::default();
-        Rx { program, connections, ifindex: 0, state, attached, users, idle_since, generic }
+        let (ifindex, offloads) = (0, None);
+        Rx { program, connections, ifindex, offloads, state, attached, users, idle_since, generic }
     }
 
     /// The program as that of an interface.
     #[must_use]
     pub fn of(self, ifindex: u32) -> Rx {
         Rx { ifindex, ..self }
+    }
+
+    /// The same, with what the generic hook would switch off there.
+    #[must_use]
+    pub fn owing(self, offloads: Box<dyn Offloads>) -> Rx {
+        Rx { offloads: Some(offloads), ..self }
     }
 
     /// Runs it `repeat` times over a frame of at least 14 bytes, without a device (BPF_PROG_TEST_RUN): its action,
@@ -74,6 +93,18 @@ impl Rx {
     /// # Errors
     /// `EBUSY` if a program of another owner is there: that one is left alone.
     pub fn hold(&self) -> io::Result<()> {
+        self.hold_by(|| self.attach())
+    }
+
+    /// The same if the driver runs it; nothing is attached otherwise.
+    ///
+    /// # Errors
+    /// As [`Self::hold`], and whatever the driver refuses it for.
+    pub fn hold_in_driver(&self) -> io::Result<()> {
+        self.hold_by(|| self.attach_to_driver())
+    }
+
+    fn hold_by(&self, attach: impl FnOnce() -> io::Result<OwnedFd>) -> io::Result<()> {
         // Before the lock: whoever detaches it idle meanwhile either sees this user, or leaves nothing that this one would keep.
         self.users.fetch_add(1, SeqCst);
         let mut state = self.state.lock().map_err(|_| io::Error::other("a thread broke it"))?;
@@ -81,7 +112,7 @@ impl Rx {
             return Err(io::Error::other("its interface is set up anew"));
         }
         if state.link.is_none() {
-            state.link = Some(self.attach()?);
+            state.link = Some(attach()?);
             self.attached.store(true, SeqCst);
         }
         Ok(())
@@ -100,8 +131,7 @@ impl Rx {
         let unused = self.users.load(SeqCst) == 0 && self.idle_since.load(SeqCst) < before;
         let idle = unused && state.link.is_some();
         if idle {
-            state.link = None;
-            self.attached.store(false, SeqCst);
+            self.detach(&mut state);
         }
         idle
     }
@@ -109,8 +139,16 @@ impl Rx {
     /// Detaches it for good, whoever uses it.
     pub fn close(&self) {
         if let Ok(mut state) = self.state.lock() {
-            (state.link, state.closed) = (None, true);
-            self.attached.store(false, SeqCst);
+            state.closed = true;
+            self.detach(&mut state);
+        }
+    }
+
+    fn detach(&self, state: &mut State) {
+        let was = state.link.take().is_some();
+        self.attached.store(false, SeqCst);
+        if let (true, true, Some(offloads)) = (was, self.generic.load(SeqCst), &self.offloads) {
+            offloads.back();
         }
     }
 
@@ -144,16 +182,27 @@ impl Rx {
         self.generic.load(SeqCst)
     }
 
+    /// Without the flag the kernel takes its generic hook for a driver that runs no programs, and says nothing of it.
+    fn attach_to_driver(&self) -> io::Result<OwnedFd> {
+        const XDP_FLAGS_DRV_MODE: u32 = 4;
+        self.generic.store(false, SeqCst);
+        self.link(XDP_FLAGS_DRV_MODE)
+    }
+
     /// A driver may refuse what the generic hook takes: a long MTU, too few queues, LRO.
     fn attach(&self) -> io::Result<OwnedFd> {
         const XDP_FLAGS_SKB_MODE: u32 = 2;
-        self.generic.store(false, SeqCst);
-        self.link(0).or_else(|refused| match refused.raw_os_error() {
+        self.attach_to_driver().or_else(|refused| match refused.raw_os_error() {
             Some(libc::EBUSY | libc::EPERM) => Err(refused),
             _ => {
-                let link = self.link(XDP_FLAGS_SKB_MODE).map_err(|_| refused)?;
-                self.generic.store(true, SeqCst);
-                Ok(link)
+                let owed = self.offloads.as_ref();
+                owed.map_or(Ok(()), |offloads| offloads.off())?;
+                let link = self.link(XDP_FLAGS_SKB_MODE).map_err(|_| refused);
+                self.generic.store(link.is_ok(), SeqCst);
+                if let (Err(_), Some(offloads)) = (&link, owed) {
+                    offloads.back();
+                }
+                link
             }
         })
     }

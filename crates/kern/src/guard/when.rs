@@ -3,7 +3,8 @@
 //! What an attached program costs below overload, and what attaching costs under overload, depend on the driver.
 //! Native XDP on veth takes the peer's TSO and copies each packet of the stack, generic XDP copies what GRO has
 //! merged, and virtio_net gives up its receive coalescing: there it is attached at takeover. Other drivers reset
-//! their rings to attach (igb its link), which must not happen under overload: there it is attached at start.
+//! their rings to attach (igb its link), which must not happen under overload: there it is attached at start, if the
+//! driver takes it. In mode thread there is nothing that it could shed for.
 
 /// When the program of an interface is attached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -12,7 +13,15 @@ pub enum When {
     Start,
     /// At takeover, until some time after the release.
     Takeover,
+    /// Not at all.
+    Never,
 }
+
+/// Why it waits where a driver that runs programs itself refuses this one: a long MTU, too few queues.
+pub const REFUSED: (When, &str) =
+    (When::Takeover, "at takeover: the driver refuses it, and generic XDP copies what GRO has merged");
+/// In mode thread, where nothing is shed.
+pub const NEVER: (When, &str) = (When::Never, "mode thread has no gate");
 
 impl When {
     /// The choice for a driver, and the reason; `native`: the driver runs XDP programs itself, as far as is known.
@@ -24,7 +33,8 @@ impl When {
             }
             ("virtio_net", _) => (When::Takeover, "at takeover: virtio_net loses its receive coalescing"),
             (_, Some(false)) => (When::Takeover, "at takeover: generic XDP copies what GRO has merged"),
-            _ => (When::Start, "at start: attaching resets this driver's rings"),
+            (_, Some(true)) => (When::Start, "at start: attaching resets this driver's rings"),
+            (_, None) => (When::Start, "at start, if the driver runs it: attaching may reset its rings"),
         }
     }
 
@@ -34,6 +44,7 @@ impl When {
         match self {
             When::Start => "start",
             When::Takeover => "takeover",
+            When::Never => "never",
         }
     }
 }

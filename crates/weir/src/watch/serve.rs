@@ -10,7 +10,6 @@ use see::Snapshot;
 use serve::Show;
 use serve::http::Limits;
 use serve::token::Token;
-use std::fs::File;
 use std::io::Write;
 use std::net::SocketAddr;
 use std::process::ExitCode;

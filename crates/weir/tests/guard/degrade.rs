@@ -200,3 +200,34 @@ fn a_foreign_xdp_program_stays_and_threads_do_the_work_root() {
     drop(guard);
     drop(link);
 }
+
+/// From then on its packets are seen to come by the bridge, so that a handle that learns its source from a packet must listen there.
+#[test]
+fn an_interface_that_joins_a_bridge_is_polled_as_before_root() {
+    if !possible("an_interface_that_joins_a_bridge_is_polled_as_before_root") {
+        return;
+    }
+    let _alone = alone();
+    let world = World::new("joins", 1);
+    let _sink = world.sink(0, PORT);
+    let manner = before(no_generic_netlink);
+    let guard = Guard::start_as(&world, &["in0", "--cpu", "1"], &[WIRE_CPU, HOST_CPU], &manner).unwrap();
+    for line in [
+        "link add br0 address 02:00:00:00:01:00 type bridge",
+        "link set br0 up",
+        "addr del 198.18.0.1/24 dev in0",
+        "link set in0 master br0",
+        "addr add 198.18.0.1/24 dev br0",
+        "neigh replace 198.18.0.2 lladdr 02:00:00:00:02:00 dev br0",
+    ] {
+        world.sh(&format!("ip {line}"));
+    }
+    within("it is set up anew", ms(3000), || guard.said("found").is_some());
+    world.prime(0);
+    let _load = world.send(&[(0, PORT)], &[], &[(ms(60_000), 3.0 * FLOOD)]);
+    within("it is polled", ms(3000), || {
+        let source = &sources(&guard.ask(&world))[0];
+        assert_ne!(source["mode"], "thread", "{source:#}");
+        source["mode"] == "poll"
+    });
+}

@@ -87,10 +87,9 @@ impl Scene<'_> {
     }
 }
 
-/// Lines of one kind about one interface come at most once a second.
-fn announce(what: &str) {
+/// Lines of one kind about one interface come at most once a second: before what is lost and back soon after it was.
+fn pause() {
     std::thread::sleep(ms(1100));
-    println!("{what}");
 }
 
 #[test]
@@ -114,8 +113,11 @@ fn interfaces_come_and_go_root() {
     });
     println!("goodput under flood {:.0} and {:.0} k/s", full[0] / 1e3, full[1] / 1e3);
     let mut scene = Scene { world: &world, guard, sinks, full };
-    for _ in 0..rounds(1, 10) {
-        announce("down and up");
+    for round in 0..rounds(1, 10) {
+        if round > 0 {
+            pause();
+        }
+        println!("down and up");
         let since = Instant::now();
         world.sh("ip link set in0 down");
         scene.becomes("down", &["lost", "in0", "down"], since);
@@ -126,7 +128,7 @@ fn interfaces_come_and_go_root() {
         world.sh("ip neigh replace 198.18.0.2 lladdr 02:00:00:00:02:00 dev in0");
         scene.returns(&["found", "in0"], since);
 
-        announce("renamed and back");
+        println!("renamed and back");
         let since = Instant::now();
         world.sh("ip link set in0 name other0");
         within("the line", ms(1000), || {
@@ -149,7 +151,7 @@ fn interfaces_come_and_go_root() {
         world.sh("ip link set other0 name in0");
         scene.returns(&["renamed", "other0", "in0"], since);
 
-        announce("deleted and made again");
+        println!("deleted and made again");
         let since = Instant::now();
         world.sh("ip link del in0");
         scene.becomes("gone", &["lost", "in0", "gone"], since);
@@ -159,7 +161,8 @@ fn interfaces_come_and_go_root() {
         world.connect(0);
         scene.returns(&["back", "in0"], since);
 
-        announce("moved to another namespace and back");
+        pause();
+        println!("moved to another namespace and back");
         let since = Instant::now();
         world.sh(&format!("ip link set in0 netns {}", away.name()));
         scene.becomes("gone", &["lost", "in0", "gone"], since);
@@ -254,6 +257,31 @@ fn an_interface_that_is_down_at_first_is_guarded_later_root() {
         drop(load);
         assert_eq!(guard.stop().0.code(), Some(0));
     }
+}
+
+/// It is not there under the name that the guard was given, and nobody else's device that is must be taken for it.
+#[test]
+fn a_renamed_interface_is_guarded_again_after_a_failure_root() {
+    if !possible("a_renamed_interface_is_guarded_again_after_a_failure_root") {
+        return;
+    }
+    let _alone = alone();
+    let world = World::new("again", 1);
+    let guard = world.guard(&[]);
+    world.sh("ip link set in0 name other0");
+    within("the line", ms(1000), || guard.said("renamed").is_some());
+    // Without a keeper that answers nothing is changed.
+    let keeper = nix::unistd::Pid::from_raw(guard.keeper() as i32);
+    nix::sys::signal::kill(keeper, nix::sys::signal::Signal::SIGSTOP).unwrap();
+    world.sh("ip link set other0 down");
+    within("down", ms(1000), || state(&guard.ask(&world), "other0") == "down");
+    world.sh("ip link set other0 up");
+    let failed = within("it has failed", RETURN, || guard.said("warning").is_some());
+    println!("failed after {failed:?}: {:?}", guard.said("warning"));
+    nix::sys::signal::kill(keeper, nix::sys::signal::Signal::SIGCONT).unwrap();
+    within("guarded again", RETURN, || state(&guard.ask(&world), "other0") == "guarded");
+    assert_eq!(guard.stop().0.code(), Some(0));
+    assert_eq!(world.journals(), Vec::<std::path::PathBuf>::new());
 }
 
 #[test]
