@@ -17,6 +17,7 @@ use policy::lull::Lull;
 use policy::{Nanos, marking};
 
 use crate::error::{failed, missing, usage};
+use crate::offloads::Switched;
 use crate::plan::{self, Found, LeftAlone, Wish};
 use crate::source::{Counts, Now, Source};
 use crate::{clock, sched};
@@ -298,6 +299,8 @@ impl Interface {
         queues: usize,
     ) -> Result<Rx, String> {
         let rx = setup.gauges.load_rx(first, queues).map_err(|e| kern::guard::short(&e))?.of(ifindex);
+        let journal = Arc::clone(self.journal().map_err(|e| e.to_string())?);
+        let rx = rx.owing(Box::new(Switched::new(ifindex, journal)));
         // A program of another owner is found now, not under overload.
         let foreign = || match kern::link::get(ifindex) {
             Ok(link) if link.xdp.is_some() => Err("one of another owner is attached".to_owned()),

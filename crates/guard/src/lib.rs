@@ -50,6 +50,8 @@ mod marking;
 mod messages;
 #[cfg(not(no_bpf))]
 mod names;
+#[cfg(not(no_bpf))]
+mod offloads;
 pub mod options;
 pub mod out;
 pub mod outbox;

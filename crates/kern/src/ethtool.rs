@@ -9,17 +9,34 @@ use std::{io, os::fd::AsRawFd};
 const SIOCETHTOOL: libc::c_ulong = 0x8946;
 const GDRVINFO: u32 = 0x03;
 const GRINGPARAM: u32 = 0x10;
+const GSTRINGS: u32 = 0x1b;
 const GFLAGS: u32 = 0x25;
 const GGRO: u32 = 0x2b;
 const SGRO: u32 = 0x2c;
 const GRXRINGS: u32 = 0x2d;
 const GRXCLSRLCNT: u32 = 0x2e;
+const GSSET_INFO: u32 = 0x37;
 const GRXFHINDIR: u32 = 0x38;
 const SRXFHINDIR: u32 = 0x39;
+const GFEATURES: u32 = 0x3a;
+const SFEATURES: u32 = 0x3b;
 const GCHANNELS: u32 = 0x3c;
 /// Entries of a table of RSS at most; NICs have up to 2048.
 pub const TABLE_MAX: usize = 2048;
 const FLAG_LRO: u32 = 1 << 15;
+/// The names of the features of devices, `ETH_SS_FEATURES`.
+const SS_FEATURES: u32 = 4;
+/// Length of a name, with the zeros behind it.
+const NAME_LEN: usize = 32;
+/// Features at most; kernels have about 64.
+const FEATURES_MAX: usize = 256;
+/// Their words.
+const WORDS_MAX: usize = FEATURES_MAX / 32;
+
+/// Large receive offload as the kernel names it among the features.
+pub const LRO: &str = "rx-lro";
+/// Generic receive offload done by the device.
+pub const GRO_HW: &str = "rx-gro-hw";
 
 /// `struct ethtool_value`.
 #[repr(C)]
@@ -99,6 +116,55 @@ struct Rules {
     /// `struct ethtool_rx_flow_spec`.
     spec: [u64; 21],
     count: u32,
+}
+
+/// `struct ethtool_sset_info` for one set.
+#[repr(C)]
+#[derive(Default)]
+struct SetInfo {
+    cmd: u32,
+    reserved: u32,
+    mask: u64,
+    len: u32,
+}
+
+/// `struct ethtool_gstrings` with room for the names of all features.
+#[repr(C)]
+struct Names {
+    cmd: u32,
+    set: u32,
+    len: u32,
+    names: [[u8; NAME_LEN]; FEATURES_MAX],
+}
+
+/// `struct ethtool_get_features_block`: 32 features.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+struct Word {
+    /// What can be switched.
+    available: u32,
+    /// What is wished.
+    wanted: u32,
+    active: u32,
+    never_changed: u32,
+}
+
+/// `struct ethtool_gfeatures`.
+#[repr(C)]
+#[derive(Default)]
+struct Words {
+    cmd: u32,
+    size: u32,
+    words: [Word; WORDS_MAX],
+}
+
+/// `struct ethtool_sfeatures`: of each word the bits that are meant, and their values.
+#[repr(C)]
+#[derive(Default)]
+struct Wish {
+    cmd: u32,
+    size: u32,
+    words: [[u32; 2]; WORDS_MAX],
 }
 
 /// Depth of the receive ring in packets.
@@ -246,6 +312,72 @@ pub fn lro(name: &str) -> Result<bool> {
     Ok(v.data & FLAG_LRO != 0)
 }
 
+/// True if a feature of this name is wanted. What is wanted may still be off because of another setting, and is on again without it;
+/// so this is what has to be put back, not what is in force.
+///
+/// # Errors
+/// [`Error::Unsupported`] if the kernel or the device does not have it, or it cannot be switched.
+pub fn wanted(name: &str, feature: &str) -> Result<bool> {
+    let (bit, words) = features(name, feature)?;
+    Ok(words.words[bit / 32].wanted & mask(bit) != 0)
+}
+
+/// Has a feature of this name be wanted, or not; whether it is in force then the device decides.
+///
+/// # Errors
+/// As [`wanted`]; if the kernel refuses.
+pub fn set_wanted(name: &str, feature: &str, on: bool) -> Result<()> {
+    let (bit, words) = features(name, feature)?;
+    let mut wish = Wish { cmd: SFEATURES, size: words.size, ..Wish::default() };
+    wish.words[bit / 32] = [mask(bit), if on { mask(bit) } else { 0 }];
+    ioctl(name, SIOCETHTOOL, &mut wish, feature)
+}
+
+/// A feature's bit, which can be switched, and the words of all features.
+fn features(name: &str, feature: &str) -> Result<(usize, Words)> {
+    let bit = feature_names(name, feature)?.iter().position(|known| is_name(known, feature));
+    // The kernel writes as many words as there is room for, and says how many it has.
+    let mut words = Words { cmd: GFEATURES, size: WORDS_MAX as u32, ..Words::default() };
+    ioctl(name, SIOCETHTOOL, &mut words, feature)?;
+    match bit.filter(|bit| switchable(&words, *bit)) {
+        Some(bit) => Ok((bit, words)),
+        None => Err(Error::Unsupported {
+            what: format!("{name}: {feature}"),
+            since: "a device that can switch it",
+        }),
+    }
+}
+
+/// The names of all features, by their bits.
+fn feature_names(name: &str, what: &str) -> Result<Vec<[u8; NAME_LEN]>> {
+    let mut info = SetInfo { cmd: GSSET_INFO, mask: 1 << SS_FEATURES, ..SetInfo::default() };
+    ioctl(name, SIOCETHTOOL, &mut info, what)?;
+    // The kernel writes all that it has, whatever there is room for. How many these are is fixed when it is built.
+    if info.mask == 0 || info.len as usize > FEATURES_MAX {
+        let why = format!("{} features, weir knows up to {FEATURES_MAX}", info.len);
+        return Err(Error::Invalid { what: format!("{name}: {what}"), why });
+    }
+    let names = [[0; NAME_LEN]; FEATURES_MAX];
+    let mut all = Box::new(Names { cmd: GSTRINGS, set: SS_FEATURES, len: info.len, names });
+    ioctl(name, SIOCETHTOOL, &mut *all, what)?;
+    Ok(all.names.iter().take(all.len as usize).copied().collect())
+}
+
+/// It is this name, up to its first zero.
+fn is_name(known: &[u8; NAME_LEN], name: &str) -> bool {
+    known.split(|b| *b == 0).next() == Some(name.as_bytes())
+}
+
+/// The bit is within what the kernel has told, and of what the device can switch.
+fn switchable(words: &Words, bit: usize) -> bool {
+    let word = words.words.iter().take(words.size as usize).nth(bit / 32);
+    word.is_some_and(|word| word.available & !word.never_changed & mask(bit) != 0)
+}
+
+fn mask(bit: usize) -> u32 {
+    1 << (bit % 32)
+}
+
 /// Interface flags (`IFF_UP` and so on).
 pub fn flags(name: &str) -> Result<i32> {
     Ok(i32::from(interface_ioctl(name, libc::SIOCGIFFLAGS as libc::c_ulong)?.0))
@@ -288,11 +420,58 @@ mod tests {
     fn structures_are_as_large_as_the_kernels() {
         assert_eq!((size_of::<Rules>(), std::mem::offset_of!(Rules, count)), (192, 184));
         assert_eq!(std::mem::offset_of!(Table, queues), 8);
+        assert_eq!((std::mem::offset_of!(SetInfo, mask), std::mem::offset_of!(SetInfo, len)), (8, 16));
+        assert_eq!((std::mem::offset_of!(Names, names), size_of::<Names>()), (12, 12 + 32 * FEATURES_MAX));
+        assert_eq!((std::mem::offset_of!(Words, words), size_of::<Word>()), (8, 16));
+        assert_eq!((std::mem::offset_of!(Wish, words), size_of::<Wish>()), (8, 8 + 8 * WORDS_MAX));
     }
 
     #[test]
     fn what_has_no_queues_tells_nothing() {
         assert!(rss_table("lo").is_err() && set_rss_table("lo", &[0]).is_err());
         assert_eq!((rings("lo"), flow_rules("lo")), (None, 0));
+    }
+
+    fn padded(name: &str) -> [u8; NAME_LEN] {
+        let mut all = [0; NAME_LEN];
+        all.iter_mut().zip(name.bytes()).for_each(|(to, from)| *to = from);
+        all
+    }
+
+    #[test]
+    fn a_feature_is_known_by_its_whole_name() {
+        assert!(is_name(&padded("rx-gro"), "rx-gro") && is_name(&padded(GRO_HW), GRO_HW));
+        assert!(!is_name(&padded("rx-gro-hw"), "rx-gro") && !is_name(&padded("rx-gro"), "rx-gro-hw"));
+        let full = "a-name-of-thirty-two-characters-";
+        assert!(is_name(&padded(full), full) && !is_name(&padded(""), "rx-lro"));
+    }
+
+    #[test]
+    fn only_what_can_be_switched_is_had() {
+        let mut words = Words { size: 2, ..Words::default() };
+        words.words[1] = Word { available: 0b011, wanted: 0b111, active: 0b111, never_changed: 0b010 };
+        words.words[2].available = u32::MAX;
+        assert!(switchable(&words, 32));
+        assert!(!switchable(&words, 33), "never changed");
+        assert!(!switchable(&words, 34), "fixed on");
+        assert!(!switchable(&words, 0), "not had");
+        assert!(!switchable(&words, 64) && !switchable(&words, 10_000), "beyond what the kernel told");
+        words.size = u32::MAX;
+        assert!(switchable(&words, 64) && !switchable(&words, FEATURES_MAX));
+    }
+
+    /// The loopback has the features of every kernel and none of a NIC.
+    #[test]
+    fn what_a_device_cannot_switch_is_unsupported() {
+        let names = feature_names("lo", "names").unwrap();
+        for feature in [LRO, GRO_HW, "rx-gro"] {
+            assert_eq!(names.iter().filter(|known| is_name(known, feature)).count(), 1, "{feature}");
+        }
+        for feature in [LRO, GRO_HW, "no-such-feature"] {
+            let refused = wanted("lo", feature).unwrap_err();
+            assert!(matches!(refused, Error::Unsupported { .. }), "{refused}");
+            assert!(matches!(set_wanted("lo", feature, false), Err(Error::Unsupported { .. })));
+        }
+        assert!(wanted("no-such-if", LRO).unwrap_err().is_gone());
     }
 }

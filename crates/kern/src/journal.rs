@@ -116,7 +116,7 @@ pub enum Fate {
     },
     /// Its interface, NAPI or queue is gone, and the value with it.
     Gone,
-    /// Its interface is down, or its NAPI disabled, so it cannot be seen; it may come back with weir's value.
+    /// Its interface is down, its NAPI disabled, or its queue taken away, so it cannot be seen; it may come back with weir's value.
     Waiting,
     /// Its interface is not here and may live in another network namespace, where it cannot be reached; it may come back
     /// with weir's value.

@@ -144,6 +144,25 @@ fn refuses_files_it_did_not_write() {
     assert!(Journal::load(j.path()).is_err(), "a pipe");
 }
 
+/// What the kernel forgets under an XDP program is written down as any switch.
+#[test]
+fn offloads_of_the_nic_are_entries() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut j = journal(dir.path());
+    for setting in [Setting::Lro { ifindex: 7 }, Setting::GroHw { ifindex: 7 }] {
+        record(&mut j, &[Planned { setting, queue: None, old: 1.into(), new: 0.into() }]).unwrap();
+        let found = Journal::load(j.path()).unwrap();
+        assert_eq!(found.known(&setting, None), Some((&1.into(), &[0.into()][..])));
+        assert!(
+            record(&mut j, &[Planned { setting, queue: None, old: 1.into(), new: 2.into() }]).is_err(),
+            "a switch"
+        );
+    }
+    let text = fs::read_to_string(j.path()).unwrap();
+    assert!(text.contains("{\"set\":\"lro\",\"old\":1,\"ours\":[0]}"), "{text}");
+    assert!(text.contains("{\"set\":\"gro_hw\",\"old\":1,\"ours\":[0]}"), "{text}");
+}
+
 #[test]
 fn strict_contents() {
     let good = serde_json::to_value(document()).unwrap();
@@ -221,12 +240,14 @@ struct Returning {
     absent: u32,
     /// While it is absent it is listed.
     listed: bool,
+    /// Receive queues that the interface has.
+    queues: u32,
     waits: u32,
 }
 
 impl Returning {
     fn new() -> Self {
-        Self { napi: (8193, [70_000, 3]), up: true, absent: 0, listed: false, waits: 0 }
+        Self { napi: (8193, [70_000, 3]), up: true, absent: 0, listed: false, queues: 1, waits: 0 }
     }
 
     /// It is away for `absent` waits, then there as `id`.
@@ -236,7 +257,7 @@ impl Returning {
 
     fn value(&mut self, setting: &Setting) -> Result<&mut u64> {
         let gone = || Err(Error::Gone { what: setting.label().into() });
-        if self.absent > 0 || !self.up || setting.napi_id() != Some(self.napi.0) {
+        if self.absent > 0 || self.queues == 0 || !self.up || setting.napi_id() != Some(self.napi.0) {
             return gone();
         }
         match setting {
@@ -259,7 +280,11 @@ impl Kernel for Returning {
     }
 
     fn napi_of_queue(&mut self, _: u32, queue: u32) -> Option<u32> {
-        (self.up && self.absent == 0 && queue == 0).then_some(self.napi.0)
+        (self.up && self.absent == 0 && queue < self.queues).then_some(self.napi.0)
+    }
+
+    fn queues(&mut self, _: u32) -> Option<u32> {
+        Some(self.queues)
     }
 
     fn lists(&mut self, _: u32, napi_id: u32) -> bool {
@@ -396,6 +421,44 @@ fn a_last_restore_finds_the_new_id_and_what_it_cannot_see_waits() {
     kernel.napi.1 = [0, 1];
     assert_eq!(fates(j.walk_at(&mut kernel, 7, true, 0)), [Fate::Gone, Fate::Gone]);
     assert_eq!(kernel.napi.1, [0, 1]);
+}
+
+/// A queue that was taken away with weir's values is waited for until its NAPI is back, with them or without.
+#[test]
+fn a_queue_that_was_taken_away_waits() {
+    for (id, values, after) in [
+        (8193, [5_000_000, 8], [70_000, 3]),
+        (8194, [5_000_000, 8], [70_000, 3]),
+        // The driver does not have the kernel keep them.
+        (8194, [0, 0], [0, 0]),
+    ] {
+        let dir = tempfile::tempdir().unwrap();
+        let (mut j, mut kernel) = (empty_journal(dir.path()), Returning::new());
+        take_over(&mut j, &mut kernel);
+        kernel.queues = 0;
+        let walked = j.walk_at(&mut kernel, 7, true, ABSENCES);
+        assert!(walked.iter().all(|(_, o)| o.fate == Fate::Waiting && !o.settled()), "{walked:?}");
+        assert_eq!(kernel.waits, 0, "it comes back when somebody wants it, not by itself");
+        (kernel.queues, kernel.napi) = (1, (id, values));
+        let walked = j.walk_at(&mut kernel, 7, true, ABSENCES);
+        assert!(walked.iter().all(|(_, o)| o.settled()), "{walked:?}");
+        assert_eq!(kernel.napi.1, after);
+    }
+    // It is here again but for its NAPI: what a driver does in between is waited for.
+    let dir = tempfile::tempdir().unwrap();
+    let (mut j, mut kernel) = (empty_journal(dir.path()), Returning::new());
+    take_over(&mut j, &mut kernel);
+    kernel.absent = 3;
+    assert!(
+        fates(j.walk_at(&mut kernel, 7, true, ABSENCES)).iter().all(|f| matches!(f, Fate::Restored { .. }))
+    );
+    // An entry that does not know its queue, as none of a guard, is gone with its NAPI.
+    let dir = tempfile::tempdir().unwrap();
+    let (mut j, mut kernel) = (empty_journal(dir.path()), Returning::new());
+    take_over(&mut j, &mut kernel);
+    j.doc.entries.iter_mut().for_each(|e| e.queue = None);
+    kernel.queues = 0;
+    assert_eq!(fates(j.walk_at(&mut kernel, 7, true, 0)), [Fate::Gone, Fate::Gone]);
 }
 
 #[test]

@@ -81,6 +81,10 @@ pub trait Kernel {
     fn write(&mut self, setting: &Setting, value: &Value) -> Result<()>;
     /// As [`Access::napi_of_queue`].
     fn napi_of_queue(&mut self, ifindex: u32, queue: u32) -> Option<u32>;
+    /// Receive queues that an interface has now, if that can be told.
+    fn queues(&mut self, _ifindex: u32) -> Option<u32> {
+        None
+    }
     /// The NAPI is in the list of its interface; one that is listed and cannot be asked for is disabled.
     fn lists(&mut self, ifindex: u32, napi_id: u32) -> bool;
     /// As [`presence`], but one that is being set down is down.
@@ -189,6 +193,10 @@ impl Kernel for Access {
 
     fn napi_of_queue(&mut self, ifindex: u32, queue: u32) -> Option<u32> {
         Access::napi_of_queue(self, ifindex, queue)
+    }
+
+    fn queues(&mut self, ifindex: u32) -> Option<u32> {
+        Access::queues(self, ifindex)
     }
 
     fn lists(&mut self, ifindex: u32, napi_id: u32) -> bool {

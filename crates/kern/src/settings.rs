@@ -56,6 +56,16 @@ pub enum Setting {
         /// The device.
         ifindex: u32,
     },
+    /// Large receive offload, by the NIC: 0 or 1. As it is wanted, which the kernel forgets where XDP is attached generically.
+    Lro {
+        /// The device.
+        ifindex: u32,
+    },
+    /// Generic receive offload by the NIC (`rx-gro-hw`): 0 or 1, as it is wanted; forgotten as LRO is.
+    GroHw {
+        /// The device.
+        ifindex: u32,
+    },
     /// CPUs that a receive queue spreads its packets over.
     RpsCpus {
         /// The device.
@@ -158,6 +168,8 @@ impl Setting {
             | Setting::DevFlush { ifindex }
             | Setting::DevThreaded { ifindex }
             | Setting::Gro { ifindex }
+            | Setting::Lro { ifindex }
+            | Setting::GroHw { ifindex }
             | Setting::RpsCpus { ifindex, .. }
             | Setting::RfsEntries { ifindex, .. }
             | Setting::RssTable { ifindex }
@@ -200,6 +212,8 @@ impl Setting {
             Setting::DevFlush { .. } => "gro_flush_timeout",
             Setting::NapiThreaded { .. } | Setting::DevThreaded { .. } => "threaded",
             Setting::Gro { .. } => "gro",
+            Setting::Lro { .. } => "lro",
+            Setting::GroHw { .. } => "rx-gro-hw",
             Setting::RpsCpus { .. } => "rps_cpus",
             Setting::XpsCpus { .. } => "xps_cpus",
             Setting::RssTable { .. } => "rss_table",
@@ -214,7 +228,9 @@ impl Setting {
     pub fn show(&self, value: &Value) -> String {
         match (self, value) {
             (Setting::NapiFlush { .. } | Setting::DevFlush { .. }, v) => format!("{v} ns"),
-            (Setting::Gro { .. }, Value::Number(n)) => if *n == 0 { "off" } else { "on" }.into(),
+            (Setting::Gro { .. } | Setting::Lro { .. } | Setting::GroHw { .. }, Value::Number(n)) => {
+                if *n == 0 { "off" } else { "on" }.into()
+            }
             (_, v) => v.to_string(),
         }
     }
@@ -225,6 +241,8 @@ impl Setting {
             Setting::NapiDefer { .. } | Setting::NapiFlush { .. } => true,
             Setting::DevDefer { .. } | Setting::DevFlush { .. } | Setting::RpsCpus { .. } => true,
             Setting::NapiThreaded { .. } | Setting::DevThreaded { .. } | Setting::Gro { .. } => false,
+            // It goes with an XDP program, which stays while a guard stands still.
+            Setting::Lro { .. } | Setting::GroHw { .. } => false,
             Setting::XpsCpus { .. } | Setting::RssTable { .. } => false,
             Setting::RfsEntries { .. } | Setting::RfsTable => false,
             Setting::IrqCpus { .. } | Setting::TaskCpus { .. } => false,
@@ -234,7 +252,10 @@ impl Setting {
     /// It is a file whose write waits for the kernel's lock by trying again and again, so that a SCHED_FIFO thread would keep
     /// the lock's owner from its CPU.
     pub fn spins(&self) -> bool {
-        let ioctl = matches!(self, Setting::Gro { .. } | Setting::RssTable { .. });
+        let ioctl = matches!(
+            self,
+            Setting::Gro { .. } | Setting::Lro { .. } | Setting::GroHw { .. } | Setting::RssTable { .. }
+        );
         self.napi_id().is_none() && !self.of_host() && !ioctl
     }
 
@@ -259,6 +280,7 @@ impl Setting {
             (Setting::NapiFlush { .. } | Setting::DevFlush { .. }, Value::Number(n)) => *n <= i64::MAX as u64,
             (Setting::NapiThreaded { .. }, Value::Number(n)) => *n <= 2,
             (Setting::DevThreaded { .. } | Setting::Gro { .. }, Value::Number(n)) => *n <= 1,
+            (Setting::Lro { .. } | Setting::GroHw { .. }, Value::Number(n)) => *n <= 1,
         }
     }
 
@@ -334,9 +356,14 @@ impl Access {
 
     /// The NAPI that serves receive queue `queue` of `ifindex` now, if the kernel tells.
     pub fn napi_of_queue(&mut self, ifindex: u32, queue: u32) -> Option<u32> {
-        let queues = self.sysfs.device(ifindex).and_then(|d| d.rx_queues()).ok()?;
+        let queues = self.queues(ifindex)?;
         let ids = self.netdev.as_mut()?.of_queues(ifindex, queues).ok()?;
         ids.get(queue as usize).copied()
+    }
+
+    /// Receive queues that `ifindex` has now.
+    pub fn queues(&self, ifindex: u32) -> Option<u32> {
+        self.sysfs.device(ifindex).and_then(|d| d.rx_queues()).ok()
     }
 
     /// The setting's value now. [`Error::Gone`] if its interface, NAPI or queue does not exist, also for the
@@ -354,6 +381,12 @@ impl Access {
             Setting::DevFlush { ifindex } => self.sysfs.device(ifindex)?.gro_flush_timeout_ns(),
             Setting::DevThreaded { ifindex } => self.sysfs.device(ifindex)?.threaded(),
             Setting::Gro { ifindex } => ethtool::gro(&netns::name_of(ifindex)?).map(u64::from),
+            Setting::Lro { ifindex } => {
+                ethtool::wanted(&netns::name_of(ifindex)?, ethtool::LRO).map(u64::from)
+            }
+            Setting::GroHw { ifindex } => {
+                ethtool::wanted(&netns::name_of(ifindex)?, ethtool::GRO_HW).map(u64::from)
+            }
             Setting::RpsCpus { ifindex, queue } => {
                 let found = self.sysfs.device(ifindex)?.rps_cpus(queue);
                 return found.map(Value::Cpus).map_err(|e| gone_queue(e, setting));
@@ -426,6 +459,10 @@ impl Access {
             Setting::DevFlush { ifindex } => self.sysfs.device(ifindex)?.set_gro_flush_timeout_ns(n),
             Setting::DevThreaded { ifindex } => self.sysfs.device(ifindex)?.set_threaded(n),
             Setting::Gro { ifindex } => ethtool::set_gro(&netns::name_of(ifindex)?, n != 0),
+            Setting::Lro { ifindex } => ethtool::set_wanted(&netns::name_of(ifindex)?, ethtool::LRO, n != 0),
+            Setting::GroHw { ifindex } => {
+                ethtool::set_wanted(&netns::name_of(ifindex)?, ethtool::GRO_HW, n != 0)
+            }
             Setting::RfsEntries { ifindex, queue } => self.sysfs.device(ifindex)?.set_rfs_entries(queue, n),
             Setting::RfsTable => sysfs::set_rfs_table(n),
             // Its value is a set of CPUs or a table, never a number.
@@ -486,7 +523,14 @@ mod tests {
         assert!(defer.accepts(&Value::Number(8)));
         assert!(!defer.accepts(&Value::Number(1 << 31)));
         assert!(!defer.accepts(&Value::Cpus(CpuSet::new())));
-        assert!(!Setting::Gro { ifindex }.accepts(&Value::Number(2)));
+        for switch in [Setting::Gro { ifindex }, Setting::Lro { ifindex }, Setting::GroHw { ifindex }] {
+            assert!(switch.accepts(&Value::Number(1)) && !switch.accepts(&Value::Number(2)));
+            assert_eq!([0, 1].map(|n| switch.show(&Value::Number(n))), ["off", "on"]);
+            assert!(!switch.accepts(&Value::Cpus(CpuSet::new())) && !switch.spins());
+            assert!(!switch.of_poll_mode() && !switch.of_host() && switch.ifindex() == ifindex);
+        }
+        let labels = [Setting::Lro { ifindex }.label(), Setting::GroHw { ifindex }.label()];
+        assert_eq!(labels, ["lro", "rx-gro-hw"]);
         assert!(Setting::NapiThreaded { ifindex, napi_id }.accepts(&Value::Number(2)));
         assert!(!Setting::DevThreaded { ifindex }.accepts(&Value::Number(2)));
         assert!(!Setting::RpsCpus { ifindex, queue: 0 }.accepts(&Value::Number(0)));

@@ -8,7 +8,7 @@ use simulated::{
     Ran,
     choices::{Action, After, Shape},
     planned, seeded,
-    world::Counts,
+    world::{Counts, cells},
 };
 use std::{
     sync::{
@@ -91,7 +91,7 @@ fn every_stop_alone_and_with_a_crash() {
 fn every_write_of_an_administrator_alone_and_with_a_crash_or_a_stop() {
     let mut plans = Plans::new("every_write_of_an_administrator_alone_and_with_a_crash_or_a_stop");
     for shape in Shape::few() {
-        let cells = 4 + 3 * shape.queues;
+        let cells = cells(shape.queues);
         let calls = plans.run(&shape, &[]);
         for i in 0..calls {
             for cell in 0..cells {
@@ -199,6 +199,24 @@ fn a_napi_that_leaves_its_list_at_the_last_look() {
     assert!(counts.waiting > 1_000 && counts.links > 1_000);
 }
 
+/// A queue that is taken away while weir has its settings, by `ethtool -L`, and is there again later with these or without, after
+/// the end of the guard too: what cannot be seen must not pass for gone, and is put back once it can be.
+#[test]
+fn a_queue_that_leaves_and_returns_at_any_two_calls() {
+    let mut plans = Plans::new("a_queue_that_leaves_and_returns_at_any_two_calls");
+    let returns = |plans: &mut Plans, shape: &Shape, keeps: bool| {
+        plans.pairs(shape, |_| Action::Channels(0, 1, keeps), |_| Action::Channels(0, 2, keeps));
+    };
+    let shape = &Shape::of_two_queues(&[After::Undo]);
+    [true, false].into_iter().for_each(|keeps| returns(&mut plans, shape, keeps));
+    plans.pairs(shape, |_| Action::Channels(0, 1, true), |_| Action::Crash);
+    plans.pairs(shape, |_| Action::Crash, |_| Action::Channels(0, 1, true));
+    plans.pairs(shape, |_| Action::Channels(0, 1, true), |_| Action::Delete(0));
+    returns(&mut plans, &Shape::of_two_queues(&[After::Guard]), true);
+    let counts = plans.end();
+    assert!(counts.withdrawn > 10_000 && counts.waiting > 10_000 && counts.restored > 10_000);
+}
+
 /// What every kind of event must have been reached at least in so many of 100,000 schedules, that no schedule stops testing
 /// it unseen.
 fn enough(c: &Counts) {
@@ -224,6 +242,7 @@ fn enough(c: &Counts) {
         ("gone", c.gone, 100),
         ("waiting", c.waiting, 1_000),
         ("interfaces moved away", c.moves, 5_000),
+        ("queues taken away", c.withdrawn, 1_000),
         ("kept for an interface that is away", c.kept, 1_000),
         ("failed", c.failed, 300),
         ("waits", c.waits, 1_000),

@@ -4,6 +4,7 @@
 
 use kern::{
     cpus::CpuSet,
+    error::Error,
     ethtool,
     journal::{ClaimError, Fate, Journal, Lock, Outcome, Planned},
     napi::{self, Change, Client, Direction, Threaded},
@@ -112,6 +113,77 @@ fn every_setting_is_written_and_verified_root() {
             assert!(access.read(&setting).unwrap_err().is_gone(), "{setting:?}");
         }
         assert!(access.write(&Setting::DevDefer { ifindex }, &Value::Cpus(CpuSet::new())).is_err());
+    });
+}
+
+/// No software device has offloads of a NIC that can be switched; what switches them works on those it has.
+#[test]
+fn features_are_switched_one_by_one_by_name_root() {
+    if !root_or_skip("features_are_switched_one_by_one_by_name_root") {
+        return;
+    }
+    veth("features", 1).run(|| {
+        let ifindex = index();
+        let mut access = Access::for_current_netns().unwrap();
+        for setting in [Setting::Lro { ifindex }, Setting::GroHw { ifindex }] {
+            let refused = access.read(&setting).unwrap_err();
+            assert!(matches!(refused, Error::Unsupported { .. }), "{refused}");
+            for value in [0, 1] {
+                let refused = access.write(&setting, &Value::Number(value)).unwrap_err();
+                assert!(matches!(refused, Error::Unsupported { .. }), "{refused}");
+            }
+        }
+        let absent = Setting::Lro { ifindex: 999_999 };
+        assert!(access.read(&absent).unwrap_err().is_gone());
+
+        // One in the first word of bits, one in the second.
+        let other = "rx-udp-gro-forwarding";
+        assert!(ethtool::wanted("w0", "rx-gro").unwrap() && !ethtool::wanted("w0", other).unwrap());
+        ethtool::set_wanted("w0", other, true).unwrap();
+        ethtool::set_wanted("w0", "rx-gro", false).unwrap();
+        assert!(!ethtool::gro("w0").unwrap() && ethtool::wanted("w0", other).unwrap());
+        ethtool::set_wanted("w0", other, false).unwrap();
+        ethtool::set_wanted("w0", "rx-gro", true).unwrap();
+        assert!(ethtool::gro("w0").unwrap() && !ethtool::wanted("w0", other).unwrap());
+        // What is wanted and cannot be now is wanted none the less: segmentation without checksums.
+        ethtool::set_wanted("w0", "tx-checksum-ip-generic", false).unwrap();
+        ethtool::set_wanted("w0", "tx-tcp-segmentation", false).unwrap();
+        ethtool::set_wanted("w0", "tx-tcp-segmentation", true).unwrap();
+        assert!(ethtool::wanted("w0", "tx-tcp-segmentation").unwrap());
+    });
+}
+
+/// A queue that is taken away waits. veth brings it back without its values.
+#[test]
+fn a_queue_that_was_taken_away_waits_root() {
+    if !root_or_skip("a_queue_that_was_taken_away_waits_root") {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let ns = veth("channels", 2);
+    ns.run(|| {
+        let ifindex = index();
+        let mut access = Access::for_current_netns().unwrap();
+        let (mut journal, _) = Journal::claim(dir.path(), &mut access, ifindex).unwrap();
+        let napi_id = napi::list(ifindex).unwrap()[1].id;
+        let setting = Setting::NapiDefer { ifindex, napi_id };
+        let planned = Planned { queue: Some(1), ..plan(&mut access, setting, 8) };
+        journal.record(&mut access, std::slice::from_ref(&planned)).unwrap();
+        access.write(&setting, &planned.new).unwrap();
+        ns.sh("ethtool", &["-L", "w1", "tx", "1"]);
+        ns.sh("ethtool", &["-L", "w0", "rx", "1"]);
+        assert_eq!(access.queues(ifindex), Some(1));
+        let waiting = [("defer-hard-irqs", &Fate::Waiting)];
+        assert_eq!(fates(&journal.restore(&mut access)), waiting);
+
+        // The next guard takes it over.
+        make_dead(journal.path());
+        let (journal, before) = Journal::claim(dir.path(), &mut access, ifindex).unwrap();
+        assert_eq!(fates(&before), waiting);
+        assert_eq!((before[0].target.as_str(), journal.len()), ("w0/1", 1));
+        ns.sh("ethtool", &["-L", "w0", "rx", "2"]);
+        assert_eq!(fates(&journal.restore(&mut access)), [("defer-hard-irqs", &Fate::Gone)]);
+        journal.remove().unwrap();
     });
 }
 

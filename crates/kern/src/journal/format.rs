@@ -36,7 +36,7 @@ mod tests {
     use serde_json::{Value, json};
     use std::collections::BTreeMap;
 
-    const KINDS: [(Kind, &str); 14] = [
+    const KINDS: [(Kind, &str); 16] = [
         (Kind::NapiDefer, "napi_defer"),
         (Kind::NapiFlush, "napi_flush"),
         (Kind::NapiThreaded, "napi_threaded"),
@@ -44,6 +44,8 @@ mod tests {
         (Kind::DevFlush, "dev_flush"),
         (Kind::DevThreaded, "dev_threaded"),
         (Kind::Gro, "gro"),
+        (Kind::Lro, "lro"),
+        (Kind::GroHw, "gro_hw"),
         (Kind::RpsCpus, "rps_cpus"),
         (Kind::XpsCpus, "xps_cpus"),
         (Kind::RssTable, "rss_table"),

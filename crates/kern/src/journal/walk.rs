@@ -65,12 +65,12 @@ impl Journal {
                 true => all = walked,
                 false => all.iter_mut().zip(walked).filter(|(a, _)| open(&a.1)).for_each(|(a, b)| *a = b),
             }
-            // What is gone may have moved with its interface meanwhile, and be back: so it is asked for twice.
-            let gone = all.iter().any(|(_, o)| o.fate == Fate::Gone);
-            if self.doc.device.is_none() || !gone || last == Some(place) {
+            // What is gone may have moved with its interface meanwhile, and be back: so all of it is asked for twice.
+            let gone = all.iter().filter(|(_, o)| o.fate == Fate::Gone).count();
+            if self.doc.device.is_none() || gone == 0 || last == Some((place, gone)) {
                 return all;
             }
-            last = Some(place);
+            last = Some((place, gone));
             walks -= 1;
             if walks == 0 {
                 break &Fate::Moved;
@@ -108,7 +108,8 @@ impl Journal {
                 return Some((entry, outcome));
             }
             match kernel.presence(entry.ifindex.unwrap_or(at)) {
-                Presence::Up if patience > 0 => {}
+                // A queue that was taken away is not waited for: it comes back when somebody wants it.
+                Presence::Up if patience > 0 && !withdrawn(kernel, entry, at) => {}
                 // Set down between two calls, it looked like a NAPI that is gone.
                 Presence::Down => {
                     outcome.fate = Fate::Waiting;
@@ -196,7 +197,12 @@ impl Journal {
         let show = |v: &Value| setting.show(v);
         let ifindex = setting.ifindex();
         let failed = |kernel: &mut K, e: Error| match (e.is_gone(), setting.napi_id()) {
-            (true, Some(id)) if kernel.presence(ifindex) == Presence::Down || kernel.lists(ifindex, id) => {
+            // In this order: a NAPI that comes back with its queue meanwhile is listed.
+            (true, Some(id))
+                if kernel.presence(ifindex) == Presence::Down
+                    || withdrawn(kernel, entry, at)
+                    || kernel.lists(ifindex, id) =>
+            {
                 Fate::Waiting
             }
             (true, _) => Fate::Gone,
@@ -242,6 +248,15 @@ impl Journal {
         };
         Outcome { target, setting: setting.label(), napi_id: setting.napi_id(), fate }
     }
+}
+
+/// It is a setting of the NAPI of a queue that its interface does not have now, as after `ethtool -L`. The kernel keeps its values
+/// for the queue (`napi_config`, 6.13) where the driver lets it, and the NAPI comes back with them; whether it does is not told.
+/// Kernels without such settings have no entry of a NAPI.
+fn withdrawn<K: Kernel>(kernel: &mut K, entry: &Entry, at: u32) -> bool {
+    let of_napi = entry.setting(at).filter(|setting| setting.napi_id().is_some());
+    let Some((setting, queue)) = of_napi.zip(entry.queue) else { return false };
+    kernel.queues(setting.ifindex()).is_some_and(|present| queue >= present)
 }
 
 /// What the kernel has made of the mask `old` that was written, if it has left out no more than the CPUs that are offline or outside of

@@ -58,6 +58,8 @@ struct Guard<'s> {
     left: Vec<Option<u64>>,
     /// What is changed of a source, how often settings had been put back by then.
     polled: BTreeMap<usize, (Vec<Change>, u32)>,
+    /// What an XDP program has the kernel forget, of each interface that has one.
+    attached: Vec<Option<Vec<Change>>>,
     /// Settings of whole devices: by how many sources, and what.
     devices: Vec<(u32, Vec<Change>)>,
 }
@@ -79,6 +81,7 @@ pub fn guard(sim: &Sim, shape: &Shape) {
         journals: (0..shape.ifaces).map(|_| None).collect(),
         left: vec![None; shape.ifaces],
         polled: BTreeMap::new(),
+        attached: vec![None; shape.ifaces],
         devices: vec![(0, Vec::new()); shape.ifaces],
     };
     let complete = alive(sim, Role::Guard, pid, |kernel| guard.live(kernel));
@@ -115,7 +118,10 @@ impl Guard<'_> {
                 match *op {
                     Op::Take(source) => self.take(kernel, source),
                     Op::Settle(source) => self.settle(kernel, source),
-                    Op::Release(source) => self.release(kernel, source),
+                    Op::Release(source) => {
+                        self.release(kernel, source);
+                        self.detach(kernel, source / self.shape.queues);
+                    }
                     Op::Look => self.look(kernel),
                 }
             }
@@ -149,7 +155,7 @@ impl Guard<'_> {
                 }
             })?;
             kernel.sim.world().hear(who(Role::Guard, self.pid), journal.name(), &outcomes);
-            self.left[iface] = None;
+            (self.left[iface], self.attached[iface]) = (None, None);
             if let Some(k) = self.keeper(kernel) {
                 kernel.sim.world().keepers[k].care.insert(journal.path().into(), journal.owner());
             }
@@ -270,6 +276,34 @@ impl Guard<'_> {
         Ok(changes)
     }
 
+    /// Attaches an XDP program generically: the kernel forgets that the NIC's own offloads were wanted, so they are written down.
+    fn attach(&mut self, kernel: &mut SimKernel<'_>, iface: usize) -> Result<(), Error> {
+        if self.attached[iface].is_some() || !self.shape.generic {
+            return Ok(());
+        }
+        let ifindex = kernel.sim.world().ifaces[iface].index;
+        let mut changes = Vec::new();
+        for setting in [Setting::Lro { ifindex }, Setting::GroHw { ifindex }] {
+            if kernel.read(&setting)? != Value::Number(0) {
+                changes.push(Change { setting, queue: None, new: Value::Number(0), first: None });
+            }
+        }
+        self.make(kernel, iface, &changes)?;
+        self.attached[iface] = Some(changes);
+        Ok(())
+    }
+
+    /// Detaches it once none of its sources is polled.
+    fn detach(&mut self, kernel: &mut SimKernel<'_>, iface: usize) {
+        let first = iface * self.shape.queues;
+        if self.polled.range(first..first + self.shape.queues).next().is_some() {
+            return;
+        }
+        if let (Some(changes), Some(journal)) = (self.attached[iface].take(), &self.journals[iface]) {
+            change::put_back(kernel, journal, &changes);
+        }
+    }
+
     fn take(&mut self, kernel: &mut SimKernel<'_>, source: usize) {
         if self.polled.contains_key(&source) || self.shape.threads {
             return;
@@ -278,7 +312,7 @@ impl Guard<'_> {
         let iface = source / self.shape.queues;
         let revoked = self.revoked(kernel);
         self.arm(kernel, 1);
-        let made = self.plan(kernel, source).and_then(|all| {
+        let made = self.attach(kernel, iface).and_then(|()| self.plan(kernel, source)).and_then(|all| {
             let others = self.devices[iface].0 > 0;
             let (of_device, own): (Vec<_>, Vec<_>) = all.iter().cloned().partition(Change::of_device);
             self.make(kernel, iface, if others { &own } else { &all })?;
@@ -475,6 +509,7 @@ pub fn rival(sim: &Sim) {
         ifaces,
         queues,
         threads: false,
+        generic: false,
         sight: true,
         replaced: false,
         late: true,

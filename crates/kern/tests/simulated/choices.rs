@@ -25,6 +25,8 @@ pub enum Action {
     Up(usize, bool, bool),
     /// Interface, queue, waits, listed.
     Away(usize, usize, u32, bool),
+    /// Interface, queues that it has from now on, values of those that were taken away kept.
+    Channels(usize, usize, bool),
     Delete(usize),
     /// Interface, up in its other namespace.
     Move(usize, bool),
@@ -63,6 +65,8 @@ pub struct Shape {
     pub queues: usize,
     /// Mode thread instead of mode poll.
     pub threads: bool,
+    /// Its XDP programs are attached generically.
+    pub generic: bool,
     /// Other namespaces can be looked into.
     pub sight: bool,
     /// A keeper that has died is replaced.
@@ -87,10 +91,28 @@ impl Shape {
             ifaces: 1,
             queues: 1,
             threads: false,
+            generic: false,
             sight,
             replaced: sight,
             late: false,
             script: vec![Take(0), Look, Look, Take(0), Settle(0), Look, Take(0), Release(0)],
+            after: after.to_vec(),
+        }
+    }
+
+    /// One that polls the second queue of an interface.
+    pub fn of_two_queues(after: &[After]) -> Shape {
+        use Op::{Look, Take};
+        Shape {
+            modern: true,
+            ifaces: 1,
+            queues: 2,
+            threads: false,
+            generic: false,
+            sight: true,
+            replaced: false,
+            late: false,
+            script: vec![Take(1), Look],
             after: after.to_vec(),
         }
     }
@@ -103,6 +125,7 @@ impl Shape {
             ifaces: 1,
             queues,
             threads: false,
+            generic: false,
             sight: true,
             replaced: false,
             late: false,
@@ -116,6 +139,7 @@ impl Shape {
             shape(false, 2, &both, &[After::Undo]),
             shape(true, 2, &both, &[After::Guard]),
             Shape { late: true, ..shape(false, 1, &twice, &[After::Guard, After::Undo]) },
+            Shape { generic: true, ..shape(true, 1, &[Take(0), Release(0), Take(0)], &[After::Undo]) },
             Shape { threads: true, ..shape(true, 1, &[Look], &[After::Undo, After::Guard]) },
         ]
     }
@@ -162,6 +186,7 @@ impl Rng {
             ifaces,
             queues,
             threads: self.chance(100),
+            generic: self.chance(300),
             sight: self.chance(500),
             replaced: self.chance(500),
             late: self.chance(300),
@@ -237,7 +262,7 @@ fn some(rng: &mut Rng, role: Role, call: Call, world: &World, depth: u32) -> Act
     let queues = world.ifaces[iface].napis.len();
     let refusable = !matches!(call, Call::Look | Call::Wait);
     let lasting = matches!(call, Call::Write | Call::Save | Call::Remove);
-    match rng.below(22) {
+    match rng.below(23) {
         0..=2 => Action::Crash,
         3..=5 if role == Role::Guard => Action::Freeze,
         6..=7 if refusable => Action::Refuse,
@@ -253,6 +278,7 @@ fn some(rng: &mut Rng, role: Role, call: Call, world: &World, depth: u32) -> Act
         17 if rng.chance(100) => Action::Delete(iface),
         20 => Action::Move(iface, rng.chance(500)),
         21 => Action::Back(iface, rng.chance(400), rng.chance(400), rng.chance(600)),
+        22 => Action::Channels(iface, 1 + rng.below(queues), rng.chance(700)),
         18 if depth < 2 && rng.chance(500) => Action::Undo,
         18 if depth < 2 => Action::Rival,
         19 if depth < 2 => Action::LateKeeper,

@@ -160,6 +160,9 @@ impl<'a> SimKernel<'a> {
                 Action::Away(iface, queue, waits, listed) => {
                     self.sim.world().away(iface, queue, waits, listed);
                 }
+                Action::Channels(iface, present, keeps) => {
+                    self.sim.world().channels(iface, present, keeps);
+                }
                 Action::Move(iface, up) => self.sim.world().go(iface, up),
                 Action::Back(iface, same_index, same_ids, keeps) => {
                     self.sim.world().come(iface, same_index, same_ids, keeps);
@@ -276,8 +279,15 @@ impl Kernel for SimKernel<'_> {
         self.point(Call::Look, || format!("NAPI of {ifindex}/{queue}")).ok()?;
         let world = self.world();
         let iface = &world.ifaces[world.iface_of(ifindex)?];
-        let napi = iface.napis.get(queue as usize)?;
+        let napi = iface.napis.get(queue as usize).filter(|_| (queue as usize) < iface.present)?;
         (world.modern && iface.link.is_up() && (napi.away == 0 || napi.listed)).then_some(napi.id)
+    }
+
+    fn queues(&mut self, ifindex: u32) -> Option<u32> {
+        self.last = None;
+        self.point(Call::Look, || format!("queues of {ifindex}")).ok()?;
+        let world = self.world();
+        Some(world.ifaces[world.iface_of(ifindex)?].present as u32)
     }
 
     fn lists(&mut self, ifindex: u32, napi_id: u32) -> bool {
@@ -287,7 +297,8 @@ impl Kernel for SimKernel<'_> {
         }
         let world = self.world();
         let listed = |i: &Iface| {
-            i.link.is_up() && i.napis.iter().any(|n| n.id == napi_id && (n.away == 0 || n.listed))
+            i.link.is_up()
+                && i.napis.iter().take(i.present).any(|n| n.id == napi_id && (n.away == 0 || n.listed))
         };
         world.modern && world.iface_of(ifindex).is_some_and(|n| listed(&world.ifaces[n]))
     }

@@ -44,12 +44,14 @@ fn run(shape: &Shape, chooser: Chooser, trace: bool) -> Ran {
         world.sight = true;
         for iface in 0..world.ifaces.len() {
             let same = world.next_value.is_multiple_of(2);
+            let queues = world.ifaces[iface].napis.len();
             world.come(iface, false, same, true);
             if world.ifaces[iface].link == Link::Down {
                 let same_ids = world.next_value.is_multiple_of(2);
                 world.up(iface, same_ids, true);
             }
             world.ifaces[iface].napis.iter_mut().for_each(|n| n.away = 0);
+            world.channels(iface, queues, true);
         }
     }
     actors::undo(&sim);

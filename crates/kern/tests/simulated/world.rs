@@ -24,13 +24,21 @@ pub enum Kind {
     DevDefer,
     Threaded,
     Gro,
+    Lro,
+    GroHw,
     NapiFlush,
     NapiDefer,
     Rps,
 }
 
-const OF_DEVICE: [Kind; 4] = [Kind::DevFlush, Kind::DevDefer, Kind::Threaded, Kind::Gro];
+const OF_DEVICE: [Kind; 6] =
+    [Kind::DevFlush, Kind::DevDefer, Kind::Threaded, Kind::Gro, Kind::Lro, Kind::GroHw];
 const OF_QUEUE: [Kind; 3] = [Kind::NapiFlush, Kind::NapiDefer, Kind::Rps];
+
+/// Settings of an interface with so many queues.
+pub fn cells(queues: usize) -> usize {
+    OF_DEVICE.len() + OF_QUEUE.len() * queues
+}
 
 /// Where a setting is: interface and number of its cell.
 pub type Place = (usize, usize);
@@ -97,6 +105,8 @@ pub struct Iface {
     /// There has been a journal.
     pub journalled: bool,
     pub napis: Vec<Napi>,
+    /// Queues that it has now; the others were taken away.
+    pub present: usize,
     pub cells: Vec<Cell>,
 }
 
@@ -143,6 +153,7 @@ pub struct Counts {
     /// What has been said to be with an interface elsewhere.
     pub kept: u64,
     pub moves: u64,
+    pub withdrawn: u64,
     pub failed: u64,
     pub lost: u64,
     pub forgiven: u64,
@@ -155,7 +166,7 @@ impl Counts {
         macro_rules! sum { ($($f:ident)*) => { $(self.$f += o.$f;)* } }
         sum!(schedules calls guard_crashes keeper_crashes undo_crashes freezes revoked refusals refused_late
             admin_writes links rivals rivals_refused late_keepers undos_beside takeovers failed_takeovers
-            restored verified left gone waiting kept moves failed lost forgiven waits);
+            restored verified left gone waiting kept moves withdrawn failed lost forgiven waits);
     }
 }
 
@@ -199,13 +210,16 @@ impl World {
             });
             let napis = napis.collect();
             let of_queue = (0..queues).flat_map(|q| [cell(0), cell(0), cell((q as u64 + n as u64) % 2 * 2)]);
-            let cells = [cell(0), cell(0), cell(0), cell(0)].into_iter().chain(of_queue).collect();
+            // A NIC's own offloads are on, as its driver has them.
+            let of_device = [0, 0, 0, 0, 1, 1].map(cell);
+            let cells = of_device.into_iter().chain(of_queue).collect();
             Iface {
                 index: 3 + n as u32,
                 device: 501 + n as u64,
                 link: Link::Up,
                 journalled: false,
                 napis,
+                present: queues,
                 cells,
             }
         };
@@ -310,12 +324,14 @@ impl World {
             }
             let iface = &mut world.ifaces[n];
             let up = iface.link.is_up();
-            match iface.napis.iter().position(|q| q.id == id && q.away == 0).filter(|_| up) {
+            let present = iface.napis.iter().take(iface.present);
+            match present.clone().position(|q| q.id == id && q.away == 0).filter(|_| up) {
                 Some(queue) => Ok(of_queue(queue, k)),
                 None => {
                     // Down, disabled or known under another id it is not gone: weir is to see that.
                     let away = |q: &Napi| up && q.away > 0 && !(q.listed && q.id == id);
-                    for queue in (0..iface.napis.len()).filter(|q| away(&iface.napis[*q])) {
+                    // What was taken away with its queue neither.
+                    for queue in (0..iface.present).filter(|q| away(&iface.napis[*q])) {
                         iface.cells[of_queue(queue, k).1].gone_to = who;
                     }
                     Err(gone())
@@ -327,9 +343,11 @@ impl World {
             Setting::DevDefer { .. } => Ok((n, 1)),
             Setting::DevThreaded { .. } => Ok((n, 2)),
             Setting::Gro { .. } => Ok((n, 3)),
+            Setting::Lro { .. } => Ok((n, 4)),
+            Setting::GroHw { .. } => Ok((n, 5)),
             Setting::NapiFlush { napi_id, .. } => napi(0, self, napi_id),
             Setting::NapiDefer { napi_id, .. } => napi(1, self, napi_id),
-            Setting::RpsCpus { queue, .. } if (queue as usize) < self.ifaces[n].napis.len() => {
+            Setting::RpsCpus { queue, .. } if (queue as usize) < self.ifaces[n].present => {
                 Ok(of_queue(queue as usize, 2))
             }
             Setting::RpsCpus { .. } => Err(gone()),
@@ -357,7 +375,7 @@ impl World {
 
     /// The administrator writes `value`; on a kernel with settings of NAPIs one of the device overwrites theirs.
     pub fn admin(&mut self, place: Place) {
-        if self.ifaces[place.0].link == Link::Deleted {
+        if self.ifaces[place.0].link == Link::Deleted || place.1 >= cells(self.ifaces[place.0].present) {
             return;
         }
         self.next_value += 1;
@@ -367,6 +385,7 @@ impl World {
         let (value, own) = match kind {
             Kind::DevFlush | Kind::NapiFlush | Kind::DevDefer | Kind::NapiDefer => (n, None),
             Kind::Threaded | Kind::Gro => (n % 2, Some(1)),
+            Kind::Lro | Kind::GroHw => (n % 2, Some(0)),
             Kind::Rps => (if n.is_multiple_of(4) { 0 } else { 1 << (n % 8) }, Some(0)),
         };
         self.counts.admin_writes += 1;
@@ -459,7 +478,8 @@ impl World {
             return;
         }
         i.link = Link::Up;
-        for (queue, napi) in i.napis.iter_mut().enumerate() {
+        // What is kept for a queue that was taken away stays.
+        for (queue, napi) in i.napis.iter_mut().take(i.present).enumerate() {
             napi.away = 0;
             if !same_ids {
                 self.next_napi += 1;
@@ -481,12 +501,46 @@ impl World {
     /// A NAPI is taken away for some waits, as by an XDP program that is detached.
     pub fn away(&mut self, iface: usize, queue: usize, waits: u32, listed: bool) {
         let i = &mut self.ifaces[iface];
-        if i.link == Link::Up {
+        if i.link == Link::Up && queue < i.present {
             self.counts.links += 1;
             let napi = &mut i.napis[queue];
             (napi.away, napi.listed) = (waits, listed);
             self.note(|| format!("   if{iface}/{queue}: NAPI away for {waits} waits, listed: {listed}"));
         }
+    }
+
+    /// The interface has `present` queues from now on, as by `ethtool -L`. Where the driver lets it, the kernel keeps the values
+    /// of a queue that is taken away, and its NAPI's id, until it is back; else it comes back as a new one.
+    pub fn channels(&mut self, iface: usize, present: usize, keeps: bool) {
+        let i = &mut self.ifaces[iface];
+        let (before, present) = (i.present, present.clamp(1, i.napis.len()));
+        if matches!(i.link, Link::Deleted | Link::Moved(_)) || before == present {
+            return;
+        }
+        i.present = present;
+        let device = [i.cells[0].value, i.cells[1].value];
+        for queue in present.min(before)..present.max(before) {
+            let at = cells(queue);
+            let anew = |cell: &mut Cell, value| {
+                (cell.value, cell.by, cell.writes) = (value, 0, cell.writes + 1);
+                cell.wanted.clear();
+                cell.wanted.push(value);
+            };
+            i.napis[queue].away = 0;
+            if present < before {
+                // Its mask of RPS is gone for good; none is also weir's value.
+                anew(&mut i.cells[at + 2], 0);
+                let ever = i.cells[at + 2].ever.clone();
+                i.cells[at + 2].wanted.extend(ever);
+            } else if !keeps {
+                self.next_napi += 1;
+                i.napis[queue].id = self.next_napi;
+                device.into_iter().enumerate().for_each(|(k, value)| anew(&mut i.cells[at + k], value));
+            }
+        }
+        self.counts.links += 1;
+        self.counts.withdrawn += u64::from(present < before);
+        self.note(|| format!("   if{iface} has {present} queues, values kept: {keeps}"));
     }
 
     pub fn delete(&mut self, iface: usize) {
@@ -508,6 +562,8 @@ impl World {
                 "napi_defer_hard_irqs" => Some(1),
                 "threaded" => Some(2),
                 "gro" => Some(3),
+                "lro" => Some(4),
+                "rx-gro-hw" => Some(5),
                 "gro-flush-timeout" => of_queue(0),
                 "defer-hard-irqs" => of_queue(1),
                 _ => of_queue(2),

@@ -1,0 +1,48 @@
+//! LRO and hardware GRO of an interface, which the kernel switches off for good where an XDP program is attached by its generic hook.
+
+use std::io;
+use std::sync::Mutex;
+
+use kern::change::Change;
+use kern::guard::Offloads;
+use kern::settings::{Access, Setting, Value};
+
+use crate::plan;
+
+/// Of one interface; what is switched off is in its journal until it is back.
+pub struct Switched {
+    ifindex: u32,
+    journal: plan::Shared,
+    off: Mutex<Vec<Change>>,
+}
+
+impl Switched {
+    /// Nothing yet.
+    pub fn new(ifindex: u32, journal: plan::Shared) -> Self {
+        Self { ifindex, journal, off: Mutex::default() }
+    }
+}
+
+impl Offloads for Switched {
+    fn off(&self) -> io::Result<()> {
+        let broken = |_| io::Error::other("a thread broke what is known of its offloads");
+        let mut off = self.off.lock().map_err(broken)?;
+        let mut access = Access::for_current_netns().map_err(io::Error::other)?;
+        let ifindex = self.ifindex;
+        let both = [Setting::Lro { ifindex }, Setting::GroHw { ifindex }];
+        // What a device does not have, and what it cannot change, is not read.
+        let on = |setting: &Setting| access.read(setting).is_ok_and(|value| value == Value::Number(1));
+        let on: Vec<Setting> = both.into_iter().filter(on).collect();
+        let change = |setting| Change { setting, queue: None, new: Value::Number(0), first: None };
+        let changes: Vec<Change> = on.into_iter().map(change).collect();
+        plan::make(&mut access, &self.journal, &changes).map_err(io::Error::other)?;
+        *off = changes;
+        Ok(())
+    }
+
+    fn back(&self) {
+        // A lock that a thread broke, and a namespace that cannot be read any more: the journal has them.
+        let (Ok(mut off), Ok(mut access)) = (self.off.lock(), Access::for_current_netns()) else { return };
+        plan::put_back(&mut access, &self.journal, &std::mem::take(&mut *off));
+    }
+}
