@@ -27,7 +27,6 @@
 #   make clean    remove everything that was built
 
 CARGO ?= cargo
-RUSTC ?= rustc
 export CARGO
 
 PREFIX ?= /usr/local
@@ -59,12 +58,13 @@ test:
 	@sh scripts/deps.sh test
 	@sh scripts/test.sh
 
-# What only the fuzzer builds is checked too. With a target named, what runs during the build is not compiled once more.
+# What only the fuzzer builds is checked too: by flags for the crates of the workspace alone, and with the features of all of
+# them, so that what they depend on is as the lines above have left it.
 lint:
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets $$(sh scripts/features.sh) -- -D warnings
 	RUSTDOCFLAGS='-D warnings' $(CARGO) doc --workspace --no-deps $$(sh scripts/features.sh)
-	RUSTFLAGS='--cfg fuzzing -D warnings' $(CARGO) check -p weir --bin weir --target $$($(RUSTC) -vV | sed -n 's/^host: //p') $$(sh scripts/features.sh)
+	RUSTC_WORKSPACE_WRAPPER=scripts/fuzzing-cfg.sh $(CARGO) check --workspace --bin weir $$(sh scripts/features.sh)
 
 fuzz:
 	@sh scripts/deps.sh fuzz

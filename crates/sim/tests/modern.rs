@@ -2,11 +2,14 @@
 
 #![allow(clippy::expect_used, reason = "a step that fails is a test that fails")]
 
+mod common;
+
 use results::{Class, Document, Mode, stats};
 use sim::scenario::Sweep;
 use sim::{Options, Scenario};
 use std::collections::BTreeSet;
 use std::path::Path;
+use std::sync::OnceLock;
 use std::sync::atomic::AtomicBool;
 
 fn scenario(name: &str) -> Scenario {
@@ -18,6 +21,8 @@ fn run(scenario: &Scenario, arms: &[&str]) -> Document {
     let options = Options { jobs: 2, strict: true, arms, ..Options::default() };
     let ran = sim::run(scenario, &options, &AtomicBool::new(false), &|_| ());
     assert!(ran.faults.is_empty(), "{:?}", ran.faults);
+    let mut points = ran.document.arms.iter().flat_map(|arm| &arm.points);
+    assert!(points.all(|point| point.unaccounted == 0));
     ran.document
 }
 
@@ -61,10 +66,21 @@ fn both(experiment: &str, name: &str) -> (Document, Document) {
     (lab, ran.document)
 }
 
+/// Both of the flooded program; run once for all tests.
+fn both_udp() -> &'static (Document, Document) {
+    static BOTH: OnceLock<(Document, Document)> = OnceLock::new();
+    BOTH.get_or_init(|| both("livelock-udp", "livelock-udp"))
+}
+
+/// Both of the router, likewise.
+fn both_router() -> &'static (Document, Document) {
+    static BOTH: OnceLock<(Document, Document)> = OnceLock::new();
+    BOTH.get_or_init(|| both("livelock-router", "modern-router"))
+}
+
 /// Exactly the known quantities differ.
-fn agrees(experiment: &str, name: &str, known: &[Known]) {
-    let (lab, simulated) = both(experiment, name);
-    let compared = results::compare(&lab, &simulated, &results::Tolerances::default(), None);
+fn agrees((lab, simulated): &(Document, Document), known: &[Known]) {
+    let compared = results::compare(lab, simulated, &results::Tolerances::default(), None);
     let differ = compared.rows.iter().filter(|row| !row.agrees);
     let differ: BTreeSet<(&str, u32, &str)> =
         differ.map(|row| (row.arm.as_str(), row.hogs, row.what)).collect();
@@ -73,12 +89,12 @@ fn agrees(experiment: &str, name: &str, known: &[Known]) {
 
 #[test]
 fn lab_and_simulator_agree_on_livelock_udp() {
-    agrees("livelock-udp", "livelock-udp", KNOWN_UDP);
+    agrees(both_udp(), KNOWN_UDP);
 }
 
 #[test]
 fn lab_and_simulator_agree_on_livelock_router() {
-    agrees("livelock-router", "modern-router", KNOWN_ROUTER);
+    agrees(both_router(), KNOWN_ROUTER);
 }
 
 /// A value of a panel: its title, the arm, the rate in k/s.
@@ -150,7 +166,7 @@ fn lab_and_simulator_agree_on_innocents() {
 /// forward what they do in the lab. weir forwards up to a tenth more than there.
 #[test]
 fn a_router_declines_with_the_rate() {
-    let (lab, simulated) = both("livelock-router", "modern-router");
+    let (lab, simulated) = both_router();
     let last = |document: &Document, arm: &str, hogs: u32| {
         let curve = stats::curve(document.arm(arm).expect("arm"), hogs);
         curve.last().expect("a point").goodput_pps
@@ -167,7 +183,7 @@ fn a_router_declines_with_the_rate() {
         ("weir-reserve-50", 0, 1.11),
         ("weir-reserve-50", 1, 1.11),
     ] {
-        let ratio = last(&simulated, arm, hogs) / last(&lab, arm, hogs);
+        let ratio = last(simulated, arm, hogs) / last(lab, arm, hogs);
         assert!((0.91..most).contains(&ratio), "{arm}, {hogs} hogs: {ratio}");
     }
 }
@@ -198,13 +214,13 @@ fn a_clock_carries_what_the_ring_holds() {
 /// wire's maximum, and one that is SCHED_IDLE then never runs, as in the lab.
 #[test]
 fn threads_wait_for_the_tick_beside_a_hog() {
-    let (lab, simulated) = both("livelock-udp", "livelock-udp");
+    let (lab, simulated) = both_udp();
     let last = |document: &Document, arm: &str, hogs: u32| {
         let curve = stats::curve(document.arm(arm).expect("arm"), hogs);
         curve.last().expect("a point").goodput_pps
     };
     for (arm, hogs) in [("threaded", 1), ("threaded", 4), ("threaded-idle", 1), ("threaded-idle", 4)] {
-        let (lab, here) = (last(&lab, arm, hogs), last(&simulated, arm, hogs));
+        let (lab, here) = (last(lab, arm, hogs), last(simulated, arm, hogs));
         assert!((lab - here).abs() < 10_000.0, "{arm}, {hogs} hogs: {lab} {here}");
     }
 }
@@ -249,7 +265,7 @@ fn the_reserve_is_kept() {
 /// turns that takes the longer. Beside a hog it is who must wait for its slice that matters.
 #[test]
 fn the_first_of_a_burst_waits_for_the_rest() {
-    let document = run(&scenario("modern-burst"), &[]);
+    let document = common::run("modern-burst");
     let panel =
         |title: &str| document.panels.iter().find(|panel| panel.title.starts_with(title)).expect("a panel");
     let first = |arm: &str, burst: f64| panel("p50 of the first").at(arm, burst).expect("point");
@@ -272,7 +288,7 @@ fn the_first_of_a_burst_waits_for_the_rest() {
 /// MR-23: a consumer that hangs does not stop the others.
 #[test]
 fn one_hung_consumer_stops_nobody() {
-    let document = run(&scenario("hung-consumer"), &[]);
+    let document = common::run("hung-consumer");
     let others = |arm: &str| document.panels[0].at(arm, 3_800_000.0).expect("point");
     assert!(others("weir-feedback") > 5.0 * others("stock-timer"), "{}", others("weir-feedback"));
 }
@@ -281,7 +297,7 @@ fn one_hung_consumer_stops_nobody() {
 /// the ring never pauses while they are seen; its program reads with what that leaves of the CPU.
 #[test]
 fn one_full_consumer_of_four() {
-    let document = run(&scenario("full-consumer"), &[]);
+    let document = common::run("full-consumer");
     let panel =
         |title: &str| document.panels.iter().find(|panel| panel.title.starts_with(title)).expect("a panel");
     let others = |arm: &str, rate: f64| panel("of what is for the others").at(arm, rate).expect("point");
@@ -304,7 +320,7 @@ fn one_full_consumer_of_four() {
 /// program reads on with the rest.
 #[test]
 fn protected_packets_come_through_a_flood() {
-    let document = run(&scenario("protected-flow"), &[]);
+    let document = common::run("protected-flow");
     let panel =
         |title: &str| document.panels.iter().find(|panel| panel.title.starts_with(title)).expect("a panel");
     let came = |arm: &str, rate: f64| panel("of the protected packets").at(arm, rate).expect("point");
@@ -319,7 +335,7 @@ fn protected_packets_come_through_a_flood() {
 /// A takeover that is refused at first is tried again soon; where every one is, the kernel's threads poll within a second.
 #[test]
 fn a_refused_takeover_is_tried_again_and_falls_back() {
-    let document = run(&scenario("refused-takeover"), &[]);
+    let document = common::run("refused-takeover");
     let point = |arm: &str| &document.arm(arm).expect("arm").points[0];
     let goodput = |arm: &str| point(arm).goodput_pps;
     assert_eq!(point("weir-refused-4").mode, Some(Mode::Poll));

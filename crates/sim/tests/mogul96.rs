@@ -2,6 +2,8 @@
 
 #![allow(clippy::expect_used, reason = "a step that fails is a test that fails")]
 
+mod common;
+
 use results::Class;
 use sim::table::{self, Row};
 use sim::{Options, Scenario};
@@ -62,30 +64,36 @@ fn class(document: &results::Document, arm: &str) -> Option<Class> {
 /// With feedback, quota or limit switched off, the same binary collapses as in figures 6-4, 6-3 and 7-1.
 #[test]
 fn without_a_mechanism_it_collapses() {
-    let with = run(&scenario("screen", &[]));
+    let with = common::run("screen");
     let without = run(&scenario("screen", &[("feedback", "false")]));
     assert_eq!(class(&with, "polling"), Some(Class::Realizable));
     assert_eq!(class(&without, "polling"), Some(Class::Livelock));
 
-    let router = run(&scenario("livelock-router", &[]));
+    let router = common::run("livelock-router");
     assert_eq!(class(&router, "polling"), Some(Class::Realizable));
     assert_eq!(class(&router, "polling-no-quota"), Some(Class::Livelock));
     assert_eq!(class(&router, "no-polling"), Some(Class::Livelock));
 
-    let limit = run(&scenario("cycle-limit", &[]));
+    let limit = common::run("cycle-limit");
     let user = |arm: &str| limit.panels[0].at(arm, 7500.0).expect("point");
     assert!(user("threshold-25") > 60.0 && user("threshold-50") > 40.0 && user("threshold-75") > 15.0);
     assert!(user("threshold-100") < 3.0, "{}", user("threshold-100"));
 }
 
-/// Every packet ends once, time is conserved, inhibits end, order is kept: on every arm at every rate.
+/// Every packet ends once, time is conserved, inhibits end, order is kept: on every arm at every rate. Scenarios that another
+/// file runs whole are checked by the test of tests/common there.
 #[test]
 fn the_checkers_find_nothing() {
+    for (file, _) in common::WHOLE {
+        let path = format!("{}/tests/{file}.rs", env!("CARGO_MANIFEST_DIR"));
+        let text = std::fs::read_to_string(&path).expect("a file of tests");
+        assert!(text.contains("\nmod common;\n"), "{path} does not run what tests/common says");
+    }
+    let elsewhere: Vec<&str> = common::WHOLE.iter().flat_map(|(_, names)| *names).copied().collect();
     for name in sim::scenario::names() {
-        let ran = sim::run(&scenario(name, &[]), &options(), &AtomicBool::new(false), &|_| ());
-        assert!(ran.faults.is_empty(), "{name}: {:?}", ran.faults);
-        let points = ran.document.arms.iter().flat_map(|arm| &arm.points);
-        assert!(points.clone().all(|point| point.unaccounted == 0), "{name}");
+        if !elsewhere.contains(&name) {
+            common::run(name);
+        }
     }
 }
 

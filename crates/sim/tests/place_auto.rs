@@ -82,17 +82,18 @@ fn no_drawn_host_is_left_worse_and_the_bad_ones_gain() {
 /// trials it makes hosts worse.
 #[test]
 fn a_broken_planner_is_found_out() {
-    for (placing, claim, holds_then) in [
-        ("auto", "least goodput of these", true),
-        ("auto-piled", "least goodput of these", false),
-        ("auto-piled", "layouts with less goodput", true),
-        ("piled", "layouts with less goodput", false),
-        ("piled", "least goodput of these", false),
+    let (least, less) = ("least goodput of these", "layouts with less goodput");
+    for (placing, judged) in [
+        ("auto", vec![(least, true)]),
+        ("auto-piled", vec![(least, false), (less, true)]),
+        ("piled", vec![(less, false), (least, false)]),
     ] {
         let mut scenario = with(1, &["drawn", "auto"], &[4, 5, 7, 10]);
         scenario.arms[1].machine.set("placing", &Given::Text(placing.into())).unwrap();
         let document = run(&scenario);
-        assert_eq!(holds(&document, claim), holds_then, "{placing}: {:?}", claims(&document));
+        for (claim, holds_then) in judged {
+            assert_eq!(holds(&document, claim), holds_then, "{placing}: {:?}", claims(&document));
+        }
     }
 }
 

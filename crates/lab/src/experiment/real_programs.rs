@@ -49,7 +49,9 @@ const RATES: [f64; 4] = [0.0, 0.3e6, 1e6, 3e6];
 const RATES_QUICK: [f64; 2] = [0.0, 1e6];
 /// What is flooded.
 const PLACES: [&str; 2] = ["another port", "its own port"];
-const TAIL: Duration = Duration::from_millis(800);
+/// Least times before, in and after the window of a client that is a program of its own: it starts late, and takes whole seconds.
+const CLIENT: [Duration; 3] =
+    [Duration::from_millis(500), Duration::from_secs(2), Duration::from_millis(800)];
 /// A guard looks once a second whether its host translates addresses.
 const RULES_SEEN: Duration = Duration::from_millis(1500);
 const FIGURES: [Figure; 3] = [("served", "%"), ("offered", "k/s"), ("captured", "%")];
@@ -129,6 +131,15 @@ fn target(rig: &Rig<'_>, program: Served, own: bool) -> Target {
     Target { frame, payload: Payload::Fixed, flows: 64 }
 }
 
+/// Lengths of warm-up, window and tail.
+fn phases(program: Served, options: &Options) -> [Duration; 3] {
+    let (warm_up, window) = (options.warm_up(), options.window());
+    if program.connects() {
+        return [warm_up.max(syn_flood::WARM_UP_MIN), window, syn_flood::TAIL];
+    }
+    [warm_up.max(CLIENT[0]), window.max(CLIENT[1]), CLIENT[2]]
+}
+
 fn one(
     bench: &Bench,
     arm: &Arm,
@@ -136,8 +147,7 @@ fn one(
     pps: f64,
     options: &Options,
 ) -> Result<Sample> {
-    // A client of its own kind needs seconds.
-    let window = options.window().max(Duration::from_secs(2));
+    let [warm_up, window, tail] = phases(program, options);
     bench.stage(arm, &Scene::default(), |rig, _, _| {
         rig.reach(true)?;
         rig.wire_side.run(|| counters::set_sysctl("net/ipv4/ip_forward", "0"))?;
@@ -148,9 +158,8 @@ fn one(
             // The guard is older than the rules that publish the port here: it has seen them, as on a host that has had them for long.
             bench.interrupt.sleep(RULES_SEEN)?;
         }
-        let warm_up = options.warm_up().max(Duration::from_millis(500));
         let running = if pps > 0.0 {
-            let phases = [warm_up, window, TAIL].map(|duration| Phase { duration, rate: Some(pps) }).to_vec();
+            let phases = [warm_up, window, tail].map(|duration| Phase { duration, rate: Some(pps) }).to_vec();
             let load = rig.load(phases, burst(Some(pps)), target(rig, program, own));
             Some(bench.wire.start(&rig.wire_side, bench.cpus.wire, &load)?)
         } else {

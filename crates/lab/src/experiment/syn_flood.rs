@@ -48,8 +48,8 @@ pub(crate) const NOWHERE: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 77);
 const FLOWS: u32 = 40_000;
 const FIRST_FLOW: u16 = 20_000;
 /// The flood begins so long before the window at least: what is given up in it was asked for beside the flood too.
-const WARM_UP_MIN: Duration = Duration::from_millis(1000);
-const TAIL: Duration = Duration::from_millis(50);
+pub(crate) const WARM_UP_MIN: Duration = Duration::from_millis(1000);
+pub(crate) const TAIL: Duration = Duration::from_millis(50);
 /// Up to this rate so many percent are served at the other listener, and beyond.
 const SLOW: (f64, f64) = (0.3e6, 99.0);
 const FAST: f64 = 95.0;

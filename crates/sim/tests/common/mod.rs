@@ -4,18 +4,81 @@
 
 use results::Document;
 use sim::scenario;
-use std::sync::Mutex;
+use std::collections::BTreeMap;
 use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 /// Tests of one file run side by side; the documentation is one file.
 static DOCS: Mutex<()> = Mutex::new(());
 
-/// The scenario's document, every packet checked.
+/// Scenarios that a file's tests run whole, by file: `the_checkers_find_nothing` of mogul96.rs leaves them to it.
+pub const WHOLE: &[(&str, &[&str])] = &[
+    (
+        "wu05",
+        &[
+            "socket-buffer",
+            "cpu-share",
+            "wu05-memory",
+            "wu05-udp",
+            "wu05-udp-200",
+            "ring-refill",
+            "memory-limit",
+            "wu05-livelock-udp",
+            "first-drop",
+        ],
+    ),
+    (
+        "beyond",
+        &[
+            "burst-latency",
+            "trains",
+            "tx-starvation",
+            "tick-sampling",
+            "interrupt-limit",
+            "clocked",
+            "alternatives",
+            "fairness",
+            "low-water",
+            "polled-completions",
+            "mogul96-weir",
+            "mogul96-weir-router",
+            "beihang13-weir",
+            "cores",
+            "modern-cores",
+            "modern-quota",
+            "modern-cycle-limit",
+            "modern-clocked",
+        ],
+    ),
+    ("activo07", &["cpu-net", "cpu-net-resize"]),
+    ("modern", &["modern-burst", "hung-consumer", "full-consumer", "protected-flow", "refused-takeover"]),
+];
+
+/// What this file is said to run is run and checked, whatever its other tests do; they share the documents.
+#[test]
+fn the_checkers_find_nothing_in_what_this_file_runs() {
+    for (_, names) in WHOLE.iter().filter(|(file, _)| *file == env!("CARGO_CRATE_NAME")) {
+        for name in *names {
+            run(name);
+        }
+    }
+}
+
+/// The document of the whole scenario, every packet checked. It is run once for all tests of a file.
 pub fn run(name: &str) -> Document {
+    static RAN: Mutex<BTreeMap<String, Arc<OnceLock<Document>>>> = Mutex::new(BTreeMap::new());
+    let ran =
+        Arc::clone(RAN.lock().unwrap_or_else(PoisonError::into_inner).entry(name.to_owned()).or_default());
+    ran.get_or_init(|| checked(name)).clone()
+}
+
+fn checked(name: &str) -> Document {
     let scenario = scenario::named(name, &[]).unwrap().unwrap_or_else(|fault| panic!("{fault}"));
     let options = sim::Options { jobs: 2, strict: true, ..sim::Options::default() };
     let ran = sim::run(&scenario, &options, &AtomicBool::new(false), &|_| {});
     assert_eq!(ran.faults, Vec::<String>::new(), "{name}");
+    let mut points = ran.document.arms.iter().flat_map(|arm| &arm.points);
+    assert!(points.all(|point| point.unaccounted == 0), "{name}");
     ran.document
 }
 
@@ -59,7 +122,7 @@ pub fn between(points: &[(f64, f64)], x: f64) -> f64 {
 /// The block `name` of the machine's page in docs/machines, which its first word names, is this table; with
 /// `SIM_DOCS=write` it is written.
 pub fn documented(name: &str, table: &str) {
-    let _guard = DOCS.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let _guard = DOCS.lock().unwrap_or_else(PoisonError::into_inner);
     let page = format!("docs/machines/{}.md", name.split(' ').next().unwrap_or_default());
     let path = format!("{}/../../{page}", env!("CARGO_MANIFEST_DIR"));
     let text = std::fs::read_to_string(&path).unwrap();

@@ -26,8 +26,15 @@ pub fn peer6(n: u8) -> Ipv6Addr {
 /// Gives both ends of input `n` their IPv6 addresses, with permanent neighbours.
 pub fn speak_ipv6(world: &World, n: u8) {
     let end = move |name: String, own: Ipv6Addr, other: Ipv6Addr, side: u8| {
-        for what in ["all", name.as_str()] {
-            std::fs::write(format!("/proc/sys/net/ipv6/conf/{what}/disable_ipv6"), "0").unwrap();
+        // Detection of duplicates would take a second or two. A device that is made anew has the default's value, and IPv6 at once.
+        for (what, key) in [
+            ("all", "accept_dad"),
+            ("default", "accept_dad"),
+            (name.as_str(), "accept_dad"),
+            ("all", "disable_ipv6"),
+            (name.as_str(), "disable_ipv6"),
+        ] {
+            std::fs::write(format!("/proc/sys/net/ipv6/conf/{what}/{key}"), "0").unwrap();
         }
         sh(&format!("ip -6 addr add {own}/64 dev {name} nodad"));
         sh(&format!("ip -6 neigh replace {other} lladdr 02:00:00:00:{side:02x}:{n:02x} dev {name}"));

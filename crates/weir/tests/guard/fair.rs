@@ -54,7 +54,7 @@ fn two_inputs_share_one_cpu_root() {
     for _ in 0..rounds(3, 30) {
         let (sent, goodput, read) = undisturbed(&pids, || {
             let before = [sinks[0].report().total, sinks[1].report().total];
-            let load = world.send(&to, &schedule, &[(ms(3000), flood * 64.0 / 63.0)]);
+            let load = world.send(&to, &schedule, &[(ms(1600), flood * 64.0 / 63.0)]);
             std::thread::sleep(ms(300));
             let goodput = together(&mut sinks, ms(1000));
             let sent = load.wait().unwrap();

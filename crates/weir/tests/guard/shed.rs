@@ -5,10 +5,24 @@ use crate::common::procs::Sink;
 use crate::common::quiet::undisturbed;
 use crate::common::world::{PORT, World, address, sh};
 use crate::common::{alone, ms, possible, within};
+use kern::wire::source::Running;
 use std::net::SocketAddrV4;
 
 /// What stock Linux reads next to nothing of, and XDP can still drop, packets/s.
 const RATE: f64 = 3e6;
+
+/// Share of its packets that a program reads for which one frame of 64 is: of ten windows the first with more than `enough`, else
+/// the best.
+fn served(sink: &mut Sink, load: &Running<'_>, enough: f64) -> f64 {
+    let mut best = 0.0;
+    for _ in 0..10 {
+        best = f64::max(best, 64.0 * sink.share(load, ms(300)).share);
+        if best > enough {
+            break;
+        }
+    }
+    best
+}
 
 #[test]
 fn mode_shed_drops_early_and_takes_nothing_over_root() {
@@ -74,7 +88,7 @@ fn with_a_long_mtu_the_generic_hook_sheds_root() {
     let xdp = status["interfaces"][0]["xdp"].as_str().unwrap();
     println!("{xdp}");
     assert!(xdp.contains("generic hook"), "{status:#}");
-    let other = (0..10).map(|_| 64.0 * sinks[1].share(&load, ms(300)).share).fold(0.0, f64::max);
+    let other = served(&mut sinks[1], &load, 0.5);
     println!("the other program gets {:.2} % of its packets", other * 100.0);
     assert!(other > 0.5, "of the other program's packets {other:.3} arrived: {status:#}");
     drop(load);
@@ -93,7 +107,7 @@ const SLOW: u64 = 200;
 const HARD: f64 = 5e6;
 
 /// Cannot flake by the machine's pace: each wait is for a state that the guard comes to in any second in which its CPU is its own,
-/// and the share of the other program is the best of several windows.
+/// and the share of the other program must be right in one of several windows.
 #[test]
 fn the_kernel_polls_where_shedding_alone_will_do_root() {
     if !possible("the_kernel_polls_where_shedding_alone_will_do_root") {
@@ -113,8 +127,7 @@ fn the_kernel_polls_where_shedding_alone_will_do_root() {
     within("the poller takes it over", ms(5_000), || guard.said("takeover").is_some());
     within("the gate alone", ms(10_000), || guard.modes(&world) == ["shed"]);
     assert!(!world.taken(0), "the settings are not those from before");
-    let share = |sink: &mut Sink, load: &_| 64.0 * sink.share(load, ms(300)).share;
-    let other = (0..10).map(|_| share(&mut sinks[1], &load)).fold(0.0, f64::max);
+    let other = served(&mut sinks[1], &load, 0.99);
     let status = guard.ask(&world);
     let source = &status["interfaces"][0]["sources"][0];
     println!("the other program gets {:.2} % of its packets; {}", other * 100.0, source["reason"]);
@@ -123,7 +136,7 @@ fn the_kernel_polls_where_shedding_alone_will_do_root() {
 
     // Of more than that the poller has it again, or the wire's CPU does the work of a veth: the other program is served in both.
     let load = world.send(&to, &schedule, &[(ms(300_000), HARD)]);
-    let other = (0..10).map(|_| share(&mut sinks[1], &load)).fold(0.0, f64::max);
+    let other = served(&mut sinks[1], &load, 0.25);
     println!("beside more: {:.2} %, in mode {:?}", other * 100.0, guard.modes(&world));
     assert!(other > 0.25, "of the other program's packets {other:.3} arrived beside more");
     drop(load);

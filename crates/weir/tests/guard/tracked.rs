@@ -143,19 +143,24 @@ fn a_server_that_was_full_once_is_an_innocent_root() {
     }
     let _alone = alone();
     let all = [
-        ("poll", Flood::Reader, Full::Often),
-        ("auto", Flood::Reader, Full::Once),
-        ("auto", Flood::Hung, Full::Once),
-        ("auto", Flood::Hung, Full::Often),
+        ("poll", Flood::Reader, vec![Full::Often]),
+        ("auto", Flood::Reader, vec![Full::Once]),
+        ("auto", Flood::Hung, vec![Full::Once, Full::Often]),
     ];
-    for (mode, flood, full) in all {
-        // Both in the same round, so that a busy machine takes from both. Where pauses are blind the second is a sixth of the first;
-        // where a lent poller is not taken back, both are 0.65 to 0.85 in two of five rounds.
-        let fair = (0..3).any(|_| {
-            let [never, filled] = [Full::Never, full].map(|full| share(mode, flood, full));
-            println!("{mode}, {flood:?}: read are {never:.3} by a server never full, {filled:.3} by one full {full:?}");
-            filled >= 0.8 * never
-        });
-        assert!(fair, "mode {mode}, {flood:?}, {full:?}");
+    for (mode, flood, mut unfair) in all {
+        for _ in 0..3 {
+            if unfair.is_empty() {
+                break;
+            }
+            // All in the same round, so that a busy machine takes from each. Where pauses are blind one that was full reads a sixth of
+            // what one never full does; where a lent poller is not taken back, both are 0.65 to 0.85 in two of five rounds.
+            let never = share(mode, flood, Full::Never);
+            unfair.retain(|&full| {
+                let filled = share(mode, flood, full);
+                println!("{mode}, {flood:?}: read are {never:.3} by a server never full, {filled:.3} by one full {full:?}");
+                filled < 0.8 * never
+            });
+        }
+        assert!(unfair.is_empty(), "mode {mode}, {flood:?}, {unfair:?}");
     }
 }

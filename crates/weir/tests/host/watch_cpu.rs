@@ -17,7 +17,7 @@ const TRANSMIT: [Component; 2] = [Component::UpperTransmit, Component::LowerTran
 const ENOUGH: u64 = 60;
 /// Intervals that are added up until there are so many: a machine that stands still, or a CPU that others have, gives hardly any
 /// meanwhile. What shares are taken of grows with the time that these CPUs get, so a late machine makes the test long, not wrong.
-const INTERVALS: usize = 10;
+const INTERVALS: usize = 30;
 
 fn inside(ns: &NetNs) -> impl FnOnce(Command) -> Child + '_ {
     |mut command| ns.run(move || command.spawn()).unwrap()
@@ -94,7 +94,7 @@ fn who_receives_and_who_sends_is_seen_root() {
     let _alone = alone();
     for (sends, receives) in [(WIRE_CPU, HOST_CPU), (HOST_CPU, WIRE_CPU)] {
         let profile = flooded(sends, receives, |host| {
-            let watch = Watch::start(&["--cpu", "--interval", "3s"], inside(&host.host));
+            let watch = Watch::start(&["--cpu", "--interval", "1s"], inside(&host.host));
             watch.line();
             let mut profile = parse(&watch.line());
             for _ in 1..INTERVALS {
@@ -149,7 +149,7 @@ fn idle_time_is_what_the_kernel_says_root() {
     }
     let _alone = alone();
     let host = Host::new();
-    let watch = Watch::start(&["--cpu", "--interval", "3s"], inside(&host.host));
+    let watch = Watch::start(&["--cpu", "--interval", "1s"], inside(&host.host));
     watch.line();
     let before = ticks();
     let profile = parse(&watch.line());
@@ -186,7 +186,7 @@ fn recordings_are_shown_and_compared_root() {
     let (a, b) = (path("a.jsonl"), path("b.jsonl"));
     flooded(WIRE_CPU, HOST_CPU, |host| {
         for file in [&a, &b] {
-            let args = ["watch", "--cpu", "--once", "--interval", "2s", "--record", file];
+            let args = ["watch", "--cpu", "--once", "--interval", "1s", "--record", file];
             let output = weir(&host.host, &args);
             assert!(output.status.success(), "{output:?}");
         }
@@ -218,7 +218,7 @@ fn sampling_costs_little_root() {
     watch.line();
     let used = || kern::wire::tasks::process_cpu_ns(watch.pid() as i32).unwrap();
     let (begin, before) = (Instant::now(), used());
-    (0..5).for_each(|_| _ = watch.line());
+    (0..2).for_each(|_| _ = watch.line());
     let share = (used() - before) as f64 / begin.elapsed().as_nanos() as f64;
     let status = std::fs::read_to_string(format!("/proc/{}/status", watch.pid())).unwrap();
     let peak = status.lines().find_map(|l| l.strip_prefix("VmHWM:")).unwrap();

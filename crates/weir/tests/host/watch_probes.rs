@@ -31,12 +31,12 @@ fn stamps(host: &Host, rate: u32) -> crate::common::faults::Sender {
     host.repeat(rate, 1, move || _ = socket.send_to(&now_ns().to_ne_bytes(), to))
 }
 
-/// One interval of 1.5 s, after one that is left out, while a reader with this pause has 500 datagrams a second; and the
+/// One interval of 1 s, after one that is left out, while a reader with this pause has 500 datagrams a second; and the
 /// reader's own waits.
 fn paused(host: &Host, pause: Duration) -> (Snapshot, Vec<f64>) {
     let reader = reader(host.socket(host.port), pause, false);
     let load = stamps(host, 500);
-    let watch = Watch::start(&["--probes", "--interval", "1500ms"], inside(&host.host));
+    let watch = Watch::start(&["--probes", "--interval", "1s"], inside(&host.host));
     watch.line();
     let seen = watch.interval();
     drop(load);
@@ -88,7 +88,7 @@ fn a_reader_that_gets_no_cpu_waits_for_it_root() {
     let reader = reader(host.socket(host.port), Duration::ZERO, true);
     let hog = host.program(lab::locate("hog", None).unwrap().to_str().unwrap(), None);
     let load = stamps(&host, 500);
-    let watch = Watch::start(&["--probes", "--interval", "1500ms"], inside(&host.host));
+    let watch = Watch::start(&["--probes", "--interval", "1s"], inside(&host.host));
     watch.line();
     let seen = watch.interval();
     drop((hog, load));

@@ -44,6 +44,7 @@ fn no_harm_compares_throughput_root() {
     }
     let _alone = alone();
     let document = run("no-harm", "--pairs 1 --duration 200ms");
+    assert_eq!(document.panels[0].lines.len(), 2, "{:?}", document.panels[0]);
     for line in &document.panels[0].lines {
         assert_eq!(line.marks.len(), 3, "{line:?}");
         assert!(line.marks.iter().all(|m| m.y > 0.1), "{line:?}");
@@ -57,7 +58,7 @@ fn control_traffic_measures_every_flow_root() {
     }
     let _alone = alone();
     // 1 x is given, so that nothing is searched for.
-    let words = "--repeat 1 --base-pps 200000 --duration 300ms --multiples 4 --arms stock-timer,weir";
+    let words = "--repeat 1 --base-pps 200000 --duration 200ms --multiples 4 --arms stock-timer,weir";
     let document = run("control-traffic", words);
     let unloaded = document.panels.iter().find(|p| p.title == "unloaded").unwrap();
     for line in &unloaded.lines {

@@ -109,6 +109,11 @@ impl Served {
         matches!(self.server(), Served::Nginx | Served::Haproxy | Served::Sshd)
     }
 
+    /// True if its client is the lab's own, which opens connections for as long as it is let.
+    pub(super) fn connects(self) -> bool {
+        matches!(self.server(), Served::Nginx | Served::Haproxy)
+    }
+
     /// Which of its programs is not installed.
     pub(super) fn missing(self) -> Option<String> {
         let (name, programs) = self.row();
@@ -158,7 +163,7 @@ impl Server {
             Served::Nsd | Served::Rsyslog | Served::Rpcbind => udp_listens(bench, ns, program)?,
             _ => listens(ns, &program.port().to_string(), bench)?,
         }
-        if matches!(what, Served::Nginx | Served::Haproxy) {
+        if program.connects() {
             let mut args = words(&format!("--cpu {} --fifo --to {}", rig.cpus.wire, rig.inputs[0].address));
             args.extend(words(&format!("--every-us {CONNECT_EVERY_US} --connect {}", program.port())));
             server.probe =
