@@ -17,7 +17,8 @@ pub fn line(outcome: &Outcome, dry_run: bool, paint: Paint) -> String {
         }
         Fate::Waiting => (
             paint.red("waiting "),
-            "it or its interface is down; set it up and run weir undo again".to_owned(),
+            "it or its interface is down, or its queue taken away; set it up and run weir undo again"
+                .to_owned(),
         ),
         Fate::Moved => (
             paint.red("moved   "),

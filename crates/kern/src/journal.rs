@@ -301,7 +301,7 @@ impl Journal {
             };
             let known_since = known.and_then(|i| entries[i].since);
             let since = start.map(|_| known_since.unwrap_or_else(|| kernel.ticks()));
-            let entry = Entry { set, id, ifindex, start, queue, since, old, ours };
+            let entry = Entry { set, id, ifindex, start, queue, since, old, ours, back: Default::default() };
             match entries.get_mut(place) {
                 Some(e) => *e = entry,
                 None => entries.push(entry),
@@ -317,6 +317,8 @@ impl Journal {
             });
         }
         if serde_json::to_string(&entries).ok() == serde_json::to_string(&self.doc.entries).ok() {
+            // What is in no file differs: these may have weir's values from here on.
+            self.doc.entries = entries;
             return Ok(());
         }
         let before = std::mem::replace(&mut self.doc.entries, entries);

@@ -1,6 +1,7 @@
 //! Tests of the journal that need no privilege: its file, its checks.
 
 use super::*;
+use crate::change::{self, Change};
 use crate::settings::{Access, Presence};
 use std::{fs, os::unix::fs::PermissionsExt, time::Instant};
 
@@ -22,6 +23,7 @@ pub(super) fn document() -> Document {
         queue: Some(0),
         old: old.into(),
         ours: vec![new.into()],
+        back: Default::default(),
     };
     Document {
         schema: SCHEMA.into(),
@@ -243,11 +245,22 @@ struct Returning {
     /// Receive queues that the interface has.
     queues: u32,
     waits: u32,
+    lro: u64,
+    forwards: bool,
 }
 
 impl Returning {
     fn new() -> Self {
-        Self { napi: (8193, [70_000, 3]), up: true, absent: 0, listed: false, queues: 1, waits: 0 }
+        Self {
+            napi: (8193, [70_000, 3]),
+            up: true,
+            absent: 0,
+            listed: false,
+            queues: 1,
+            waits: 0,
+            lro: 1,
+            forwards: false,
+        }
     }
 
     /// It is away for `absent` waits, then there as `id`.
@@ -257,6 +270,9 @@ impl Returning {
 
     fn value(&mut self, setting: &Setting) -> Result<&mut u64> {
         let gone = || Err(Error::Gone { what: setting.label().into() });
+        if let Setting::Lro { .. } = setting {
+            return Ok(&mut self.lro);
+        }
         if self.absent > 0 || self.queues == 0 || !self.up || setting.napi_id() != Some(self.napi.0) {
             return gone();
         }
@@ -285,6 +301,10 @@ impl Kernel for Returning {
 
     fn queues(&mut self, _: u32) -> Option<u32> {
         Some(self.queues)
+    }
+
+    fn forwards(&mut self, _: u32) -> bool {
+        self.forwards
     }
 
     fn lists(&mut self, _: u32, napi_id: u32) -> bool {
@@ -423,6 +443,21 @@ fn a_last_restore_finds_the_new_id_and_what_it_cannot_see_waits() {
     assert_eq!(kernel.napi.1, [0, 1]);
 }
 
+/// A host that began to forward meanwhile drops what LRO merges: the kernel has switched it off for good then.
+#[test]
+fn lro_stays_off_where_the_host_forwards() {
+    for (forwards, after) in [(false, 1), (true, 0)] {
+        let dir = tempfile::tempdir().unwrap();
+        let (mut j, mut kernel) = (empty_journal(dir.path()), Returning::new());
+        let off = Change { setting: Setting::Lro { ifindex: 7 }, queue: None, new: 0.into(), first: None };
+        change::make(&mut kernel, &mut j, std::slice::from_ref(&off)).unwrap();
+        kernel.forwards = forwards;
+        let fates = fates(j.walk_at(&mut kernel, 7, true, 0));
+        assert_eq!(matches!(fates[0], Fate::Left { .. }), forwards, "{fates:?}");
+        assert_eq!(kernel.lro, after);
+    }
+}
+
 /// A queue that was taken away with weir's values is waited for until its NAPI is back, with them or without.
 #[test]
 fn a_queue_that_was_taken_away_waits() {
@@ -444,6 +479,19 @@ fn a_queue_that_was_taken_away_waits() {
         assert!(walked.iter().all(|(_, o)| o.settled()), "{walked:?}");
         assert_eq!(kernel.napi.1, after);
     }
+    // It had its old values when it went.
+    let dir = tempfile::tempdir().unwrap();
+    let (mut j, mut kernel) = (empty_journal(dir.path()), Returning::new());
+    take_over(&mut j, &mut kernel);
+    let restored = |f: &Fate| matches!(f, Fate::Restored { .. });
+    assert!(fates(j.walk_at(&mut kernel, 7, true, 0)).iter().all(restored));
+    kernel.queues = 0;
+    assert_eq!(fates(j.walk_at(&mut kernel, 7, true, 0)), [Fate::Gone, Fate::Gone]);
+    // Taken over anew, it may not have them.
+    kernel.queues = 1;
+    take_over(&mut j, &mut kernel);
+    kernel.queues = 0;
+    assert_eq!(fates(j.walk_at(&mut kernel, 7, true, 0)), [Fate::Waiting, Fate::Waiting]);
     // It is here again but for its NAPI: what a driver does in between is waited for.
     let dir = tempfile::tempdir().unwrap();
     let (mut j, mut kernel) = (empty_journal(dir.path()), Returning::new());

@@ -3,7 +3,7 @@
 
 use crate::{
     cpus::{self, CpuSet},
-    elsewhere,
+    discover, elsewhere,
     error::Result,
     journal::{Journal, Outcome, Owner},
     layout,
@@ -18,6 +18,8 @@ use std::{
     time::Duration,
 };
 
+/// Interfaces that stand on one, at most, among which is looked for one that sends on.
+const STACK_MOST: usize = 16;
 /// One [`Kernel::wait`].
 pub const ABSENCE: Duration = Duration::from_millis(5);
 
@@ -84,6 +86,10 @@ pub trait Kernel {
     /// Receive queues that an interface has now, if that can be told.
     fn queues(&mut self, _ifindex: u32) -> Option<u32> {
         None
+    }
+    /// The host sends on what arrives by an interface, or bridges it.
+    fn forwards(&mut self, _ifindex: u32) -> bool {
+        false
     }
     /// The NAPI is in the list of its interface; one that is listed and cannot be asked for is disabled.
     fn lists(&mut self, ifindex: u32, napi_id: u32) -> bool;
@@ -197,6 +203,11 @@ impl Kernel for Access {
 
     fn queues(&mut self, ifindex: u32) -> Option<u32> {
         Access::queues(self, ifindex)
+    }
+
+    fn forwards(&mut self, ifindex: u32) -> bool {
+        let bridged = self.sysfs().device(ifindex).and_then(|d| d.text("brport/state")).is_ok();
+        bridged || discover::forwards(discover::seen_as(self, ifindex, STACK_MOST))
     }
 
     fn lists(&mut self, ifindex: u32, napi_id: u32) -> bool {

@@ -9,12 +9,14 @@ use kern::guard::{Gauges, Offloads, Rx};
 use kern::link::XdpMode;
 use testkit::NetNs;
 
-/// What was asked for, each with the program that the interface had then.
+/// What was asked for, and the program that the interface had then.
+type Asked = Vec<(&'static str, Option<XdpMode>)>;
+
 #[derive(Clone, Default)]
 struct Owed {
     ifindex: u32,
     refuses: bool,
-    asked: Arc<Mutex<Vec<(&'static str, Option<XdpMode>)>>>,
+    asked: Arc<Mutex<Asked>>,
 }
 
 impl Owed {
@@ -22,7 +24,7 @@ impl Owed {
         self.asked.lock().unwrap().push((what, mode(self.ifindex)));
     }
 
-    fn take(&self) -> Vec<(&'static str, Option<XdpMode>)> {
+    fn take(&self) -> Asked {
         std::mem::take(&mut *self.asked.lock().unwrap())
     }
 }

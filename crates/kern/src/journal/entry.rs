@@ -7,6 +7,8 @@ use crate::{
     settings::{Setting, Value},
 };
 use serde::{Deserialize, Serialize};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 /// A setting as it stands in the file, with its value before weir and those of weir.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -29,6 +31,9 @@ pub(super) struct Entry {
     pub(super) since: Option<u64>,
     pub(super) old: Value,
     pub(super) ours: Vec<Value>,
+    /// This process has seen the value from before weir in force, and has written none of weir since.
+    #[serde(skip)]
+    pub(super) back: Arc<AtomicBool>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

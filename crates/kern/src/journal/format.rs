@@ -69,6 +69,7 @@ mod tests {
                 since: Some(6),
                 old: 0.into(),
                 ours: vec![crate::settings::Value::Cpus([0, 2].into_iter().collect::<CpuSet>())],
+                back: Default::default(),
             }],
             ..document()
         }

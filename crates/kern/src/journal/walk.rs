@@ -7,6 +7,7 @@ use crate::{
     settings::{Presence, Setting, Value},
 };
 use std::collections::BTreeSet;
+use std::sync::atomic::Ordering::Relaxed;
 
 /// How often an interface is looked for in all namespaces until it counts as deleted.
 const LOOKS: u32 = 2;
@@ -217,6 +218,10 @@ impl Journal {
             // From here on as [`Kernel::swap`], with the value that has just been read.
             Ok(found) => match entry.whose(kernel, &setting, &found) {
                 Whose::Before => Fate::Verified { value: show(&found) },
+                // The kernel drops what LRO has merged and the host sends on, and has switched it off for good when that began.
+                Whose::Ours if matches!(setting, Setting::Lro { .. }) && kernel.forwards(ifindex) => {
+                    Fate::Left { found: show(&found), old: show(&entry.old) }
+                }
                 Whose::Others => Fate::Left { found: show(&found), old: show(&entry.old) },
                 Whose::Ours => match if write { kernel.write(&setting, &entry.old) } else { Ok(()) } {
                     Ok(()) => Fate::Restored { from: show(&found), to: show(&entry.old) },
@@ -227,6 +232,11 @@ impl Journal {
                 },
             },
         };
+        match fate {
+            Fate::Verified { .. } => entry.back.store(true, Relaxed),
+            Fate::Restored { .. } => entry.back.store(write, Relaxed),
+            _ => {}
+        }
         Some(self.told(entry, setting, kernel.name(ifindex).ok(), fate))
     }
 
@@ -252,9 +262,10 @@ impl Journal {
 
 /// It is a setting of the NAPI of a queue that its interface does not have now, as after `ethtool -L`. The kernel keeps its values
 /// for the queue (`napi_config`, 6.13) where the driver lets it, and the NAPI comes back with them; whether it does is not told.
-/// Kernels without such settings have no entry of a NAPI.
+/// Kernels without such settings have no entry of a NAPI. One that had its old value when it went comes back with that.
 fn withdrawn<K: Kernel>(kernel: &mut K, entry: &Entry, at: u32) -> bool {
-    let of_napi = entry.setting(at).filter(|setting| setting.napi_id().is_some());
+    let of_napi =
+        entry.setting(at).filter(|setting| setting.napi_id().is_some() && !entry.back.load(Relaxed));
     let Some((setting, queue)) = of_napi.zip(entry.queue) else { return false };
     kernel.queues(setting.ifindex()).is_some_and(|present| queue >= present)
 }
