@@ -189,10 +189,19 @@ pub fn named(name: &str) -> Vec<u32> {
 /// Running programs that would work against a placement, one of each name.
 pub fn rivals() -> Vec<Rival> {
     let mut found = BTreeMap::new();
-    for (pid, name) in running().into_iter().filter(|(_, name)| RIVALS.contains(&name.as_str())) {
+    let is = |(pid, name): &(u32, String)| RIVALS.contains(&name.as_str()) && may_move(*pid);
+    for (pid, name) in running().into_iter().filter(is) {
         found.entry(name).or_insert(pid);
     }
     found.into_iter().map(|(name, pid)| Rival { name, pid }).collect()
+}
+
+/// By its user, since any program can have such a name.
+fn may_move(pid: u32) -> bool {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let mut uids =
+        status.lines().filter_map(|line| line.strip_prefix("Uid:")?.split_ascii_whitespace().nth(1));
+    uids.next() == Some("0")
 }
 
 fn running() -> Vec<(u32, String)> {

@@ -207,6 +207,8 @@ unsafe extern "C" {
         listed_most: u32,
     ) -> u32;
     #[cfg(test)]
+    fn weir_host_port_ticks(key: u32, most: u32) -> u32;
+    #[cfg(test)]
     fn weir_host_whose_refused(port: *const Port, listed: u32, now: u32, most: u32, listed_most: u32) -> u32;
     fn weir_host_refuse(refusal: *mut Refusal, flow: u32, now: u32) -> u32;
     fn weir_host_refuse_for(refusal: *mut Refusal, destination: u32, now: u32) -> u32;
@@ -533,6 +535,21 @@ mod tests {
         port.seen(7, 1001);
         assert_eq!(port.whose(7, false, 999, 1001, UNTIL_BOUND), Whose::Ask, "it has left since the list");
         assert_eq!(port.whose(7, true, 999, 1062, UNTIL_BOUND), Whose::Somebodys, "not confirmed");
+    }
+
+    #[test]
+    fn ports_of_a_scan_do_not_all_pass_again_at_one_time() {
+        // SAFETY: plain arithmetic.
+        let ticks = |key, most| unsafe { weir_host_port_ticks(key, most) };
+        for protocol in [0, 1 << 16] {
+            let mut ends = [0; UNTIL_BOUND as usize + 1];
+            (0..1 << 16).for_each(|port| ends[ticks(protocol | port, UNTIL_BOUND) as usize] += 1);
+            assert_eq!(ends.iter().sum::<u32>(), 1 << 16);
+            let least = ends.iter().position(|n| *n > 0).unwrap();
+            assert!(least as u32 >= UNTIL_BOUND / 2, "{ends:?}");
+            assert!(ends.iter().all(|n| *n < (1 << 16) / 28), "{ends:?}");
+        }
+        assert!((0..1 << 16).all(|key| ticks(key, BRIEFLY) == BRIEFLY && ticks(key, 0) == 0));
     }
 
     #[test]

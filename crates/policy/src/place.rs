@@ -323,7 +323,7 @@ fn outputs(plan: &mut Plan, layout: &Layout, usable: &Cpus) {
     for output in &layout.outputs {
         by_class.entry((output.ifindex, output.class)).or_default().push(output);
     }
-    for queues in by_class.values().filter(|queues| queues.len() > 1) {
+    for queues in by_class.values().filter(|queues| queues.len() > 1 && !are_dealt(queues, usable)) {
         let cpus = order(layout, usable, None);
         for (n, output) in queues.iter().enumerate() {
             let own: Cpus = cpus.iter().skip(n).step_by(queues.len()).copied().collect();
@@ -333,6 +333,12 @@ fn outputs(plan: &mut Plan, layout: &Layout, usable: &Cpus) {
             }
         }
     }
+}
+
+/// Whether each of these CPUs has one of the queues already: by a driver, say, that has its completions on the very CPUs.
+fn are_dealt(queues: &[&Output], cpus: &Cpus) -> bool {
+    let of = |cpu: &usize| queues.iter().filter(|queue| queue.xps.contains(cpu)).count();
+    cpus.iter().all(|cpu| of(cpu) == 1)
 }
 
 /// Threads of the named programs: with their sources, or away from the net CPUs.

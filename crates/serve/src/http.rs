@@ -168,12 +168,21 @@ impl Shared {
         if peer.is_loopback() || own == Some(peer) {
             return Some(Peer(self, None));
         }
+        let peer = network(peer);
         let mut peers = self.peers.lock().unwrap_or_else(PoisonError::into_inner);
         if peers.iter().filter(|known| **known == peer).count() >= self.limits.per_peer {
             return None;
         }
         peers.push(peer);
         Some(Peer(self, Some(peer)))
+    }
+}
+
+/// Whom an address counts for: with IPv6 the /64, of which a host has all.
+fn network(peer: IpAddr) -> IpAddr {
+    match peer.to_canonical() {
+        IpAddr::V6(v6) => IpAddr::V6((u128::from(v6) >> 64 << 64).into()),
+        v4 => v4,
     }
 }
 
@@ -458,6 +467,15 @@ mod tests {
             Some(Ok(_)) => 200,
             Some(Err(bytes)) => String::from_utf8_lossy(&bytes[9..12]).parse().unwrap(),
         }
+    }
+
+    #[test]
+    fn a_network_of_ipv6_counts_as_one_client() {
+        let of = |text: &str| network(text.parse().unwrap());
+        assert_eq!(of("2001:db8:1:2::1"), of("2001:db8:1:2:ffff::9"));
+        assert_ne!(of("2001:db8:1:2::1"), of("2001:db8:1:3::1"));
+        assert_eq!(of("::ffff:192.0.2.1"), of("192.0.2.1"));
+        assert_ne!(of("192.0.2.1"), of("192.0.2.2"));
     }
 
     #[test]

@@ -633,6 +633,33 @@ fn a_group_that_chooses_by_a_filter_of_its_own_is_left_alone_root() {
     assert_eq!(arrive(&ns, &all), [0, 16]);
 }
 
+/// The kernel puts it in the place of weir's program, and nobody else may take it away.
+#[test]
+fn a_filter_that_comes_later_stays_when_weir_ends_root() {
+    if !possible("a_filter_that_comes_later_stays_when_weir_ends_root") {
+        return;
+    }
+    let _turn = turn();
+    let ns = host("later");
+    let all = listeners(&ns, 2);
+    let control = tempfile::tempdir().unwrap();
+    let option = format!("--control-dir={}", control.path().display());
+    let words = [&std::process::id().to_string(), "--json", "--interval", "100ms", &option];
+    let mut program = Process::start(&ns, &mut weir(&words));
+    let output = [read(program.0.stdout.take().unwrap()), read(program.0.stderr.take().unwrap())];
+    let weir = Weir { program, output, control };
+    let there = |weir: &Weir| weir.told().is_some_and(|told| told["groups"][0]["there"] == true);
+    let begun = Instant::now();
+    while !there(&weir) {
+        assert!(begun.elapsed() < STEP, "it does not attach");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    choose(&all[0], 1);
+    assert_eq!(arrive(&ns, &all), [0, 16]);
+    weir.end();
+    assert_eq!(arrive(&ns, &all), [0, 16], "the server's filter is still there");
+}
+
 #[test]
 fn a_right_that_is_missing_is_named_and_nothing_is_attached_root() {
     let name = "a_right_that_is_missing_is_named_and_nothing_is_attached_root";

@@ -27,6 +27,14 @@ pub struct Owner {
     pub core: Option<usize>,
     /// How that is known.
     pub known: Where,
+    /// Who held the listener then, and the epoll descriptors of each.
+    pub among: Vec<(u32, Vec<u32>)>,
+}
+
+impl Owner {
+    fn lives(&self) -> bool {
+        fs::exists(format!("/proc/{}/task/{}", self.pid, self.tid)).is_ok_and(|is| is)
+    }
 }
 
 /// CPUs that the calling thread may run on; empty if that cannot be read.
@@ -36,7 +44,10 @@ pub fn own_cpus() -> usize {
 
 /// What one search has read of each process.
 pub struct Search {
-    /// Its epoll descriptors and the inodes that each waits for.
+    /// Its epoll descriptors.
+    fds: BTreeMap<u32, Vec<u32>>,
+    /// The inodes that each of them waits for. To read them the kernel keeps the process out of its epoll, for longer the more
+    /// connections that has: it is done only where something is new.
     epolls: BTreeMap<u32, Vec<(u32, Vec<u64>)>>,
     /// Until then threads that are at work are looked for once more.
     until: Instant,
@@ -46,7 +57,8 @@ impl Search {
     /// From now on.
     #[expect(clippy::new_without_default, reason = "it has a beginning")]
     pub fn new() -> Search {
-        Search { epolls: BTreeMap::new(), until: Instant::now() + WORKING_MAX }
+        let (fds, epolls) = Default::default();
+        Search { fds, epolls, until: Instant::now() + WORKING_MAX }
     }
 }
 
@@ -65,23 +77,26 @@ const THREADS_MAX: usize = 4096;
 impl Search {
     /// The owner of the listener `inode` among its holders: the one whose epoll waits for it; if none does, the only holder that is not
     /// the parent of another one. A thread can be told only while it waits: `known`, who it was at the last search, stays the owner
-    /// while it is at work.
+    /// while it is at work, and while neither the holders nor their epolls are others.
     pub(super) fn owner(
         &mut self,
         inode: u64,
         holders: &[(u32, u32)],
         known: Option<&Owner>,
     ) -> Option<Owner> {
+        let among = self.among(holders);
+        if let Some(owner) = known.filter(|known| known.among == among && known.lives()) {
+            let (core, known) = core(owner.tid);
+            return Some(Owner { core, known, ..owner.clone() });
+        }
         let mut waits: Vec<(u32, u32, usize)> = Vec::new();
-        for (pid, _) in holders {
-            let epolls = self.epolls.entry(*pid).or_insert_with(|| epolls(*pid));
+        for (pid, fds) in &among {
+            let epolls = self.epolls.entry(*pid).or_insert_with(|| epolls(*pid, fds));
             if let Some((fd, _)) = epolls.iter().find(|(_, inodes)| inodes.contains(&inode)) {
                 waits.push((*pid, *fd, epolls.len()));
             }
         }
-        waits.dedup_by_key(|w| w.0);
-        let mut pids: Vec<u32> = holders.iter().map(|(pid, _)| *pid).collect();
-        pids.dedup();
+        let mut pids: Vec<u32> = among.iter().map(|(pid, _)| *pid).collect();
         if waits.is_empty() {
             pids = children(&pids, crate::proc::parent);
         }
@@ -92,7 +107,16 @@ impl Search {
             _ => return None,
         };
         let (core, known) = core(tid);
-        Some(Owner { pid, tid, name: crate::proc::name(pid).unwrap_or_default(), core, known })
+        Some(Owner { pid, tid, name: crate::proc::name(pid).unwrap_or_default(), core, known, among })
+    }
+
+    /// The processes of these holders, each once, with their epoll descriptors.
+    fn among(&mut self, holders: &[(u32, u32)]) -> Vec<(u32, Vec<u32>)> {
+        let mut pids: Vec<u32> = holders.iter().map(|(pid, _)| *pid).collect();
+        pids.dedup();
+        let fds = |pid| self.fds.entry(pid).or_insert_with(|| epoll_fds(pid)).clone();
+        let mut fds = fds;
+        pids.into_iter().map(|pid| (pid, fds(pid))).collect()
     }
 
     /// The thread that waits in this epoll now, or did when it was last looked for; a few looks, since it may be at work.
@@ -100,10 +124,7 @@ impl Search {
         if let Some(tid) = waiter(pid, epoll) {
             return Some(tid);
         }
-        let lives = |owner: &&Owner| {
-            owner.pid == pid && fs::exists(format!("/proc/{pid}/task/{}", owner.tid)).is_ok_and(|is| is)
-        };
-        if let Some(owner) = known.filter(lives) {
+        if let Some(owner) = known.filter(|owner| owner.pid == pid && owner.lives()) {
             return Some(owner.tid);
         }
         for _ in 0..LOOKS {
@@ -125,18 +146,19 @@ fn children(pids: &[u32], parent: impl Fn(u32) -> Option<u32>) -> Vec<u32> {
     pids.iter().copied().filter(|pid| !parents.contains(pid)).collect()
 }
 
-fn epolls(pid: u32) -> Vec<(u32, Vec<u64>)> {
-    let mut all = Vec::new();
-    for entry in fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten().take(DESCRIPTORS_MAX)
-    {
-        let Ok(link) = fs::read_link(entry.path()) else { continue };
-        let Some(fd) = entry.file_name().to_str().and_then(|n| n.parse().ok()) else { continue };
-        if link.as_os_str() == "anon_inode:[eventpoll]" {
-            let text = fs::read_to_string(format!("/proc/{pid}/fdinfo/{fd}")).unwrap_or_default();
-            all.push((fd, targets(&text)));
-        }
-    }
-    all
+fn epoll_fds(pid: u32) -> Vec<u32> {
+    let all = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten().take(DESCRIPTORS_MAX);
+    let epolls = all.filter(|entry| {
+        fs::read_link(entry.path()).is_ok_and(|link| link.as_os_str() == "anon_inode:[eventpoll]")
+    });
+    let mut fds: Vec<u32> = epolls.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
+    fds.sort_unstable();
+    fds
+}
+
+fn epolls(pid: u32, fds: &[u32]) -> Vec<(u32, Vec<u64>)> {
+    let read = |fd| fs::read_to_string(format!("/proc/{pid}/fdinfo/{fd}")).unwrap_or_default();
+    fds.iter().map(|fd| (*fd, targets(&read(fd)))).collect()
 }
 
 /// Inodes in the information on an epoll descriptor.
@@ -198,7 +220,7 @@ mod tests {
         let inode = fs::metadata(format!("/proc/self/fd/{}", listener.as_raw_fd())).unwrap().ino();
         let (pid, tid) = (std::process::id(), nix::unistd::gettid().as_raw() as u32);
         let holders = [(pid, listener.as_raw_fd() as u32)];
-        let known = |tid| Owner { pid, tid, name: "a".into(), core: None, known: Where::Ran };
+        let known = |tid| Owner { pid, tid, name: "a".into(), core: None, known: Where::Ran, among: vec![] };
         let mut search = Search::new();
         let begun = Instant::now();
         assert_eq!(search.owner(inode, &holders, None), None);
@@ -207,6 +229,17 @@ mod tests {
         assert_eq!(search.owner(inode, &holders, Some(&known(u32::MAX))), None, "it has ended");
         search.until = begun;
         assert_eq!(search.owner(inode, &holders, None), None, "the search has had its time");
+        // Where nothing is new no epoll is read.
+        let mut search = Search::new();
+        let first = search.owner(inode, &holders, Some(&known(tid))).unwrap();
+        assert_eq!(search.epolls.len(), 1);
+        let mut search = Search::new();
+        let again = search.owner(inode, &holders, Some(&first)).unwrap();
+        assert_eq!((again.tid, &again.among, search.epolls.len()), (tid, &first.among, 0));
+        drop(epolls);
+        let mut search = Search::new();
+        assert_eq!(search.owner(inode, &holders, Some(&first)).map(|owner| owner.tid), Some(pid));
+        assert_eq!(search.epolls.len(), 1, "its epolls are others");
     }
 
     #[test]

@@ -216,8 +216,8 @@ __noinline int weir_rx_nobodys(struct xdp_md *ctx, const struct weir_view *view,
 			return 0;
 		guard = bpf_map_lookup_elem(&guard_ctl, &zero);
 		listed = guard ? guard->listed[flow.tcp & 1] : 0;
-		whose = weir_whose(port, gate_address(flow.target, flow.words), gate_used(key), listed, now, most,
-				   WEIR_LISTED_TICKS);
+		whose = weir_whose(port, gate_address(flow.target, flow.words), gate_used(key), listed, now,
+				   weir_port_ticks(key, most), WEIR_LISTED_TICKS);
 		/* A raw socket may want datagrams that no other has: then the list has every port, 0 too, which no other has. */
 		if (whose == WEIR_ASK)
 			return !flow.tcp && exact && weir_recent(listed, now, WEIR_LISTED_TICKS) && !gate_used(0) ?

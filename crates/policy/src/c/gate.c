@@ -33,6 +33,11 @@ weir_u32 weir_host_whose(const struct weir_port *port, weir_u32 address, weir_u3
 	return weir_whose(port, address, used, listed, now, most, listed_most);
 }
 
+weir_u32 weir_host_port_ticks(weir_u32 key, weir_u32 most)
+{
+	return weir_port_ticks(key, most);
+}
+
 weir_u32 weir_host_whose_refused(const struct weir_port *port, weir_u32 listed, weir_u32 now, weir_u32 most, weir_u32 listed_most)
 {
 	return weir_whose_refused(port, listed, now, most, listed_most);

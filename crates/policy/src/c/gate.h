@@ -126,6 +126,15 @@ enum weir_whose {
 	WEIR_BEYOND = 4,	/* or beyond it */
 };
 
+/*
+ * For how many of `most` ticks the port of this `key` is remembered: up to half less, by its number. Ports that were refused at one
+ * time, as in a scan, would all pass again at one time, which is an overload of its own.
+ */
+WEIR_INLINE weir_u32 weir_port_ticks(weir_u32 key, weir_u32 most)
+{
+	return most - ((key * 0x9e3779b1u >> 16) * (most / 2) >> 16);
+}
+
 /* Whose a frame for this port and address is, see weir_nobodys() and weir_learns(). */
 WEIR_INLINE weir_u32 weir_whose(const struct weir_port *port, weir_u32 address, weir_u32 used, weir_u32 listed,
 				weir_u32 now, weir_u32 most, weir_u32 listed_most)

@@ -282,6 +282,13 @@ fn transmit_queues_are_parted_within_their_class() {
     let halves = [cpus(&[0, 2]), cpus(&[1, 3])];
     let [even, odd] = halves;
     assert_eq!(of, [(0, even.clone()), (1, odd.clone()), (2, even), (3, odd)]);
+    // Each CPU has one of a class already, as its driver has dealt them; of the other class one has none.
+    for (queue, own) in [(0, [0, 1]), (1, [2, 3]), (2, [0, 1]), (3, [1, 2])] {
+        layout.outputs[queue].xps = cpus(&own);
+    }
+    let found = plan(&layout, &Request::default()).unwrap();
+    let of: Vec<_> = found.settings.iter().filter_map(xps).map(|(queue, _)| queue).collect();
+    assert_eq!(of, [2, 3]);
 }
 
 #[test]

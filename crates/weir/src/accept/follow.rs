@@ -294,18 +294,15 @@ impl Following {
     /// Takes the program off everything it is attached to.
     pub fn end(&mut self) -> Vec<String> {
         let mut lines = Vec::new();
-        let mut fresh = None;
+        // Whose program it is by now: a server may have put its own in the place, and that one stays.
+        let owners = self.owners();
+        let found = self.finder.all().map(|held| self.targets.find(&held, &owners));
         for one in self.all.iter().filter(|one| one.there()) {
-            if one.choice.detach(&one.group).is_ok() {
-                continue;
-            }
-            let found = fresh.get_or_insert_with(|| {
-                self.finder.all().map(|held| self.targets.find(&held, &BTreeMap::new()))
-            });
-            let why = match found {
+            let why = match &found {
                 Ok(found) => {
                     let now = found.iter().find(|g| g.key() == one.group.key());
-                    now.and_then(|group| one.choice.detach(group).err()).map(|e| e.to_string())
+                    let own = now.filter(|group| group.program == one.choice.id());
+                    own.and_then(|group| one.choice.detach(group).err()).map(|e| e.to_string())
                 }
                 Err(e) => Some(e.to_string()),
             };
@@ -356,6 +353,7 @@ mod tests {
                         name: "a".into(),
                         core: Some(*core),
                         known: Where::Ran,
+                        among: Vec::new(),
                     }),
                     waiting: 0,
                     limit: 0,
