@@ -124,8 +124,10 @@ impl Maker {
         let mut moved =
             [0, steered.saturating_sub(self.last.steered.insert(interface.first_slot, steered).unwrap_or(0))];
         for source in &interface.sources {
-            let now = Seen::read(&control.gauges.views, source);
-            let delta = now.since(&self.last.sources.insert(source.slot, now).unwrap_or_default());
+            let last = self.last.sources.get(&source.slot).copied().unwrap_or_default();
+            let now = Seen::read(&control.gauges.views, source).after(&last);
+            self.last.sources.insert(source.slot, now);
+            let delta = now.since(&last);
             for (sums, counts) in [(&mut dropped, &now), (&mut moved, &delta)] {
                 sums[0] += counts.shed;
                 sums[1] += counts.marked;
@@ -256,6 +258,12 @@ impl Seen {
         }
     }
 
+    /// What is told after `last`: the difference of two counters that are read one after the other may be one less than it was,
+    /// which a monitor takes for a counter that began anew.
+    fn after(self, last: &Self) -> Self {
+        Self { other_polls: self.other_polls.max(last.other_polls), ..self }
+    }
+
     fn since(&self, before: &Self) -> Self {
         let moved = |of: fn(&Self) -> u64| of(self).saturating_sub(of(before));
         Self {
@@ -345,4 +353,18 @@ fn rfc3339(time: SystemTime) -> String {
         tm.tm_min,
         tm.tm_sec
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_difference_of_counters_never_goes_back() {
+        let of = |other_polls| Seen { other_polls, ..Seen::default() };
+        let (first, second) = (of(20_122), of(20_121));
+        let told = second.after(&first);
+        assert_eq!((told.other_polls, told.since(&first).other_polls), (20_122, 0));
+        assert_eq!(of(20_130).after(&told).other_polls, 20_130);
+    }
 }
