@@ -35,6 +35,9 @@ impl Offloads for Switched {
         let on: Vec<Setting> = both.into_iter().filter(on).collect();
         let change = |setting| Change { setting, queue: None, new: Value::Number(0), first: None };
         let changes: Vec<Change> = on.into_iter().map(change).collect();
+        if changes.is_empty() {
+            return Ok(());
+        }
         plan::make(&mut access, &self.journal, &changes).map_err(io::Error::other)?;
         *off = changes;
         Ok(())
@@ -42,7 +45,11 @@ impl Offloads for Switched {
 
     fn back(&self) {
         // A lock that a thread broke, and a namespace that cannot be read any more: the journal has them.
-        let (Ok(mut off), Ok(mut access)) = (self.off.lock(), Access::for_current_netns()) else { return };
-        plan::put_back(&mut access, &self.journal, &std::mem::take(&mut *off));
+        let Ok(changes) = self.off.lock().map(|mut off| std::mem::take(&mut *off)) else { return };
+        if changes.is_empty() {
+            return;
+        }
+        let Ok(mut access) = Access::for_current_netns() else { return };
+        plan::put_back(&mut access, &self.journal, &changes);
     }
 }
