@@ -67,6 +67,8 @@ pub struct Interface {
     rx_queues: usize,
     /// When it is attached, and why then.
     pub rx_when: (When, &'static str),
+    /// The driver has refused it, which would have it from the start otherwise.
+    rx_refused: bool,
     /// Why there is none.
     pub no_rx: Option<String>,
     /// Why its sources are in mode thread, if some are and nobody asked for it.
@@ -179,6 +181,7 @@ impl Interface {
             rx: None,
             rx_queues: 0,
             rx_when: (When::Start, ""),
+            rx_refused: false,
             no_rx: None,
             fallback: None,
             unbound: None,
@@ -233,6 +236,10 @@ impl Interface {
                 Ok(rx) => (self.rx, self.no_rx) = (Some(Arc::new(rx)), None),
                 Err(e) => self.no_rx = Some(e),
             }
+        }
+        // One that is kept over a restart of the link stays refused.
+        if self.rx_refused {
+            self.rx_when = kern::guard::REFUSED;
         }
         if let (true, Some(why)) = (setup.sheds, &self.no_rx) {
             return Err(missing(format!("{}: mode shed: no XDP program: {why}", self.name)));
@@ -301,6 +308,7 @@ impl Interface {
         let rx = setup.gauges.load_rx(first, queues).map_err(|e| kern::guard::short(&e))?.of(ifindex);
         let journal = Arc::clone(self.journal().map_err(|e| e.to_string())?);
         let rx = rx.owing(Box::new(Switched::new(ifindex, journal)));
+        self.rx_refused = false;
         // A program of another owner is found now, not under overload.
         let foreign = || match kern::link::get(ifindex) {
             Ok(link) if link.xdp.is_some() => Err("one of another owner is attached".to_owned()),
@@ -310,10 +318,9 @@ impl Interface {
         match self.rx_when.0 {
             When::Start if setup.sheds => rx.hold().map_err(|e| e.to_string())?,
             When::Start => {
-                if rx.hold_in_driver().is_err() {
-                    rx.release(0);
+                self.rx_refused = !rx.hold_in_driver().map_err(|e| e.to_string())?;
+                if self.rx_refused {
                     foreign()?;
-                    self.rx_when = kern::guard::REFUSED;
                 }
             }
             When::Takeover | When::Never => foreign()?,
@@ -518,8 +525,8 @@ impl Interface {
 
     /// Whether its packets are seen to come by other interfaces than its handles listen to, as after it has joined a bridge.
     pub fn is_seen_otherwise(&self, access: &Access) -> bool {
-        let now = kern::discover::seen_as(access, self.ifindex, kern::guard::UPPERS);
-        self.by_packet && self.sources.iter().any(|s| s.seen_as != now)
+        let now = || kern::discover::seen_as(access, self.ifindex, kern::guard::UPPERS);
+        self.by_packet && self.sources.first().is_some_and(|s| s.seen_as != now())
     }
 
     /// Forgets the sources: the interface is down, gone, or about to be set up anew.

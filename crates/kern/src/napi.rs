@@ -285,7 +285,7 @@ pub fn threads(name: &str) -> Result<Vec<i32>> {
     let all = std::fs::read_dir("/proc").map_err(|e| Error::io("/proc", e))?;
     let named = |pid: &i32| {
         std::fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|comm| is_thread_of(&comm, name))
-            && std::fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| is_kernel_thread(&stat))
+            && u32::try_from(*pid).ok().and_then(crate::proc::stat).is_some_and(|stat| stat.kernel)
     };
     Ok(all.flatten().filter_map(|e| e.file_name().to_str()?.parse().ok()).filter(named).collect())
 }
@@ -295,14 +295,6 @@ fn is_thread_of(comm: &str, name: &str) -> bool {
     let id =
         comm.trim_end().strip_prefix("napi/").and_then(|rest| rest.strip_prefix(name)?.strip_prefix('-'));
     id.is_some_and(|id| id.bytes().all(|b| b.is_ascii_digit()))
-}
-
-/// By the flags of its `stat`: a program can give itself any name.
-fn is_kernel_thread(stat: &str) -> bool {
-    const PF_KTHREAD: u32 = 0x0020_0000;
-    // The name in parentheses may have any character.
-    let after = stat.rsplit_once(')').map_or("", |(_, after)| after);
-    after.split_ascii_whitespace().nth(6).and_then(|flags| flags.parse().ok()).unwrap_or(0) & PF_KTHREAD != 0
 }
 
 fn decode(reply: &netdev::IterableNapi<'_>, what: &str) -> Result<Napi> {
@@ -389,7 +381,7 @@ mod tests {
     }
 
     #[test]
-    fn threads_of_an_interface_are_told_from_programs_and_other_interfaces() {
+    fn threads_of_an_interface_are_told_from_those_of_other_interfaces() {
         for (comm, is) in [
             ("napi/eth0-8193\n", true),
             // As a kernel before 5.17 cuts it.
@@ -400,13 +392,6 @@ mod tests {
         ] {
             assert_eq!(is_thread_of(comm, "eth0"), is, "{comm}");
         }
-        assert!(is_kernel_thread("32 (napi/eth0-8193) S 2 0 0 0 -1 2129984 0 0"));
-        // A zombie by that name, and one that would end the name itself.
-        assert!(!is_kernel_thread("33 (napi/eth0-8193) Z 1 33 33 0 -1 4227084 0 0"));
-        assert!(!is_kernel_thread("34 (a) S 2 0 0 0 -1 2129984 0) Z 1 34 34 0 -1 4227084 0 0"));
-        assert!(!is_kernel_thread("cut"));
-        let own = std::fs::read_to_string("/proc/self/stat").unwrap();
-        assert!(!is_kernel_thread(&own));
     }
 
     #[test]

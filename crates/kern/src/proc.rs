@@ -43,8 +43,11 @@ pub(crate) struct Stat {
     pub start: u64,
     /// Nobody may change the CPUs that it may run on (PF_NO_SETAFFINITY).
     pub bound: bool,
+    /// It is the kernel's own (PF_KTHREAD): a program can give itself any name.
+    pub kernel: bool,
 }
 
+const PF_KTHREAD: u64 = 0x0020_0000;
 const PF_NO_SETAFFINITY: u64 = 0x0400_0000;
 
 /// The line of thread `tid`; `None` as [`start_time`] has it.
@@ -65,7 +68,9 @@ pub(crate) fn parse_stat(stat: &str) -> Option<Stat> {
     }
     let flags: u64 = fields.nth(5)?.parse().ok()?;
     let start = fields.nth(12)?.parse().ok()?;
-    Some(Stat { name: before.split_once('(')?.1.to_owned(), start, bound: flags & PF_NO_SETAFFINITY != 0 })
+    let is = |flag| flags & flag != 0;
+    let name = before.split_once('(')?.1.to_owned();
+    Some(Stat { name, start, bound: is(PF_NO_SETAFFINITY), kernel: is(PF_KTHREAD) })
 }
 
 /// Now, in clock ticks since boot, as [`start_time`] has it.
@@ -450,6 +455,16 @@ mod tests {
         assert_eq!(start_time(u32::MAX), None);
         let tail = "S 1 1 1 0 -1 4194624 0 0 0 0 0 0 0 0 20 0 1 0 4711 0 0";
         let told = |text: &str| parse_stat(text).map(|stat| (stat.name, stat.start, stat.bound));
+        assert!(
+            parse_stat("32 (napi/eth0-8193) S 2 0 0 0 -1 2129984 0 0 0 0 0 0 0 0 20 0 1 0 44")
+                .unwrap()
+                .kernel
+        );
+        // A program by that name, and one whose name would end it.
+        for program in ["napi/eth0-8193", "a) S 2 0 0 0 -1 2129984 0"] {
+            let line = format!("33 ({program}) S 1 33 33 0 -1 4227072 0 0 0 0 0 0 0 0 20 0 1 0 44");
+            assert!(!parse_stat(&line).unwrap().kernel, "{program}");
+        }
         assert_eq!(told(&format!("12 (a) b (c)) {tail}")), Some(("a) b (c)".into(), 4711, false)));
         let bound = tail.replace("4194624", "69238880");
         assert_eq!(told(&format!("12 (kworker/0:1) {bound}")), Some(("kworker/0:1".into(), 4711, true)));

@@ -648,12 +648,7 @@ fn a_filter_that_comes_later_stays_when_weir_ends_root() {
     let mut program = Process::start(&ns, &mut weir(&words));
     let output = [read(program.0.stdout.take().unwrap()), read(program.0.stderr.take().unwrap())];
     let weir = Weir { program, output, control };
-    let there = |weir: &Weir| weir.told().is_some_and(|told| told["groups"][0]["there"] == true);
-    let begun = Instant::now();
-    while !there(&weir) {
-        assert!(begun.elapsed() < STEP, "it does not attach");
-        std::thread::sleep(Duration::from_millis(20));
-    }
+    within("it attaches", STEP, || weir.told().is_some_and(|told| told["groups"][0]["there"] == true));
     choose(&all[0], 1);
     assert_eq!(arrive(&ns, &all), [0, 16]);
     weir.end();

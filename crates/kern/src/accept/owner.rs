@@ -114,8 +114,7 @@ impl Search {
     fn among(&mut self, holders: &[(u32, u32)]) -> Vec<(u32, Vec<u32>)> {
         let mut pids: Vec<u32> = holders.iter().map(|(pid, _)| *pid).collect();
         pids.dedup();
-        let fds = |pid| self.fds.entry(pid).or_insert_with(|| epoll_fds(pid)).clone();
-        let mut fds = fds;
+        let mut fds = |pid| self.fds.entry(pid).or_insert_with(|| epoll_fds(pid)).clone();
         pids.into_iter().map(|pid| (pid, fds(pid))).collect()
     }
 

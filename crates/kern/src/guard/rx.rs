@@ -96,12 +96,19 @@ impl Rx {
         self.hold_by(|| self.attach())
     }
 
-    /// The same if the driver runs it; nothing is attached otherwise.
+    /// The same if the driver runs it; false, and nothing attached and nobody to be released, if it refuses.
     ///
     /// # Errors
-    /// As [`Self::hold`], and whatever the driver refuses it for.
-    pub fn hold_in_driver(&self) -> io::Result<()> {
-        self.hold_by(|| self.attach_to_driver())
+    /// As [`Self::hold`].
+    pub fn hold_in_driver(&self) -> io::Result<bool> {
+        match self.hold_by(|| self.attach_to_driver()) {
+            Ok(()) => Ok(true),
+            Err(e) if is_final(&e) => Err(e),
+            Err(_) => {
+                self.release(0);
+                Ok(false)
+            }
+        }
     }
 
     fn hold_by(&self, attach: impl FnOnce() -> io::Result<OwnedFd>) -> io::Result<()> {
@@ -192,9 +199,9 @@ impl Rx {
     /// A driver may refuse what the generic hook takes: a long MTU, too few queues, LRO.
     fn attach(&self) -> io::Result<OwnedFd> {
         const XDP_FLAGS_SKB_MODE: u32 = 2;
-        self.attach_to_driver().or_else(|refused| match refused.raw_os_error() {
-            Some(libc::EBUSY | libc::EPERM) => Err(refused),
-            _ => {
+        self.attach_to_driver().or_else(|refused| match is_final(&refused) {
+            true => Err(refused),
+            false => {
                 let owed = self.offloads.as_ref();
                 owed.map_or(Ok(()), |offloads| offloads.off())?;
                 let link = self.link(XDP_FLAGS_SKB_MODE).map_err(|_| refused);
@@ -228,4 +235,9 @@ impl Rx {
         // SAFETY: the descriptor is new and owned by nobody else.
         Ok(unsafe { OwnedFd::from_raw_fd(fd) })
     }
+}
+
+/// Another hook is no better: a program of somebody else is there, or a right is missing.
+fn is_final(refused: &io::Error) -> bool {
+    matches!(refused.raw_os_error(), Some(libc::EBUSY | libc::EPERM))
 }
