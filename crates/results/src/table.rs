@@ -23,6 +23,8 @@ const MAX_RATES: usize = (WIDTH - NAME - 4 * COLUMN) / COLUMN;
 const SPREAD_FLOOR: f64 = 0.05;
 /// Spread from which the report says that something may have disturbed the run.
 const WIDE: f64 = 0.10;
+/// Share of the most that an arm reaches, below which its MLFRR says more about the machine than about the arm.
+const LOW: f64 = 0.4;
 /// Arms that were offered at least this share of the most were offered the same.
 const SAME_OFFER: f64 = 0.9;
 
@@ -525,6 +527,16 @@ fn notes(document: &Document, out: &mut String) {
             false => format!("1x is {rate} k/s, the MLFRR of {}", base.arm),
         });
     }
+    if let Some((base, peak)) = low_base(document) {
+        notes.push(format!(
+            "* 1x is {:.0} % of the {} k/s that {} reached: something else on this machine stops the program for longer \
+             than its receive buffer lasts. Quiet it, or --base-pps {:.0}",
+            100.0 * base.mlfrr_pps / peak,
+            format::kilo_said(peak),
+            base.arm,
+            peak
+        ));
+    }
     for (arm, lead) in beating(document) {
         notes.push(format!(
             "* {arm} {} more than weir at {}, {}: {} against {} k/s",
@@ -581,6 +593,17 @@ fn notes(document: &Document, out: &mut String) {
     for note in notes {
         wrap(out, "", &note);
     }
+}
+
+/// The base of a run on a kernel that is far below what its arm reached, and that: the program's stalls were measured then,
+/// and a multiple of it may be no overload.
+fn low_base(document: &Document) -> Option<(Base, f64)> {
+    let base =
+        stats::base(document).filter(|base| !base.is_given() && document.backend == Backend::Kernel)?;
+    let arm = document.arms.iter().find(|arm| arm.name == base.arm)?;
+    let alone = arm.points.iter().filter(|point| point.hogs == 0 && point.void.is_none());
+    let peak = alone.map(|point| point.goodput_pps).fold(0.0, f64::max);
+    (base.mlfrr_pps < LOW * peak).then_some((base, peak))
 }
 
 /// True if 1 x is not the MLFRR that the points of its arm show.
