@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-use crate::document::{Arm, Backend, Base, Document, Role};
+use crate::document::{Arm, Backend, Base, Document, Role, Summary};
 use crate::measure::Point;
 use crate::{format, stats, verdict};
 
@@ -526,16 +526,16 @@ fn notes(document: &Document, out: &mut String) {
             }
             false => format!("1x is {rate} k/s, the MLFRR of {}", base.arm),
         });
-    }
-    if let Some((base, peak)) = low_base(document) {
-        notes.push(format!(
-            "* 1x is {:.0} % of the {} k/s that {} reached: something else on this machine stops the program for longer \
-             than its receive buffer lasts. Quiet it, or --base-pps {:.0}",
-            100.0 * base.mlfrr_pps / peak,
-            format::kilo_said(peak),
-            base.arm,
-            peak
-        ));
+        if let Some(peak) = far_peak(document, &base) {
+            notes.push(format!(
+                "* 1x is {:.0} % of the {} k/s that {} reached, so its multiples may be no overload: the arm lost a few \
+                 packets at all rates, as where other work on this machine takes the CPU now and then. Quiet it, or \
+                 --base-pps {peak:.0}",
+                100.0 * base.mlfrr_pps / peak,
+                format::kilo_said(peak),
+                base.arm,
+            ));
+        }
     }
     for (arm, lead) in beating(document) {
         notes.push(format!(
@@ -595,23 +595,22 @@ fn notes(document: &Document, out: &mut String) {
     }
 }
 
-/// The base of a run on a kernel that is far below what its arm reached, and that: the program's stalls were measured then,
-/// and a multiple of it may be no overload.
-fn low_base(document: &Document) -> Option<(Base, f64)> {
-    let base =
-        stats::base(document).filter(|base| !base.is_given() && document.backend == Backend::Kernel)?;
+/// What the points of the base's arm show, with its fewest hogs.
+fn summary_of(document: &Document, base: &Base) -> Option<Summary> {
     let arm = document.arms.iter().find(|arm| arm.name == base.arm)?;
-    let alone = arm.points.iter().filter(|point| point.hogs == 0 && point.void.is_none());
-    let peak = alone.map(|point| point.goodput_pps).fold(0.0, f64::max);
-    (base.mlfrr_pps < LOW * peak).then_some((base, peak))
+    Some(stats::summarise(arm, *stats::hog_counts(arm).first()?, Some(base.mlfrr_pps)))
+}
+
+/// The peak of the base's arm where 1 x is far below it: a multiple of 1 x may be no overload.
+fn far_peak(document: &Document, base: &Base) -> Option<f64> {
+    let measured = document.backend == Backend::Kernel && !base.is_given();
+    let peak = summary_of(document, base).filter(|_| measured)?.peak_pps?;
+    (base.mlfrr_pps < LOW * peak).then_some(peak)
 }
 
 /// True if 1 x is not the MLFRR that the points of its arm show.
 fn searched(document: &Document, base: &Base) -> bool {
-    let arm = document.arms.iter().find(|arm| arm.name == base.arm);
-    let shown = arm.and_then(|arm| {
-        stats::summarise(arm, *stats::hog_counts(arm).first()?, Some(base.mlfrr_pps)).mlfrr_pps
-    });
+    let shown = summary_of(document, base).and_then(|summary| summary.mlfrr_pps);
     shown.is_none_or(|pps| (pps - base.mlfrr_pps).abs() > 0.01 * base.mlfrr_pps)
 }
 

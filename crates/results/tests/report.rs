@@ -142,15 +142,12 @@ fn a_search_before_the_points_is_said() {
     document.base = Some(Base { arm: "stock-rps".into(), mlfrr_pps: 450e3 });
     let table = results::table(&document);
     assert!(table.contains("1x is 450 k/s, the MLFRR of stock-rps by a search before"), "{table}");
-    assert!(!table.contains("stops the program"), "{table}");
+    assert!(!table.contains("may be no overload"), "{table}");
     document.base = Some(Base { arm: "stock-rps".into(), mlfrr_pps: 45e3 });
     let table = results::table(&document).replace("\n    ", " ");
-    assert!(
-        table.contains("that stock-rps reached: something else on this machine stops the program"),
-        "{table}"
-    );
+    assert!(table.contains("that stock-rps reached, so its multiples may be no overload"), "{table}");
     document.base = Some(Base::given(45e3));
-    assert!(!results::table(&document).contains("stops the program"));
+    assert!(!results::table(&document).contains("may be no overload"));
 }
 
 #[test]
