@@ -24,6 +24,9 @@ pub const MOST: u32 = 128;
 /// A packet, in units of the clock.
 pub const ONE: u32 = 16;
 
+/// Places that the one loud sender leaves at most.
+pub const LAST: u32 = 8;
+
 /// What becomes of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {

@@ -174,6 +174,13 @@ impl Look {
         state.next = now.saturating_add(nap);
     }
 
+    /// What `source` holds at `now` waits for its consumer to read: it is looked at after a nap.
+    pub fn waits(&mut self, now: Nanos, source: usize) {
+        if let Some(state) = self.sources.get_mut(source) {
+            state.next = state.next.max(now.saturating_add(state.nap.nap));
+        }
+    }
+
     /// The earliest time from `now` on of a look at `source`, which stands in a pause; `None` if there is nothing to
     /// look for. If the poller is `awake` anyway, the rest of a nap is no reason to sleep again.
     pub fn due(&mut self, now: Nanos, source: usize, awake: bool) -> Option<Nanos> {

@@ -27,9 +27,11 @@
 //! **Mode shed.** Where the turns are cheap although others are looked for, the kernel can do without them, see
 //! [`crate::shedding`].
 //!
-//! **Net CPU.** Programs run elsewhere, so an idle CPU says nothing about them, and they read while a poll hands up. A turn takes no more
-//! than fits into what is tracked, a pause begins with the turn that fills a consumer, and small turns, peeks, tell when it reads
-//! again: what a late program has no room for waits in the ring.
+//! **Room.** Where (nearly) all that arrives was for full consumers when they were full last, a turn takes no more than fits into what is
+//! tracked: what a burst brings beyond that waits in the ring for the program to read, instead of being shed.
+//!
+//! **Net CPU.** Programs run elsewhere, so an idle CPU says nothing about them, and they read while a poll hands up. Every turn takes no
+//! more than fits, a pause begins with the turn that fills a consumer, and small turns, peeks, tell when it reads again.
 //!
 //! **Joining.** What ends a sleep costs programs more than a turn does, so a source whose nap, heartbeat or look would be due within
 //! a quarter of its wait has its turn as well: sources of one CPU keep one rhythm, and as many wakes as one of them needs.
@@ -62,12 +64,16 @@ pub const SOURCES_MAX: usize = 64;
 pub const CONSUMERS_MAX: usize = 64;
 /// Packets of a heartbeat in a pause for the budget: the least that two driver polls hand up.
 pub const HEARTBEAT_PACKETS: u32 = 2;
-/// Packets of a net CPU's turn that a consumer's room does not make smaller: a turn costs as much as one or two.
+/// Packets of a turn that a consumer's room does not make smaller: a turn costs as much as one or two.
 pub const FITS_LEAST: u32 = 8;
+/// Packets of a consumer's room that turns leave, since the gate gives no one sender the last places.
+pub const FITS_LAST: u32 = crate::fair::LAST;
 /// Longest time between two peeks, in naps: the ring is not to overflow before a program that reads again is seen to.
 const PEEKS: Nanos = 8;
 /// Packets of a consumer's room that turns leave to peeks: seven of them, 2 ms.
 pub const FITS_PEEKS: u32 = 14;
+/// So long, in naps, what a turn has left in the ring is supposed to be for the consumer that it has filled. Others' wait with it.
+const WAIT_NAPS: Nanos = 4;
 /// Share of arrivals for inhibited consumers from which on a source counts as "all of it is for full consumers".
 const ALL_FULL: Permille = 950;
 /// Share of a turn's packets that full queues refused from which on the turn was in vain. What goes to other queues beside them
@@ -103,6 +109,10 @@ struct Source {
     nap: Nap,
     /// Its last turn was in vain.
     vain: bool,
+    /// Its last turn took no more than its consumer had room for: what is left waits in the ring.
+    fitted: bool,
+    /// Until then it is supposed that what waits is for the consumer that has filled up.
+    waits_until: Nanos,
     full_share: Permille,
     /// Share of the last turn without an inhibited consumer that tracked ones got.
     known_share: Permille,
@@ -130,6 +140,8 @@ impl Source {
             nap_idle: 0,
             nap: Nap::of(nap),
             vain: false,
+            fitted: false,
+            waits_until: 0,
             full_share: 0,
             known_share: 0,
             sheds: false,
@@ -383,6 +395,12 @@ impl Poller {
         if self.config.net && state.arrivals.turned(now, turn.frames.max(turn.packets)) {
             state.switch.overfed(now);
         }
+        // What had to be shed for a consumer that fills up now and then is no calm; one that hangs does not fill up again.
+        let for_full = turn.shed > turn.nobody + turn.syns;
+        state.fitted &= !for_full;
+        if for_full && self.full_at.is_some_and(|at| now.saturating_sub(at) < self.config.timing.hold_min) {
+            state.switch.overfed(now);
+        }
         // A ring that is empty because its frames were shed is no sign of calm; the few for nobody that every host gets are none
         // of overload, nor are those for a listener that hangs.
         if turn.drained && turn.to_full == 0 && turn.nobody + turn.syns < LOOK_FRAMES_MIN {
@@ -462,12 +480,17 @@ impl Poller {
     }
 
     /// A consumer has filled up: no calm for the sources that handed up a quarter or more since the levels were read.
-    /// A source of few packets beside a flood keeps its own.
+    /// A source of few packets beside a flood keeps its own. What is left of a turn that fitted waits in the ring, which tells
+    /// calm by being drained; it is looked at when the program has had time to read.
     fn overfed(&mut self, now: Nanos) {
         let all = u64::from(self.fed);
-        for source in self.sources.iter_mut().flatten() {
+        for (index, source) in self.sources.iter_mut().enumerate() {
+            let Some(source) = source else { continue };
             let handed_up = source.reading == self.readings && source.fed > 0;
-            if handed_up && u64::from(source.fed) * 4 >= all {
+            if source.fitted {
+                source.waits_until = now + self.config.nap * WAIT_NAPS;
+                self.look.waits(now, index);
+            } else if handed_up && u64::from(source.fed) * 4 >= all {
                 source.switch.overfed(now);
             }
         }
@@ -565,8 +588,8 @@ impl Poller {
         until - if self.awake { until.saturating_sub(from) / JOIN } else { 0 }
     }
 
-    fn blocked(&self, source: &Source) -> bool {
-        self.inhibited > 0 && source.full_share >= ALL_FULL
+    fn blocked(&self, now: Nanos, source: &Source) -> bool {
+        self.inhibited > 0 && (source.full_share >= ALL_FULL || now < source.waits_until)
     }
 
     /// What to do at `now`.
@@ -626,15 +649,24 @@ impl Poller {
         let picked = rotation.pick(SOURCES_MAX, |i| {
             self.sources[i]
                 .as_ref()
-                .is_some_and(|s| now >= self.ends(s.last_turn, s.nap_until) && !self.blocked(s))
+                .is_some_and(|s| now >= self.ends(s.last_turn, s.nap_until) && !self.blocked(now, s))
         });
         self.rotation = rotation;
         let source = picked?;
-        let sheds = self.sources[source].as_ref().is_some_and(|s| s.sheds);
+        let state = self.sources[source].as_mut()?;
         let quota = self.config.quota;
-        let fits = self.fits.saturating_sub(FITS_PEEKS).max(FITS_LEAST) & !1;
-        let fits = if self.config.net { fits } else { u32::MAX };
-        let packets = match (sheds, (self.lent || self.config.net) && polled == 1) {
+        // On the CPU of programs, only if a pause would follow: else others' packets would wait for the flooded program.
+        let (leaves, least) = match self.config.net {
+            true => (Some(FITS_PEEKS), FITS_LEAST),
+            false => (
+                (state.full_share.max(state.known_share) >= ALL_FULL).then_some(FITS_LAST),
+                HEARTBEAT_PACKETS,
+            ),
+        };
+        let leaves = leaves.filter(|_| self.fits != u32::MAX);
+        let fits = leaves.map_or(u32::MAX, |leaves| self.fits.saturating_sub(leaves).max(least) & !1);
+        state.fitted = leaves.is_some() && !state.sheds && !self.config.net;
+        let packets = match (state.sheds, (self.lent || self.config.net) && polled == 1) {
             (true, _) => LOOK_PACKETS.max(quota),
             (_, true) => self.config.lent_quota.max(quota).min(fits),
             _ => quota.min(fits),
@@ -663,7 +695,7 @@ impl Poller {
             // The one that has waited longest; a pause of all costs one step per source.
             let mut oldest = (Nanos::MAX, 0);
             for (index, source) in self.sources.iter().enumerate() {
-                let Some(source) = source.as_ref().filter(|s| self.blocked(s)) else { continue };
+                let Some(source) = source.as_ref().filter(|s| self.blocked(now, s)) else { continue };
                 match self.look.due(now, index, self.awake) {
                     Some(at) if at <= now => oldest = oldest.min((source.last_turn, index)),
                     Some(at) => (until, on_time) = (until.min(at), true),
@@ -689,8 +721,11 @@ impl Poller {
             && !self.config.net;
         let mut naps = false;
         for source in self.sources.iter().flatten() {
-            if self.blocked(source) {
+            if self.blocked(now, source) {
                 blocked = true;
+                if source.full_share < ALL_FULL {
+                    until = until.min(source.waits_until);
+                }
             } else {
                 until = until.min(source.nap_until);
                 naps |= source.nap_idle < source.nap_until;
@@ -710,7 +745,7 @@ impl Poller {
     /// On a net CPU: the smallest turn of a source that stands in a pause, if one is due; else `until` is when it is, if that is earlier.
     fn peek(&mut self, now: Nanos, until: &mut Nanos) -> Option<Action> {
         for index in 0..SOURCES_MAX {
-            let Some(source) = self.sources[index].filter(|s| self.blocked(s)) else { continue };
+            let Some(source) = self.sources[index].filter(|s| self.blocked(now, s)) else { continue };
             let due = source.last_turn.saturating_add(source.peek);
             if now < due {
                 *until = (*until).min(due);
