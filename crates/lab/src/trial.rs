@@ -249,7 +249,7 @@ impl Bench {
         let load = self.load(rig, phases, burst(offer.rate));
         let wire_before = rig.meter(|cpu| cpu == self.cpus.wire)?;
         let foreign_before = rig.meter(|cpu| cpu != self.cpus.host)?;
-        self.wire.look_for_edges(1)?;
+        self.wire.look_for_edges(1, 0)?;
         // What it used before belongs to nobody's ledger.
         cast.guard.as_ref().map(Guard::handle_frames);
         let watching =

@@ -278,6 +278,15 @@ pub struct Onset {
     /// From the end of the flood until the kernel's own mode is back, per onset.
     #[serde(default)]
     pub release_ms: Vec<f64>,
+    /// Onsets that found the source polled already, so that nothing was taken over.
+    #[serde(default, skip_serializing_if = "is_none_of_them")]
+    pub polled_before: u32,
+    /// Onsets after which the source was still polled when the load ended: their release takes at least as long as is told.
+    #[serde(default, skip_serializing_if = "is_none_of_them")]
+    pub not_released: u32,
+    /// Onsets after which the source was released, and taken over once more by what the load was after the flood.
+    #[serde(default, skip_serializing_if = "is_none_of_them")]
+    pub taken_again: u32,
     /// From the onset until goodput is back at 95 % of what it settles at, per onset.
     #[serde(default)]
     pub recovery_ms: Vec<f64>,
@@ -295,6 +304,10 @@ pub struct Series {
     pub step_ms: f64,
     /// Packets read per ms, averaged over one step.
     pub goodput_per_ms: Vec<f64>,
+}
+
+fn is_none_of_them(count: &u32) -> bool {
+    *count == 0
 }
 
 pub(crate) fn is_false(value: &bool) -> bool {

@@ -446,6 +446,14 @@ fn onsets(document: &Document, out: &mut String) {
         let name = cut(&format!("{}, {}", onset.arm, onset.condition), 34);
         let (takeover, release) = (cell(&onset.takeover_ms), cell(&onset.release_ms));
         line(out, &format!("{name:<35}{takeover:>15}{release:>15}{:>15}", cell(&onset.recovery_ms)));
+        let told = [
+            (onset.polled_before, "polled before the flood: no takeover"),
+            (onset.not_released, "not released when the load ended: longer than is shown"),
+            (onset.taken_again, "released, and taken over again at the rate after the flood"),
+        ];
+        for (count, text) in told.into_iter().filter(|(count, _)| *count > 0) {
+            line(out, &format!("    {count} of {} {text}", onset.recovery_ms.len()));
+        }
     }
 }
 

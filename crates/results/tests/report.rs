@@ -426,6 +426,26 @@ fn documents() -> impl Strategy<Value = Document> {
     })
 }
 
+#[test]
+fn an_onset_tells_what_its_times_do_not() {
+    let mut document = Document::new("onset", Backend::Kernel);
+    let mut onset = Onset {
+        arm: "weir".into(),
+        condition: "quiet".into(),
+        recovery_ms: vec![1.0; 4],
+        ..Onset::default()
+    };
+    document.onset.push(onset.clone());
+    assert!(!results::table(&document).contains("of 4"));
+    (onset.polled_before, onset.not_released) = (1, 3);
+    document.onset = vec![onset];
+    let table = results::table(&document);
+    assert!(
+        table.contains("1 of 4 polled before the flood") && table.contains("3 of 4 not released"),
+        "{table}"
+    );
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 256, failure_persistence: None, ..ProptestConfig::default() })]
 

@@ -659,6 +659,8 @@ struct edges {
 	__u64 guard_ns;      /* first poll by the guard after that */
 	__u64 guard_last_ns; /* latest poll by the guard */
 	__u64 takeovers;     /* polls by the guard with none in the TAKEOVER_GAP before */
+	__u64 until_ns;	     /* set by user space: the end of the load that the guard is for */
+	__u64 let_go_ns;     /* latest poll by the guard before its first TAKEOVER_GAP that ends after that */
 };
 
 /* Longer than any pause between two turns of a poller, heartbeats included. */
@@ -715,8 +717,11 @@ int BPF_PROG(meter_poll, struct napi_struct *napi, int work, int budget)
 		if (class && *class == CLASS_GUARD) {
 			if (e->full_ns && !e->guard_ns)
 				e->guard_ns = now;
-			if (now - e->guard_last_ns > TAKEOVER_GAP)
+			if (now - e->guard_last_ns > TAKEOVER_GAP) {
 				e->takeovers++;
+				if (!e->let_go_ns && now > e->until_ns)
+					e->let_go_ns = e->guard_last_ns;
+			}
 			e->guard_last_ns = now;
 		}
 	}

@@ -310,6 +310,8 @@ pub struct Edges {
     pub guard_last_ns: Option<u64>,
     /// Polls by the guard that had none in the 20 ms before: how often it took the device over.
     pub takeovers: u64,
+    /// Latest poll by the guard before it let go after the load's end, if it has taken over once more since.
+    pub let_go_ns: Option<u64>,
 }
 
 impl Meter {

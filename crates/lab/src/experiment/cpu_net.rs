@@ -273,7 +273,7 @@ fn measure(
     let window = options.window();
     let phases = vec![phase(options.warm_up()), phase(window), phase(TAIL)];
     let load = Load { gentle: true, ..bench.load(rig, phases, burst(Some(rate))) };
-    bench.wire.look_for_edges(1)?;
+    bench.wire.look_for_edges(1, 0)?;
     // What it used before belongs to nobody's ledger.
     cast.guard.as_ref().map(Guard::handle_frames);
     let running = bench.wire.start(&rig.wire_side, bench.cpus.wire, &load)?;

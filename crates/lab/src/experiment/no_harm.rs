@@ -222,7 +222,7 @@ fn throughput(
     let arm = Arm { wiring: way.wiring(), ..arm.clone() };
     bench.stage(&arm, &Scene::default(), |rig, _, _| {
         rig.reach(way == Way::Nic)?;
-        bench.wire.look_for_edges(1)?;
+        bench.wire.look_for_edges(1, 0)?;
         let tcp = |reverse| iperf(bench, programs, rig, seconds, reverse);
         let values = [tcp(false)?, tcp(true)?, web(bench, programs, rig, seconds)?];
         Ok((values, bench.wire.edges()?.takeovers))

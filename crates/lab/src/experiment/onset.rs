@@ -38,6 +38,8 @@ const ARMS: [&str; 2] = ["stock-timer", "weir"];
 /// Before, during and after the flood, in multiples of the base rate.
 const LOW: f64 = 0.3;
 const HIGH: f64 = 10.0;
+/// Most that a source that is still polled, or again, loses of a rate that the stock kernel can take, in points.
+const MORE_LOST: f64 = 1.0;
 const BEFORE: Duration = Duration::from_millis(500);
 const FLOOD: Duration = Duration::from_millis(1000);
 const AFTER: Duration = Duration::from_millis(700);
@@ -83,6 +85,9 @@ pub fn run(options: &Options, progress: &mut dyn FnMut(Progress)) -> Result<Docu
                 runner.step();
                 onset.takeover_ms.extend(seen.takeover_ms);
                 onset.release_ms.extend(seen.release_ms);
+                onset.polled_before += u32::from(seen.polled_before);
+                onset.not_released += u32::from(seen.not_released);
+                onset.taken_again += u32::from(seen.taken_again);
                 onset.recovery_ms.push(seen.recovery_ms);
                 onset.series.push(seen.series);
                 unaccounted += seen.unaccounted.unsigned_abs();
@@ -102,6 +107,11 @@ pub fn run(options: &Options, progress: &mut dyn FnMut(Progress)) -> Result<Docu
         result.points = searched.remove(&arm.name).unwrap_or_default();
         document.arms.push(result);
     }
+    let lost = |condition: &str, of: &str| {
+        let onset = onsets.iter().find(|o| o.condition == condition && o.arm == of)?;
+        lost_beside(onset, LOW * base_pps)
+    };
+    let more = ARMS.map(|arm| [QUIET, LINKS].map(|condition| lost(condition, arm)));
     document.onset = onsets;
     document.parameters.insert("unaccounted".into(), unaccounted.into());
     runner.finish(&mut document, &[Id::P7], cut_short);
@@ -111,7 +121,33 @@ pub fn run(options: &Options, progress: &mut dyn FnMut(Progress)) -> Result<Docu
         Some(unaccounted as f64),
         0.0,
     ));
+    for (index, condition) in [QUIET, LINKS].into_iter().enumerate() {
+        document.verdict.push(plan::claim(
+            "P7",
+            &format!("lost before and after the flood, more than {}, {condition}, %", ARMS[0]),
+            more[1][index].zip(more[0][index]).map(|(weir, stock)| weir - stock),
+            MORE_LOST,
+        ));
+    }
     Ok(document)
+}
+
+/// A takeover takes longer than this, ns.
+const FIRST_TURNS: u64 = 100_000;
+/// A guard that polls has a turn at least so often, ns.
+const RESTS: u64 = 10_000_000;
+
+/// Of what was sent in the 100 ms before the floods and from 100 ms after them on, the part that was not read, in %: the median of
+/// the onsets.
+fn lost_beside(onset: &Onset, pps: f64) -> Option<f64> {
+    let lost = onset.series.iter().filter_map(|series| {
+        let begun = (-series.start_ms / series.step_ms) as usize;
+        let rests = begun + ((FLOOD.as_millis() as f64 + 100.0) / series.step_ms) as usize;
+        let (before, after) = (series.goodput_per_ms.get(..begun)?, series.goodput_per_ms.get(rests..)?);
+        let (read, count) = (before.iter().chain(after).sum::<f64>(), before.len() + after.len());
+        (count > 0).then(|| 100.0 - 100.0 * read / (pps / 1000.0 * series.step_ms * count as f64))
+    });
+    results::stats::median(&lost.collect::<Vec<_>>())
 }
 
 /// What one onset showed.
@@ -119,6 +155,9 @@ pub fn run(options: &Options, progress: &mut dyn FnMut(Progress)) -> Result<Docu
 struct Seen {
     takeover_ms: Option<f64>,
     release_ms: Option<f64>,
+    polled_before: bool,
+    not_released: bool,
+    taken_again: bool,
     recovery_ms: f64,
     series: Series,
     unaccounted: i64,
@@ -144,7 +183,7 @@ fn one(bench: &Bench, arm: &Arm, base_pps: f64, links: bool) -> Result<Seen> {
             }
         };
         let onset_ns = start_ns + BEFORE.as_nanos() as u64;
-        bench.wire.look_for_edges(onset_ns)?;
+        bench.wire.look_for_edges(onset_ns, onset_ns + FLOOD.as_nanos() as u64)?;
         bench.interrupt.sleep(load.duration().saturating_sub(Duration::from_millis(20)))?;
         let sent = running.wait()?;
         let edges = bench.wire.edges()?;
@@ -167,7 +206,8 @@ fn seen(sent: &Sent, onset_ns: u64, edges: &Edges, first_ns: u64, per_ms: &[u64]
     let late_takeover = || edges.full_ns.map(|full| ms(full, end_ns));
     let takeover_ms =
         edges.full_ns.zip(edges.guard_ns).map(|(full, guard)| ms(full, guard)).or_else(late_takeover);
-    let release_ms = edges.guard_last_ns.map(|last| ms(end_ns, last.min(sent.end_ns)).max(0.0));
+    let let_go = edges.let_go_ns.or(edges.guard_last_ns);
+    let release_ms = let_go.map(|last| ms(end_ns, last.min(sent.end_ns)).max(0.0));
 
     let onset_index = (onset_ns.saturating_sub(first_ns) / 1_000_000) as usize;
     let rate = |i: usize| {
@@ -183,6 +223,13 @@ fn seen(sent: &Sent, onset_ns: u64, edges: &Edges, first_ns: u64, per_ms: &[u64]
     Seen {
         takeover_ms: takeover_ms.filter(|_| guarded),
         release_ms: release_ms.filter(|_| guarded),
+        // Then the flood's first full poll is the guard's own.
+        polled_before: edges
+            .full_ns
+            .zip(edges.guard_ns)
+            .is_some_and(|(full, guard)| guard < full + FIRST_TURNS),
+        not_released: let_go.is_some_and(|last| last + RESTS >= sent.end_ns),
+        taken_again: edges.let_go_ns.is_some(),
         recovery_ms: back.map_or(flood_ms as f64, |i| i as f64),
         unaccounted: 0,
         series: Series {
@@ -245,14 +292,46 @@ mod tests {
             guard_ns: Some(onset + 3_000_000),
             guard_last_ns: Some(onset + 1_030_000_000),
             takeovers: 1,
+            let_go_ns: None,
         };
+        let again = Edges { guard_last_ns: Some(sent.end_ns), let_go_ns: edges.guard_last_ns, ..edges };
+        let again = super::seen(&sent, onset, &again, first, &per_ms, true);
+        assert_eq!((again.release_ms, again.not_released, again.taken_again), (Some(30.0), false, true));
         let seen = seen(&sent, onset, &edges, first, &per_ms, true);
         assert!((39.0..=41.0).contains(&seen.recovery_ms), "{}", seen.recovery_ms);
         assert_eq!(seen.takeover_ms, Some(2.0));
         assert_eq!(seen.release_ms, Some(30.0));
+        assert_eq!((seen.polled_before, seen.not_released), (false, false));
         assert_eq!(seen.series.start_ms, -100.0);
         assert_eq!(seen.series.goodput_per_ms[99], 300.0);
         assert_eq!(seen.series.goodput_per_ms[100], 0.0);
+    }
+
+    #[test]
+    fn a_source_that_is_polled_all_the_time_is_told() {
+        let onset = 1_000_000_000;
+        let end = onset + 1_700_000_000;
+        let edges = Edges {
+            full_ns: Some(onset + 2_000),
+            guard_ns: Some(onset + 2_000),
+            guard_last_ns: Some(end - 100_000),
+            takeovers: 1,
+            let_go_ns: None,
+        };
+        let seen = seen(&Sent { end_ns: end, ..Sent::default() }, onset, &edges, 0, &[0; 3000], true);
+        assert_eq!((seen.polled_before, seen.not_released), (true, true));
+    }
+
+    #[test]
+    fn what_is_lost_beside_a_flood_is_told() {
+        // 75 of 100 per ms before, all of them from 100 ms after the flood on, and what the flood does does not count.
+        let mut series = vec![75.0; 100];
+        series.extend(vec![0.0; 1100]);
+        series.extend(vec![100.0; 400]);
+        let series = Series { start_ms: -100.0, step_ms: 1.0, goodput_per_ms: series };
+        let onset = Onset { series: vec![series], ..Onset::default() };
+        assert!((lost_beside(&onset, 100_000.0).unwrap() - 5.0).abs() < 1e-9);
+        assert_eq!(lost_beside(&Onset::default(), 1.0), None);
     }
 
     #[test]

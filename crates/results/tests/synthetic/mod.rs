@@ -188,6 +188,9 @@ pub fn livelock_udp() -> Document {
             condition: condition.into(),
             takeover_ms: (0..5).map(|_| slow * (1.8 + 0.4 * noise.next())).collect(),
             release_ms: (0..5).map(|_| slow * (34.0 + 5.0 * noise.next())).collect(),
+            polled_before: 0,
+            not_released: 0,
+            taken_again: 0,
             recovery_ms: (0..5).map(|_| slow * (9.0 + 2.0 * noise.next())).collect(),
             series,
         });

@@ -61,7 +61,7 @@ impl Wire {
         watch_switches() -> Result<Watching>;
         switches() -> Result<u64>;
         meters() -> Result<Vec<Meter>>;
-        look_for_edges(from_ns: u64) -> Result<()>;
+        look_for_edges(from_ns: u64, until_ns: u64) -> Result<()>;
         edges() -> Result<Edges>;
         attach_drop(ns: &Namespace, index: u32, read: bool) -> Result<Attached>;
         attach_limit(ns: &Namespace, index: u32, rate: f64, depth: u32) -> Result<Attached>;

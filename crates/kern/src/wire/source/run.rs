@@ -274,12 +274,13 @@ impl Wire {
         Ok(cpus.unwrap_or_default().iter().map(|bytes| meter(bytes)).collect())
     }
 
-    /// Looks for the moments of a takeover from `from_ns` on (CLOCK_MONOTONIC); 0 stops looking.
+    /// Looks for the moments of a takeover from `from_ns` on, and of the release after `until_ns`, where the load ends that the guard is
+    /// for (CLOCK_MONOTONIC). `from_ns` of 0 stops looking.
     ///
     /// # Errors
     /// Of the map.
-    pub fn look_for_edges(&self, from_ns: u64) -> Result<()> {
-        self.set("meter_edges", 0, &[from_ns, 0, 0, 0, 0].map(u64::to_ne_bytes).concat())
+    pub fn look_for_edges(&self, from_ns: u64, until_ns: u64) -> Result<()> {
+        self.set("meter_edges", 0, &[from_ns, 0, 0, 0, 0, until_ns, 0].map(u64::to_ne_bytes).concat())
     }
 
     /// What [`Wire::look_for_edges`] has found.
@@ -290,7 +291,13 @@ impl Wire {
         let value =
             self.map("meter_edges", |m| m.lookup(&0u32.to_ne_bytes(), MapFlags::ANY))?.unwrap_or_default();
         let at = |i: usize| Some(word(&value, i * 8)).filter(|ns| *ns > 0);
-        Ok(Edges { full_ns: at(1), guard_ns: at(2), guard_last_ns: at(3), takeovers: word(&value, 32) })
+        Ok(Edges {
+            full_ns: at(1),
+            guard_ns: at(2),
+            guard_last_ns: at(3),
+            takeovers: word(&value, 32),
+            let_go_ns: at(6),
+        })
     }
 
     /// Attaches the program that drops every frame to interface `index` of `ns`; if `read`, the one that reads its headers.
