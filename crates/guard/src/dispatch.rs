@@ -131,7 +131,10 @@ impl Dispatch {
     /// Slots of sources in mode shed that need their gate no more.
     pub fn gates_over(&mut self, now: Nanos, views: &Views) -> Vec<usize> {
         let policy = &mut self.policy;
-        let over = |slot: &usize| policy.gate_is_over(now, *slot, views.rx_stats[*slot].shed.load(Relaxed));
+        let over = |slot: &usize| {
+            let stat = &views.rx_stats[*slot];
+            policy.gate_is_over(now, *slot, stat.shed.load(Relaxed), stat.known.load(Relaxed))
+        };
         (0..SOURCES).filter(over).collect()
     }
 

@@ -266,14 +266,15 @@ impl Dispatch {
         }
     }
 
-    /// `shed` frames of the source have been shed so far: true if it is in mode shed, and that is over by `now`.
-    pub fn gate_is_over(&mut self, now: Nanos, slot: usize, shed: u64) -> bool {
+    /// `shed` frames of the source have been shed so far, and `passed` handed up to known consumers: true if it is in mode shed, and that
+    /// is over by `now`.
+    pub fn gate_is_over(&mut self, now: Nanos, slot: usize, shed: u64, passed: u64) -> bool {
         let Some(state) = self.slots.get_mut(slot) else { return false };
         if state.switch.is_none_or(|s| s.mode() != Mode::Shed) {
             state.needed = Needed::default();
             return false;
         }
-        state.needed.is_over(now, shed)
+        state.needed.is_over(now, shed, passed)
     }
 
     /// The source has left mode shed.

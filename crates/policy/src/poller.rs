@@ -27,8 +27,8 @@
 //! **Mode shed.** Where the turns are cheap although others are looked for, the kernel can do without them, see
 //! [`crate::shedding`].
 //!
-//! **Room.** Where (nearly) all that arrives was for full consumers when they were full last, a turn takes no more than fits into what is
-//! tracked: what a burst brings beyond that waits in the ring for the program to read, instead of being shed.
+//! **Room.** Where (nearly) all that arrives is for known consumers, and so few that the ring holds it, a turn takes no more than fits
+//! into what is tracked: what a burst brings beyond that waits in the ring for the program to read, instead of being shed.
 //!
 //! **Net CPU.** Programs run elsewhere, so an idle CPU says nothing about them, and they read while a poll hands up. Every turn takes no
 //! more than fits, a pause begins with the turn that fills a consumer, and small turns, peeks, tell when it reads again.
@@ -655,13 +655,14 @@ impl Poller {
         let source = picked?;
         let state = self.sources[source].as_mut()?;
         let quota = self.config.quota;
-        // On the CPU of programs, only if a pause would follow: else others' packets would wait for the flooded program.
+        // On the CPU of programs, only if a pause would follow, else others' packets would wait for the flooded program; and only
+        // where the ring was empty lately and a wait brings a quarter of it, since in an overload it would be full meanwhile.
+        let for_known = state.full_share.max(state.known_share) >= ALL_FULL;
+        let most = u64::from(self.config.ring) * 1_000_000_000 / (4 * WAIT_NAPS * self.config.nap.max(1));
+        let waits = self.config.marks.is_some() && for_known && state.switch.follows(now, most);
         let (leaves, least) = match self.config.net {
             true => (Some(FITS_PEEKS), FITS_LEAST),
-            false => (
-                (state.full_share.max(state.known_share) >= ALL_FULL).then_some(FITS_LAST),
-                HEARTBEAT_PACKETS,
-            ),
+            false => (waits.then_some(FITS_LAST), HEARTBEAT_PACKETS),
         };
         let leaves = leaves.filter(|_| self.fits != u32::MAX);
         let fits = leaves.map_or(u32::MAX, |leaves| self.fits.saturating_sub(leaves).max(least) & !1);

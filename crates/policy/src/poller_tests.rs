@@ -937,7 +937,8 @@ fn bursts(pps: u64, burst: u64, service: Nanos, places: u64, others: bool) -> Bu
                 let spent = STEP * (2 + pass / 2 + (frames - pass) / 4);
                 now += spent;
                 seen.overflows += arrive(now, &mut ring);
-                seen.shed += frames - pass;
+                // Before that nobody knows the rate.
+                seen.shed += if now > config.timing.hold_min { frames - pass } else { 0 };
                 let (packets, known, shed) = (pass as u32, pass as u32, (frames - pass) as u32);
                 let frames = frames as u32;
                 let drained = ring == 0;
@@ -985,8 +986,8 @@ fn a_burst_waits_in_the_ring_for_a_program_that_keeps_up() {
             let seen = bursts(pps, burst, 1500, 48, others);
             assert!(
                 seen.overflows == 0
-                    && seen.shed <= 2 * burst
-                    && seen.released.is_some_and(|at| at < 40 * MILLISECOND),
+                    && seen.shed <= burst
+                    && seen.released.is_some_and(|at| at < 60 * MILLISECOND),
                 "{pps}/s in bursts of {burst}, others {others}: {seen:?}"
             );
         }

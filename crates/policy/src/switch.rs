@@ -135,6 +135,13 @@ impl Rate {
         }
     }
 
+    /// True if no more than `most` frames/s came in the last whole stretch, nor come in the present one.
+    fn is_at_most(&self, most: u64, stretch: Nanos) -> bool {
+        let in_stretch = u128::from(most) * u128::from(stretch) / 1_000_000_000;
+        let comes = self.stretch.is_some_and(|(_, count)| u128::from(count) <= in_stretch);
+        comes && self.last.is_some_and(|last| last <= most)
+    }
+
     /// Where nobody tells frames, any rate counts as fallen.
     fn fallen(&self) -> bool {
         self.last.is_none_or(|last| u128::from(last) * 1000 <= u128::from(self.most) * u128::from(FALLEN))
@@ -220,6 +227,12 @@ impl ModeSwitch {
         }
         self.last_drained = now;
         now.saturating_sub(self.calm_since) >= self.hold()
+    }
+
+    /// True while the ring was found empty so lately, and so few frames come, at most `most` a second, that what it holds may wait.
+    pub fn follows(&self, now: Nanos, most: u64) -> bool {
+        let lately = now.saturating_sub(self.last_drained) <= self.timing.gap;
+        self.mode == Mode::Poll && lately && self.rate.is_at_most(most, self.timing.hold_min)
     }
 
     /// A consumer that this source feeds is full: no calm.

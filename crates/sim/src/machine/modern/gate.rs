@@ -74,6 +74,8 @@ pub struct Gate {
     pub quota: u32,
     /// Frames shed so far.
     pub shed: u64,
+    /// Frames handed up so far for consumers that are known.
+    pub known_frames: u64,
     /// Number of the driver's poll under way.
     poll: u32,
     frames: u64,
@@ -103,6 +105,7 @@ impl Gate {
             admit: 1000,
             quota: 0,
             shed: 0,
+            known_frames: 0,
             poll: 0,
             frames: 0,
             known: vec![Known::default(); consumers],

@@ -220,7 +220,8 @@ impl State {
             let traffic = Traffic { cpu: CPU as u32, packets: u64::from(self.touched) };
             let here = forwards(&self.s).then_some(self.here);
             self.weir.dispatch.tick(now, |_| traffic, here, false);
-            if self.gate.mode == Mode::Shed && self.weir.dispatch.gate_is_over(now, SOURCE, self.gate.shed) {
+            let (shed, known) = (self.gate.shed, self.gate.known_frames);
+            if self.gate.mode == Mode::Shed && self.weir.dispatch.gate_is_over(now, SOURCE, shed, known) {
                 self.weir.dispatch.calmed(now, SOURCE);
                 self.gate.mode = Mode::Interrupt;
                 self.weir.calmed += 1;
@@ -384,6 +385,8 @@ impl State {
             if inhibited {
                 self.gate.pauses(now, consumer);
             }
+            let room = (self.s.socket as usize).saturating_sub(self.consumers[consumer].queue.len());
+            self.weir.poller.has_room(consumer, u32::try_from(room).unwrap_or(u32::MAX));
         }
         if enabled && self.weir.pauses.enabled(now, most, self.weir.watched) {
             self.weir.watched = true;

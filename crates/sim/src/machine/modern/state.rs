@@ -472,6 +472,7 @@ impl State {
             self.ledger.drop(&packet, place::SHED);
             return false;
         }
+        self.gate.known_frames += u64::from(judged.known);
         self.hand_up(now, packet)
     }
 
