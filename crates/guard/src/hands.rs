@@ -428,7 +428,8 @@ impl Work {
         let _ = self.jobs.send(attach::Job::Detach(Arc::clone(source)));
     }
 
-    /// The source needs its XDP program no more; true if it was in mode shed, which ends by that.
+    /// The source needs its XDP program no more, from `now` on (0: it is not worth keeping); true if it was in mode shed, which ends by
+    /// that.
     fn end_gate(&self, source: &Source, now: Nanos) -> bool {
         let mode = &self.h.views.source_ctls[source.slot].mode;
         let shed = mode.compare_exchange(mode::SHED, mode::INTERRUPT, Relaxed, Relaxed).is_ok();
@@ -440,9 +441,10 @@ impl Work {
     fn spare(&mut self, slot: usize) {
         let Some(life) = self.lives.get(&slot).filter(|l| l.phase == Phase::Interrupt) else { return };
         let (now, source) = (clock::now(), Arc::clone(&life.source));
-        if !self.end_gate(&source, now) {
+        if !self.end_gate(&source, 0) {
             return;
         }
+        let _ = self.jobs.send(attach::Job::Detach(Arc::clone(&source)));
         let polls = |p: &Hired| p.gauge.polling.load(Relaxed) > 0;
         if let Some(cpu) = self.h.views.cpu_stats.get(source.now.cpu.load(Relaxed) as usize)
             && !self.h.pollers.iter().any(polls)

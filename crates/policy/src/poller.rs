@@ -768,5 +768,8 @@ impl Poller {
 }
 
 #[cfg(test)]
+#[path = "poller_burst_tests.rs"]
+mod burst_tests;
+#[cfg(test)]
 #[path = "poller_tests.rs"]
 mod tests;

@@ -13,6 +13,8 @@ use kern::wire::source::{Payload, Target};
 /// A port that the firewall drops, and its senders.
 const CLOSED: u16 = 9;
 const SENDERS: u32 = 60_000;
+/// Of a flood, ms: longer than all waits for what it does, since a CPU whose budget runs out lets go after 4 s at the earliest.
+const LONG: u64 = 40_000;
 
 /// A host that translates addresses and whose firewall drops the flood.
 fn world(tag: &str) -> World {
@@ -44,7 +46,7 @@ fn a_flood_for_a_port_that_is_refused_is_shed_where_addresses_are_translated_roo
     let _alone = alone();
     let world = world("refused");
     let guard = world.guard(&[]);
-    let load = world.send_targets(&[0], vec![target()], &[0], &[(ms(12_000), FLOOD)]);
+    let load = world.send_targets(&[0], vec![target()], &[0], &[(ms(LONG), FLOOD)]);
     within("it is shed", ms(4000), || {
         sources(&guard.ask(&world))[0]["total"]["nobody"].as_u64().is_some_and(|n| n > 100_000)
     });
@@ -63,7 +65,7 @@ fn a_flood_of_which_nothing_is_known_is_left_to_the_kernel_root() {
     // A program has the port: who it is for cannot be told.
     let _has = Sink::start_default(&world, (address(0), CLOSED).into());
     let guard = world.guard(&[]);
-    let load = world.send_targets(&[0], vec![target()], &[0], &[(ms(12_000), FLOOD)]);
+    let load = world.send_targets(&[0], vec![target()], &[0], &[(ms(LONG), FLOOD)]);
     within("it is taken over", ms(3000), || guard.said("its polls are full").is_some());
     within("and let go", ms(3000), || guard.said("nothing is known that could be shed").is_some());
     let status = guard.ask(&world);
@@ -72,7 +74,7 @@ fn a_flood_of_which_nothing_is_known_is_left_to_the_kernel_root() {
     drop(load);
     // The programs that learn have gone with the release, and come back after a second. Another source is not judged before: left to
     // the kernel as well, it would be let be for as long as this waits.
-    let load = world.send(&[(1, PORT)], &[], &[(ms(8000), FLOOD)]);
+    let load = world.send(&[(1, PORT)], &[], &[(ms(LONG), FLOOD)]);
     within("another source's flood is nobody's", ms(4000), || {
         sources(&guard.ask(&world))[1]["total"]["nobody"].as_u64().is_some_and(|n| n > 0)
     });
