@@ -18,6 +18,7 @@ use policy::causes::{Fallback, Refusal};
 use policy::dispatch::{self, BUSY_SPAN, Order, Traffic};
 use policy::gate::tick;
 use policy::load::Load;
+use policy::shedding::Became;
 use policy::standing::Call;
 use policy::switch::{ModeSwitch, Timing};
 use policy::{MILLISECOND, Nanos, lending};
@@ -133,7 +134,10 @@ impl Dispatch {
         let policy = &mut self.policy;
         let over = |slot: &usize| {
             let stat = &views.rx_stats[*slot];
-            policy.gate_is_over(now, *slot, stat.shed.load(Relaxed), stat.known.load(Relaxed))
+            let (shed, others) =
+                (stat.shed.load(Relaxed), stat.nobody.load(Relaxed) + stat.syns.load(Relaxed));
+            let for_full = shed.saturating_sub(others);
+            policy.gate_is_over(now, *slot, Became { shed, for_full, passed: stat.known.load(Relaxed) })
         };
         (0..SOURCES).filter(over).collect()
     }

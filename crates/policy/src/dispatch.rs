@@ -24,7 +24,7 @@ use crate::netcpu;
 use crate::overflow::{LEAST_PPS, Overflow, Sign};
 use crate::poller::SOURCES_MAX;
 use crate::refusals::{Pause, Refusals};
-use crate::shedding::Needed;
+use crate::shedding::{Became, Needed};
 use crate::standing::{Call, Standing};
 use crate::switch::{Mode, ModeSwitch, Timing};
 use crate::transit::{Counted, FRESH, Transit};
@@ -266,15 +266,14 @@ impl Dispatch {
         }
     }
 
-    /// `shed` frames of the source have been shed so far, and `passed` handed up to known consumers: true if it is in mode shed, and that
-    /// is over by `now`.
-    pub fn gate_is_over(&mut self, now: Nanos, slot: usize, shed: u64, passed: u64) -> bool {
+    /// What has `became` of the source's frames so far: true if it is in mode shed, and that is over by `now`.
+    pub fn gate_is_over(&mut self, now: Nanos, slot: usize, became: Became) -> bool {
         let Some(state) = self.slots.get_mut(slot) else { return false };
         if state.switch.is_none_or(|s| s.mode() != Mode::Shed) {
             state.needed = Needed::default();
             return false;
         }
-        state.needed.is_over(now, shed, passed)
+        state.needed.is_over(now, became)
     }
 
     /// The source has left mode shed.

@@ -37,7 +37,8 @@ pub const fn is_looked_at(index: usize, all: usize, look: u64) -> bool {
     rounds < 2 || index as u64 % rounds == look % rounds
 }
 
-/// What was attached at a takeover stays for so long after the release, ns: the next onset finds it, and what it knows.
+/// The programs that learn stay for so long after the last release, ns, and so does XDP of a source that may come back at any time: the
+/// next onset finds them, and what they know.
 pub const STAYS: Nanos = 2000 * MILLISECOND;
 
 /// What is known of the host, and what the user wants.

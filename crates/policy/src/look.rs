@@ -177,7 +177,7 @@ impl Look {
     /// What `source` holds at `now` waits for its consumer to read: it is looked at after a nap.
     pub fn waits(&mut self, now: Nanos, source: usize) {
         if let Some(state) = self.sources.get_mut(source) {
-            state.next = state.next.max(now.saturating_add(state.nap.nap));
+            state.next = state.next.max(now.saturating_add(state.nap.nap.max(NAP_MIN)));
         }
     }
 

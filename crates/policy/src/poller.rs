@@ -109,12 +109,16 @@ struct Source {
     nap: Nap,
     /// Its last turn was in vain.
     vain: bool,
-    /// Its last turn took no more than its consumer had room for: what is left waits in the ring.
+    /// The turn under way takes no more than its consumers have room for.
+    fits: bool,
+    /// Its last turn did, and nothing was shed for a full one: what is left waits in the ring.
     fitted: bool,
+    /// When a consumer that it feeds has filled up.
+    filled_at: Option<Nanos>,
     /// Until then it is supposed that what waits is for the consumer that has filled up.
     waits_until: Nanos,
     full_share: Permille,
-    /// Share of the last turn without an inhibited consumer that tracked ones got.
+    /// Share of the last turn that was for tracked consumers.
     known_share: Permille,
     /// Most of its last turn was for nobody, or was shed while others were looked for: a large turn costs little, and what is
     /// left in the ring would be lost to them.
@@ -140,7 +144,9 @@ impl Source {
             nap_idle: 0,
             nap: Nap::of(nap),
             vain: false,
+            fits: false,
             fitted: false,
+            filled_at: None,
             waits_until: 0,
             full_share: 0,
             known_share: 0,
@@ -153,7 +159,7 @@ impl Source {
         }
     }
 
-    /// What share of its frames is for consumers that have no room, or, while `inhibited` is false, for known ones.
+    /// What share of its frames is for known consumers, and, while one is `inhibited`, for those that have no room.
     fn learn_shares(&mut self, turn: &Turned, inhibited: bool) {
         // Protected packets pass in any case: they say nothing about the rest.
         let frames = turn.frames.saturating_sub(turn.protected);
@@ -166,9 +172,15 @@ impl Source {
             let share = of(turn.to_full + turn.nobody + turn.syns);
             self.full_share =
                 if frames >= LOOK_FRAMES_MIN { share } else { (self.full_share * 3 + share) / 4 };
-        } else if frames >= LOOK_FRAMES_MIN {
-            self.known_share = of(turn.known + turn.to_full);
         }
+        if frames >= LOOK_FRAMES_MIN {
+            self.known_share = of(turn.known + turn.shed_for_full());
+        }
+    }
+
+    /// What it holds is for full consumers, or is supposed to be.
+    fn is_for_full(&self, now: Nanos) -> bool {
+        self.full_share >= ALL_FULL || now < self.waits_until
     }
 
     /// It handed up `fed` packets after the levels were read for the `reading`-th time.
@@ -197,6 +209,10 @@ struct Consumer {
     probing: bool,
     /// Earliest time that an idle CPU enables it again.
     idle_from: Nanos,
+    /// Its inhibit has timed out, and it was not seen below high water since.
+    hangs: bool,
+    /// Readings since its level moved.
+    still: u8,
 }
 
 /// The state of one CPU's poller. Fixed size; about 10 KiB.
@@ -351,7 +367,7 @@ impl Poller {
         }
         let cheap = if self.look.is_on(now, source) { turn.shed } else { turn.nobody + turn.syns };
         state.sheds = u64::from(cheap) * 1000 > u64::from(turn.frames) * u64::from(MOSTLY);
-        let look = self.inhibited > 0 && state.full_share >= ALL_FULL;
+        let look = self.inhibited > 0 && state.is_for_full(now);
         if look {
             self.look.looked(now, source, turn.frames, turn.spent, turn.drained);
         }
@@ -396,9 +412,10 @@ impl Poller {
             state.switch.overfed(now);
         }
         // What had to be shed for a consumer that fills up now and then is no calm; one that hangs does not fill up again.
-        let for_full = turn.shed > turn.nobody + turn.syns;
-        state.fitted &= !for_full;
-        if for_full && self.full_at.is_some_and(|at| now.saturating_sub(at) < self.config.timing.hold_min) {
+        let for_full = turn.shed_for_full() > 0;
+        state.fitted = std::mem::take(&mut state.fits) && !for_full;
+        if for_full && state.filled_at.is_some_and(|at| now.saturating_sub(at) < self.config.timing.hold_min)
+        {
             state.switch.overfed(now);
         }
         // A ring that is empty because its frames were shed is no sign of calm; the few for nobody that every host gets are none
@@ -443,10 +460,16 @@ impl Poller {
             level,
             probing: false,
             idle_from: 0,
+            hangs: false,
+            still: 0,
         });
-        let reads = level < std::mem::replace(&mut consumer.level, level);
+        let was = std::mem::replace(&mut consumer.level, level);
+        let reads = level < was;
+        consumer.still = if level == was { consumer.still.saturating_add(1) } else { 0 };
         self.read |= reads && consumer.watermark.is_inhibited();
         let change = consumer.watermark.observe(now, level);
+        let hangs = consumer.hangs;
+        consumer.hangs = change == Some(Change::TimedOut) || hangs && level >= marks.high;
         match change {
             Some(Change::Inhibit) => {
                 // A consumer that is as full as before does not read: an idle CPU says nothing about it.
@@ -462,11 +485,14 @@ impl Poller {
                 self.inhibited += 1;
                 self.counts.inhibits += 1;
                 self.full_at = Some(now);
-                self.overfed(now);
+                if !hangs {
+                    self.overfed(now);
+                }
             }
             Some(Change::Enable | Change::TimedOut) => {
                 self.inhibited -= 1;
                 self.counts.timeouts += u64::from(change == Some(Change::TimedOut));
+                self.has_read();
                 if self.inhibited > 0 {
                     // What share is for those that still are inhibited must be learnt anew.
                     for source in self.sources.iter_mut().flatten() {
@@ -487,18 +513,29 @@ impl Poller {
         for (index, source) in self.sources.iter_mut().enumerate() {
             let Some(source) = source else { continue };
             let handed_up = source.reading == self.readings && source.fed > 0;
+            if !handed_up || u64::from(source.fed) * 4 < all {
+                continue;
+            }
+            source.filled_at = Some(now);
             if source.fitted {
                 source.waits_until = now + self.config.nap * WAIT_NAPS;
                 self.look.waits(now, index);
-            } else if handed_up && u64::from(source.fed) * 4 >= all {
+            } else {
                 source.switch.overfed(now);
             }
         }
     }
 
-    /// The consumer whose level was read has room for `packets` more.
+    /// A consumer has room again: nothing has to wait for it.
+    fn has_read(&mut self) {
+        self.sources.iter_mut().flatten().for_each(|source| source.waits_until = 0);
+    }
+
+    /// The consumer whose level was read has room for `packets` more. One whose level has not moved for long gets nothing that would
+    /// have to fit.
     pub fn has_room(&mut self, consumer: usize, packets: u32) {
-        if !self.is_inhibited(consumer) {
+        let moves = self.consumers.get(consumer).is_some_and(|c| c.is_some_and(|c| c.still < u8::MAX));
+        if (moves || self.config.net) && !self.is_inhibited(consumer) {
             self.fits_next = self.fits_next.min(packets);
         }
     }
@@ -551,6 +588,9 @@ impl Poller {
                 enabled = true;
             }
         }
+        if enabled {
+            self.has_read();
+        }
         // A program that has just read what it had will want the CPU again.
         if !enabled {
             self.look.idle(now);
@@ -589,7 +629,7 @@ impl Poller {
     }
 
     fn blocked(&self, now: Nanos, source: &Source) -> bool {
-        self.inhibited > 0 && (source.full_share >= ALL_FULL || now < source.waits_until)
+        self.inhibited > 0 && source.is_for_full(now)
     }
 
     /// What to do at `now`.
@@ -657,16 +697,18 @@ impl Poller {
         let quota = self.config.quota;
         // On the CPU of programs, only if a pause would follow, else others' packets would wait for the flooded program; and only
         // where the ring was empty lately and a wait brings a quarter of it, since in an overload it would be full meanwhile.
-        let for_known = state.full_share.max(state.known_share) >= ALL_FULL;
+        let for_known = state.known_share >= ALL_FULL;
         let most = u64::from(self.config.ring) * 1_000_000_000 / (4 * WAIT_NAPS * self.config.nap.max(1));
         let waits = self.config.marks.is_some() && for_known && state.switch.follows(now, most);
         let (leaves, least) = match self.config.net {
             true => (Some(FITS_PEEKS), FITS_LEAST),
+            // Where sources share the room, each has little of it.
+            false if polled > 1 => (waits.then_some(FITS_LAST), FITS_LEAST),
             false => (waits.then_some(FITS_LAST), HEARTBEAT_PACKETS),
         };
         let leaves = leaves.filter(|_| self.fits != u32::MAX);
         let fits = leaves.map_or(u32::MAX, |leaves| self.fits.saturating_sub(leaves).max(least) & !1);
-        state.fitted = leaves.is_some() && !state.sheds && !self.config.net;
+        state.fits = leaves.is_some() && !state.sheds && !self.config.net;
         let packets = match (state.sheds, (self.lent || self.config.net) && polled == 1) {
             (true, _) => LOOK_PACKETS.max(quota),
             (_, true) => self.config.lent_quota.max(quota).min(fits),

@@ -8,6 +8,8 @@ use crate::switch::Evidence;
 struct Bursts {
     shed: u64,
     overflows: u64,
+    /// Turns that found nothing.
+    empty: u64,
     /// When the source was given back.
     released: Option<Nanos>,
 }
@@ -65,6 +67,7 @@ fn bursts(pps: u64, burst: u64, service: Nanos, places: u64, others: bool) -> Bu
                 seen.shed += if now > config.timing.hold_min { frames - pass } else { 0 };
                 let (packets, known, shed) = (pass as u32, pass as u32, (frames - pass) as u32);
                 let frames = frames as u32;
+                seen.empty += u64::from(frames == 0);
                 let drained = ring == 0;
                 p.turned(
                     now,
@@ -105,9 +108,10 @@ fn a_burst_waits_in_the_ring_for_a_program_that_keeps_up() {
     for others in [false, true] {
         // Where others are looked for, twice what the socket holds is too much to wait for.
         for (pps, burst) in
-            [(20_000, 50), (75_000, 50), (75_000, 64), (150_000, if others { 60 } else { 120 })]
+            [(20_000, 38), (20_000, 50), (75_000, 50), (75_000, 64), (150_000, if others { 60 } else { 120 })]
         {
             let seen = bursts(pps, burst, 1500, 48, others);
+            assert!(seen.empty * 40_000 < seen.released.unwrap_or(200 * MILLISECOND), "it spins: {seen:?}");
             assert!(
                 seen.overflows == 0
                     && seen.shed <= burst
@@ -130,4 +134,29 @@ fn bursts_that_are_too_much_are_not_given_back() {
             );
         }
     }
+}
+
+/// A socket that one source has filled keeps nothing of another one waiting, and one that hangs begins no calm anew.
+#[test]
+fn a_wait_is_for_the_source_that_has_filled_the_socket() {
+    let config = Config::for_host(&crate::host::DEFAULTS);
+    let mut p = Poller::new(config, 0);
+    for source in 0..2 {
+        let mut switch = ModeSwitch::new(config.timing);
+        assert!(switch.overloaded(0, Evidence::FullPolls));
+        p.taken_over(0, source, switch);
+    }
+    let turn =
+        |packets| Turned { packets, frames: packets, known: packets, drained: true, ..Turned::default() };
+    for (source, packets) in [(0, 2), (1, 30)] {
+        if let Some(state) = p.sources[source].as_mut() {
+            state.fits = true;
+        }
+        p.turned(1000, source, turn(packets));
+    }
+    assert!(p.level(2000, 0, 800));
+    let blocked = |p: &Poller| [0, 1].map(|i| p.sources[i].as_ref().is_some_and(|s| p.blocked(2000, s)));
+    assert_eq!(blocked(&p), [false, true]);
+    assert!(p.level(2000, 0, 200), "it has read");
+    assert_eq!(blocked(&p), [false, false]);
 }

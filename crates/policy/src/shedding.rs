@@ -11,8 +11,8 @@
 //! - A source is given to the gate only after a whole [`STRETCH`] in which its turns took no more than [`CHEAP`] of the budget,
 //!   the ring was found empty once each [`EMPTIED`], it could not pause all the time, and of what was shed or handed up to known
 //!   consumers no more than one of [`FEW`] frames was handed up.
-//! - The gate ends when nothing was shed in [`CALM`], or less than was handed up to known consumers: then a program follows, and what it
-//!   has no room for in a burst is lost to the gate.
+//! - The gate ends when nothing was shed in [`CALM`], or next to nothing but what full consumers had no room for, and less than was
+//!   handed up to known ones: then a program follows, and the gate takes from its bursts.
 
 use crate::{MILLISECOND, Nanos, Permille};
 
@@ -79,20 +79,33 @@ impl Stretch {
 pub struct Needed {
     seen: u64,
     since: Option<Nanos>,
-    /// Start of the present stretch of [`CALM`], and what had been shed and handed up by then.
-    stretch: Option<(Nanos, u64, u64)>,
+    /// Start of the present stretch of [`CALM`], and what had become of frames by then.
+    stretch: Option<(Nanos, Became)>,
+}
+
+/// What has become of a source's frames so far.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Became {
+    /// Shed.
+    pub shed: u64,
+    /// Of these, for consumers without room.
+    pub for_full: u64,
+    /// Handed up to known consumers.
+    pub passed: u64,
 }
 
 impl Needed {
-    /// `shed` frames have been shed so far, at `now`, and `passed` handed up to known consumers: true if the gate has had nothing to do
-    /// for [`CALM`], or less than they.
-    pub fn is_over(&mut self, now: Nanos, shed: u64, passed: u64) -> bool {
-        let (from, had_shed, had_passed) = *self.stretch.get_or_insert((now, shed, passed));
+    /// What has `became` of the frames by `now`: true if the gate has had nothing to do for [`CALM`], or a program follows.
+    pub fn is_over(&mut self, now: Nanos, became: Became) -> bool {
+        let (from, had) = *self.stretch.get_or_insert((now, became));
         let mut follows = false;
         if now.saturating_sub(from) >= CALM {
-            follows = passed.saturating_sub(had_passed) > shed.saturating_sub(had_shed);
-            self.stretch = Some((now, shed, passed));
+            let shed = became.shed.saturating_sub(had.shed);
+            let mostly_full = became.for_full.saturating_sub(had.for_full) >= shed - shed / FEW;
+            follows = mostly_full && became.passed.saturating_sub(had.passed) > shed;
+            self.stretch = Some((now, became));
         }
+        let shed = became.shed;
         let grows = std::mem::replace(&mut self.seen, shed) != shed;
         if grows || self.since.is_none() {
             self.since = Some(now);
@@ -133,20 +146,23 @@ mod tests {
     #[test]
     fn the_gate_is_over_when_nothing_is_shed() {
         let mut needed = Needed::default();
-        assert!((0..50).all(|n| !needed.is_over(n * 200 * MS, n, n)));
-        assert!((50..54).all(|n| !needed.is_over(n * 200 * MS, 49, 49)));
-        assert!(needed.is_over(54 * 200 * MS, 49, 49));
-        assert!(!Needed::default().is_over(5000 * MS, 7, 9), "the first look tells nothing");
+        let shed = |shed| Became { shed, for_full: shed, passed: 0 };
+        assert!((0..50).all(|n| !needed.is_over(n * 200 * MS, shed(n))));
+        assert!((50..54).all(|n| !needed.is_over(n * 200 * MS, shed(49))));
+        assert!(needed.is_over(54 * 200 * MS, shed(49)));
+        assert!(!Needed::default().is_over(5000 * MS, shed(7)), "the first look tells nothing");
     }
 
     #[test]
     fn the_gate_is_over_when_the_program_follows() {
-        let over = |shed, passed| {
+        let over = |shed, for_full, passed| {
             let mut needed = Needed::default();
-            (0..50).find(|n| needed.is_over(n * 200 * MS, n * shed, n * passed)).map(|n| n * 200 * MS)
+            let became = |n| Became { shed: n * shed, for_full: n * for_full, passed: n * passed };
+            (0..50).find(|n| needed.is_over(n * 200 * MS, became(*n))).map(|n| n * 200 * MS)
         };
-        assert_eq!(over(3, 47), Some(CALM), "bursts that are a little larger than the room");
-        assert_eq!((over(50, 50), over(7, 1)), (None, None));
+        assert_eq!(over(3, 3, 47), Some(CALM), "bursts that are a little larger than the room");
+        assert_eq!((over(50, 50, 50), over(7, 7, 1)), (None, None));
+        assert_eq!(over(30, 20, 470), None, "nobody's flood is shed");
     }
 
     proptest! {

@@ -3,7 +3,8 @@
 //! Takeover needs evidence that the kernel's own way fails: several full polls in a row, or a consumer that keeps
 //! overflowing. Release needs calm: the source's ring was found drained at least every `gap`, for `hold` on end.
 //! Under overload a ring is rarely found drained; below it, it is at almost every turn. Where frames for full
-//! consumers are dropped cheaply the ring drains all the same, so a consumer that fills up begins the calm anew.
+//! consumers are dropped cheaply the ring drains all the same, so a consumer that fills up begins the calm anew, unless what it had no
+//! room for waits in the ring.
 //!
 //! Rates just above what interrupts can carry would switch to and fro, and each takeover finds the consumers full: what
 //! looks calm to a poller is too much for interrupts. So a source that was taken over for such harm is kept [`STEADY`] times

@@ -281,7 +281,8 @@ pub struct Onset {
     /// Onsets that found the source polled already, so that nothing was taken over.
     #[serde(default, skip_serializing_if = "is_none_of_them")]
     pub polled_before: u32,
-    /// Onsets after which the source was still polled when the load ended: their release takes at least as long as is told.
+    /// Onsets after which the source was polled when the load ended: either their release takes at least as long as is told, or it was
+    /// taken over again.
     #[serde(default, skip_serializing_if = "is_none_of_them")]
     pub not_released: u32,
     /// Onsets after which the source was released, and taken over once more by what the load was after the flood.

@@ -448,7 +448,7 @@ fn onsets(document: &Document, out: &mut String) {
         line(out, &format!("{name:<35}{takeover:>15}{release:>15}{:>15}", cell(&onset.recovery_ms)));
         let told = [
             (onset.polled_before, "polled before the flood: no takeover"),
-            (onset.not_released, "not released when the load ended: longer than is shown"),
+            (onset.not_released, "polled when the load ended"),
             (onset.taken_again, "released, and taken over again at the rate after the flood"),
         ];
         for (count, text) in told.into_iter().filter(|(count, _)| *count > 0) {

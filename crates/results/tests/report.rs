@@ -441,7 +441,7 @@ fn an_onset_tells_what_its_times_do_not() {
     document.onset = vec![onset];
     let table = results::table(&document);
     assert!(
-        table.contains("1 of 4 polled before the flood") && table.contains("3 of 4 not released"),
+        table.contains("1 of 4 polled before the flood") && table.contains("3 of 4 polled when"),
         "{table}"
     );
 }

@@ -1,9 +1,10 @@
 //! XDP programs of sources that are polled, by a thread of its own: attaching and detaching wait for the whole kernel (an RCU grace
 //! period, which a program of a high SCHED_FIFO priority holds up), and the hands must put a poller's settings back meanwhile.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::mpsc::{Receiver, Sender};
+use std::sync::mpsc::{Receiver, Sender, TryRecvError};
 
 use kern::guard::mode;
 
@@ -28,14 +29,24 @@ pub(super) fn run(jobs: &Receiver<Job>, hands: &Sender<Order>) {
     // What it waits for may need its CPU.
     sched::ordinary();
     sched::strong();
-    for job in jobs {
+    // Sources whose program may be needed no more: a flood that has just come does not wait for it to go.
+    let mut idle: VecDeque<Arc<Source>> = VecDeque::new();
+    loop {
+        let job = match idle.is_empty() {
+            true => jobs.recv().map_err(|_| TryRecvError::Disconnected),
+            false => jobs.try_recv(),
+        };
         match job {
-            Job::Attach(source) => {
+            Ok(Job::Attach(source)) => {
                 let held = source.hold_rx();
                 // Hands that do not listen any more are ending with the guard.
                 let _ = hands.send(Order::Attached { source, held });
             }
-            Job::Detach(source) => source.detach_rx(),
+            // At most one of each source.
+            Ok(Job::Detach(source)) if idle.iter().any(|s| Arc::ptr_eq(s, &source)) => {}
+            Ok(Job::Detach(source)) => idle.push_back(source),
+            Err(TryRecvError::Empty) => idle.pop_front().iter().for_each(|source| source.detach_rx()),
+            Err(TryRecvError::Disconnected) => return idle.iter().for_each(|source| source.detach_rx()),
         }
     }
 }
@@ -64,7 +75,7 @@ impl Work {
         let marks = life.is_some_and(|l| matches!(l.in_peace, Some(Peace::Asks(_))));
         if !needs_rx(phase, sheds, marks) {
             // It was released when nothing was attached for it yet, and nobody would release it again.
-            source.release_rx(clock::now());
+            self.bare(&source);
         }
         let Some(phase) = phase else { return };
         if let Phase::Polled { poller } = phase

@@ -228,7 +228,7 @@ fn seen(sent: &Sent, onset_ns: u64, edges: &Edges, first_ns: u64, per_ms: &[u64]
             .full_ns
             .zip(edges.guard_ns)
             .is_some_and(|(full, guard)| guard < full + FIRST_TURNS),
-        not_released: let_go.is_some_and(|last| last + RESTS >= sent.end_ns),
+        not_released: edges.guard_last_ns.is_some_and(|last| last + RESTS >= sent.end_ns),
         taken_again: edges.let_go_ns.is_some(),
         recovery_ms: back.map_or(flood_ms as f64, |i| i as f64),
         unaccounted: 0,
@@ -296,7 +296,7 @@ mod tests {
         };
         let again = Edges { guard_last_ns: Some(sent.end_ns), let_go_ns: edges.guard_last_ns, ..edges };
         let again = super::seen(&sent, onset, &again, first, &per_ms, true);
-        assert_eq!((again.release_ms, again.not_released, again.taken_again), (Some(30.0), false, true));
+        assert_eq!((again.release_ms, again.not_released, again.taken_again), (Some(30.0), true, true));
         let seen = seen(&sent, onset, &edges, first, &per_ms, true);
         assert!((39.0..=41.0).contains(&seen.recovery_ms), "{}", seen.recovery_ms);
         assert_eq!(seen.takeover_ms, Some(2.0));

@@ -107,6 +107,11 @@ pub struct Turned {
 }
 
 impl Turned {
+    /// Frames that were shed for consumers without room.
+    pub(super) fn shed_for_full(&self) -> u32 {
+        self.shed.saturating_sub(self.nobody + self.syns)
+    }
+
     /// The innocents' frames of which the source is to be looked at. Most of what a full ring holds is no innocent's but the flood: its
     /// consumer reads all that its budget lets in, so that nothing has to be kept away from it.
     pub(super) fn harmed(&self) -> u32 {

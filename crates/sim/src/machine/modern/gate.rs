@@ -8,6 +8,7 @@ use policy::Permille;
 use policy::fair::{self, Fair, Room, Sketch, Verdict};
 use policy::gate::{self, LISTED_MOST, Port, Refusal, TRICKLE, UNTIL_BOUND, Watch, Watching, tick};
 use policy::poller::Turned;
+use policy::shedding::Became;
 use policy::switch::Mode;
 use policy::syns::{Set, Syns};
 
@@ -72,10 +73,8 @@ pub struct Gate {
     pub admit: Permille,
     /// Most packets of one poll for one consumer; 0: no bound.
     pub quota: u32,
-    /// Frames shed so far.
-    pub shed: u64,
-    /// Frames handed up so far for consumers that are known.
-    pub known_frames: u64,
+    /// What has become of frames so far.
+    pub became: Became,
     /// Number of the driver's poll under way.
     poll: u32,
     frames: u64,
@@ -104,8 +103,7 @@ impl Gate {
             feeds: false,
             admit: 1000,
             quota: 0,
-            shed: 0,
-            known_frames: 0,
+            became: Became::default(),
             poll: 0,
             frames: 0,
             known: vec![Known::default(); consumers],

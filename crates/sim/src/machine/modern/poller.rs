@@ -220,8 +220,8 @@ impl State {
             let traffic = Traffic { cpu: CPU as u32, packets: u64::from(self.touched) };
             let here = forwards(&self.s).then_some(self.here);
             self.weir.dispatch.tick(now, |_| traffic, here, false);
-            let (shed, known) = (self.gate.shed, self.gate.known_frames);
-            if self.gate.mode == Mode::Shed && self.weir.dispatch.gate_is_over(now, SOURCE, shed, known) {
+            if self.gate.mode == Mode::Shed && self.weir.dispatch.gate_is_over(now, SOURCE, self.gate.became)
+            {
                 self.weir.dispatch.calmed(now, SOURCE);
                 self.gate.mode = Mode::Interrupt;
                 self.weir.calmed += 1;

@@ -468,11 +468,12 @@ impl State {
     /// The gate has judged a packet: true if a full socket refused it.
     pub(super) fn pass(&mut self, now: Nanos, packet: Packet, judged: Judged) -> bool {
         if judged.shed {
-            self.gate.shed += 1;
+            self.gate.became.shed += 1;
+            self.gate.became.for_full += u64::from(!judged.nobody);
             self.ledger.drop(&packet, place::SHED);
             return false;
         }
-        self.gate.known_frames += u64::from(judged.known);
+        self.gate.became.passed += u64::from(judged.known);
         self.hand_up(now, packet)
     }
 
