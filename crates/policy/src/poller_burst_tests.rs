@@ -136,7 +136,7 @@ fn bursts_that_are_too_much_are_not_given_back() {
     }
 }
 
-/// A socket that one source has filled keeps nothing of another one waiting, and one that hangs begins no calm anew.
+/// A socket that one source has filled keeps nothing of another one waiting.
 #[test]
 fn a_wait_is_for_the_source_that_has_filled_the_socket() {
     let config = Config::for_host(&crate::host::DEFAULTS);
@@ -159,4 +159,22 @@ fn a_wait_is_for_the_source_that_has_filled_the_socket() {
     assert_eq!(blocked(&p), [false, true]);
     assert!(p.level(2000, 0, 200), "it has read");
     assert_eq!(blocked(&p), [false, false]);
+}
+
+/// A program that hangs is enabled by each timeout, and inhibited again by the next packet for anybody: that begins no calm anew.
+#[test]
+fn a_program_that_hangs_keeps_no_source() {
+    let config = Config::for_host(&crate::host::DEFAULTS);
+    let mut p = Poller::new(config, 0);
+    let mut switch = ModeSwitch::new(config.timing);
+    assert!(switch.overloaded(0, Evidence::FullPolls));
+    p.taken_over(0, 0, switch);
+    let released = (1..200).map(|n| n * MILLISECOND / 2).find(|now| {
+        p.turned(*now, 0, Turned { packets: 1, frames: 1, drained: true, ..Turned::default() });
+        p.level(*now, 0, 900);
+        p.levels_read();
+        matches!(p.next(*now), Action::Release { .. })
+    });
+    assert!(released.is_some_and(|at| at < 2 * config.timing.hold_min), "{released:?}");
+    assert!(p.counts.timeouts > 0, "it hangs for longer than a timeout");
 }
