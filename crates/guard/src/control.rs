@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use kern::discover::Others;
-use kern::guard::{Gauges, SOURCES, Steering, own};
+use kern::guard::{Gauges, SOURCES, SourceCtl, Steering, mode, own};
 use kern::keeper::Keeper;
 use kern::link::{LinkEvent, LinkWatch};
 use kern::settings::Access;
@@ -380,11 +380,18 @@ impl Control {
         self.gate.look(&mut self.gauges, clock::now(), self.opts.mode == Mode::Net, self.others);
     }
 
+    /// A source is polled, or sheds.
+    fn is_overloaded(&self) -> bool {
+        let views = &self.gauges.views;
+        let sheds = |ctl: &SourceCtl| ctl.mode.load(Relaxed) == mode::SHED;
+        self.workers.iter().any(|w| w.gauge.polling.load(Relaxed) > 0) || views.source_ctls.iter().any(sheds)
+    }
+
     /// Links, stale ids, closed consumers, the keeper: each looked at once.
     fn look_around(&mut self, now: Nanos) {
         let thorough = now >= self.thorough_at;
         // Some milliseconds once a second, in which no program's packet is to wait for it.
-        let _patient = thorough.then(sched::Patient::begin);
+        let _patient = thorough.then(|| sched::Patient::begin(self.is_overloaded()));
         self.watch_cpus();
         self.look_at_gate();
         self.look_at_cpus();

@@ -24,7 +24,7 @@ use policy::switch::{ModeSwitch, Timing};
 use policy::{MILLISECOND, Nanos, lending};
 
 use crate::lend::Lending;
-use crate::messages::Order as HandsOrder;
+use crate::messages::{Grounds, Order as HandsOrder};
 use crate::source::{Source, UNWATCHED};
 use crate::{clock, sched};
 
@@ -218,16 +218,16 @@ impl Dispatch {
     fn send(&self, orders: impl IntoIterator<Item = Order>) {
         for order in orders {
             let Some(source) = self.sources[order.slot].as_ref().map(Arc::clone) else { continue };
-            source.because(format!("{}; polled on CPU {}", order.cause, order.cpu));
             source.now.by_polls.store(order.cause.by_polls(), Relaxed);
             order
                 .loads
                 .iter()
                 .zip(&source.now.loads)
                 .for_each(|(at, of)| of.store(at.unwrap_or(UNWATCHED), Relaxed));
-            let Order { poller, by_io_uring, switch, evidence, .. } = order;
+            let Order { poller, by_io_uring, switch, cause, evidence, .. } = order;
+            let grounds = Grounds { cause, evidence };
             // Hands that do not listen any more are ending with the guard.
-            let _ = self.hands.send(HandsOrder::TakeOver { source, switch, poller, by_io_uring, evidence });
+            let _ = self.hands.send(HandsOrder::TakeOver { source, switch, poller, by_io_uring, grounds });
         }
     }
 

@@ -30,7 +30,7 @@ use crate::dispatch::Dispatch;
 use crate::gauge::Gauge;
 use crate::keeping::{Kept, keep};
 use crate::marking::{Marking, Search, Unmarked};
-use crate::messages::{Adopted, Command, End, Order, Report, Reports};
+use crate::messages::{Adopted, Command, End, Grounds, Order, Report, Reports};
 use crate::prod::Prod;
 use crate::pulse::Pulse;
 use crate::source::Source;
@@ -209,8 +209,8 @@ impl Work {
             Order::Add(source) => self.add(source),
             Order::Remove(slot) => self.remove(slot),
             Order::TakeOver { ref source, .. } if self.is_leaving(source.slot) => self.later.push(order),
-            Order::TakeOver { source, switch, poller, by_io_uring, evidence } => {
-                self.take(&source, switch, (poller, by_io_uring), evidence)
+            Order::TakeOver { source, switch, poller, by_io_uring, grounds } => {
+                self.take(&source, switch, (poller, by_io_uring), grounds)
             }
             Order::Settle(slot) => {
                 if let Some(life) = self.lives.get(&slot).filter(|l| l.phase != Phase::Interrupt) {
@@ -304,7 +304,7 @@ impl Work {
         source: &Arc<Source>,
         switch: ModeSwitch,
         (poller, by_io_uring): (usize, bool),
-        evidence: Nanos,
+        grounds: Grounds,
     ) {
         let known = self.lives.get(&source.slot).is_some_and(|l| Arc::ptr_eq(&l.source, source));
         // Its interface has gone meanwhile, or there was no socket for it.
@@ -335,7 +335,7 @@ impl Work {
                 if handle.is_io_uring() {
                     self.improve(source.slot, now);
                 }
-                let adopted = Adopted { source: Arc::clone(source), handle, switch, evidence, revoked };
+                let adopted = Adopted { source: Arc::clone(source), handle, switch, grounds, revoked };
                 match self.h.pollers[poller].commands.send(Command::Adopt(adopted)) {
                     Ok(()) => self.attach.push(Arc::clone(source)),
                     // Its thread has ended, and nobody misses it.

@@ -16,7 +16,7 @@ use std::sync::mpsc::SyncSender;
 use kern::guard::Handle;
 use kern::journal::Outcome;
 use policy::Nanos;
-use policy::causes::{Fallback, Release};
+use policy::causes::{Cause, Fallback, Release};
 use policy::poller::Config;
 use policy::switch::ModeSwitch;
 
@@ -61,7 +61,7 @@ pub enum Command {
 /// What pollers and hands tell the control loop.
 pub enum Report {
     /// In poll mode since `time`.
-    TakenOver { source: Arc<Source>, time: Nanos, evidence: Nanos },
+    TakenOver { source: Arc<Source>, time: Nanos, cpu: usize, grounds: Grounds },
     /// Not taken over; everything is as before, unless something takes the place of polling.
     Refused { source: Arc<Source>, why: String, fallback: Option<Fallback> },
     /// In interrupt mode since `time`.
@@ -104,8 +104,8 @@ pub enum Order {
         poller: usize,
         /// An io_uring may poll it.
         by_io_uring: bool,
-        /// When the evidence of overload was seen.
-        evidence: Nanos,
+        /// Why.
+        grounds: Grounds,
     },
     /// The takeover is over, those of other sources too: what it held longer gets its value of poll mode.
     Settle(usize),
@@ -149,6 +149,15 @@ pub enum End {
     Refused,
 }
 
+/// Why a source is taken over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Grounds {
+    /// What is overloaded.
+    pub cause: Cause,
+    /// When that was seen.
+    pub evidence: Nanos,
+}
+
 /// A source with what it takes to poll it.
 pub struct Adopted {
     /// Which.
@@ -157,8 +166,8 @@ pub struct Adopted {
     pub handle: Handle,
     /// Its mode switch.
     pub switch: ModeSwitch,
-    /// When the evidence of overload was seen.
-    pub evidence: Nanos,
+    /// Why it was taken over.
+    pub grounds: Grounds,
     /// How often the keeper had put settings back before its takeover.
     pub revoked: u32,
 }

@@ -23,7 +23,7 @@ use crate::clock;
 use crate::dispatch::Dispatch;
 use crate::gauge::Gauge;
 use crate::lend::{Lender, Lending};
-use crate::messages::{Adopted, Command, End, Order, Report, Reports};
+use crate::messages::{Adopted, Command, End, Grounds, Order, Report, Reports};
 use crate::prod::Prod;
 use crate::pulse::Pulse;
 use crate::sched::{self, Class};
@@ -65,6 +65,7 @@ pub struct Poller {
 struct Polled {
     source: Arc<Source>,
     handle: Handle,
+    grounds: Grounds,
     /// How often the keeper had put settings back before its takeover.
     revoked: u32,
     turns: Turns,
@@ -291,7 +292,7 @@ impl Loop {
             self.order(Order::GiveBack { adopted, why: End::Refused });
             return;
         }
-        let Adopted { source, handle, switch, evidence, revoked } = adopted;
+        let Adopted { source, handle, switch, grounds, revoked } = adopted;
         let now = clock::now();
         source.counts.takeovers.fetch_add(1, Relaxed);
         source.now.cpu.store(self.p.cpu as u32, Relaxed);
@@ -314,6 +315,7 @@ impl Loop {
         self.polled[slot] = Some(Polled {
             source: Arc::clone(&source),
             handle,
+            grounds,
             revoked,
             turns: Turns::default(),
             holding,
@@ -322,7 +324,7 @@ impl Loop {
             learnt: (!late).then(|| (self.p.views.gate[0].flows.load(Relaxed), rx.unknown.load(Relaxed))),
         });
         self.dispatch(|dispatch| dispatch.succeeded(slot));
-        self.p.reports.send(Report::TakenOver { source, time: now, evidence });
+        self.p.reports.send(Report::TakenOver { source, time: now, cpu: self.p.cpu, grounds });
     }
     /// True if a turn polls the source: then its mode is poll.
     fn proves(&self, adopted: &mut Adopted) -> bool {
@@ -374,7 +376,7 @@ impl Loop {
     }
     fn release(&mut self, slot: usize, why: Release) {
         let Some(polled) = self.polled[slot].take() else { return };
-        let Polled { source, handle, revoked, bare, .. } = polled;
+        let Polled { source, handle, grounds, revoked, bare, .. } = polled;
         let why = if bare.is_some() { why.without_gate() } else { why };
         if let Release::Load(load) = why {
             // Before it can be ordered anew.
@@ -397,7 +399,7 @@ impl Loop {
             _ => self.policy.released(clock::now(), slot),
         };
         if let Some(switch) = switch {
-            let adopted = Adopted { source, handle, switch, evidence: 0, revoked };
+            let adopted = Adopted { source, handle, switch, grounds, revoked };
             self.order(Order::GiveBack { adopted, why: End::Released(why) });
         }
         if self.p.gauge.polling.load(Relaxed) == 0 {

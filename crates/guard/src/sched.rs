@@ -75,9 +75,10 @@ pub fn patient(nice: i32) {
 pub struct Patient(());
 
 impl Patient {
-    /// From here on.
-    pub fn begin() -> Self {
-        patient(-10);
+    /// From here on. `starving`: programs may get too little of this CPU, and this thread would with them. Otherwise it takes no more
+    /// than a program's share, which one that reads packets all the time needs.
+    pub fn begin(starving: bool) -> Self {
+        patient(if starving { -10 } else { 0 });
         Self(())
     }
 }

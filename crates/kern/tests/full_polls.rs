@@ -8,7 +8,7 @@ use std::net::UdpSocket;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
-use kern::guard::{Event, EventRing, Gauges, mode};
+use kern::guard::{Event, EventRing, Gauges, Handle, Reach, mode};
 use policy::gate::tick;
 use testkit::NetNs;
 
@@ -92,5 +92,36 @@ fn full_polls_that_are_no_evidence_are_not_told_root() {
     assert!(silent(0) > 0, "they are evidence again");
     assert!(silent(tick(now()) - 1) > 0, "the time is over");
     assert!(silent(tick(now()).wrapping_add(1 << 30)) > 0, "a tick that has wrapped is long over");
+
+    // A handle that the poller of the source could have.
+    let mut handle = host.run(|| {
+        let index = kern::netns::index_of("h0").unwrap();
+        Handle::new(&[index], Reach::Rewritten).unwrap()
+    });
+    let port = handle.port();
+    until("the handle knows its id", &mut || {
+        let _ = client.send_to(b"x", ("10.9.0.1", port));
+        handle.napi_id().unwrap() == Some(id)
+    });
+    handle.seal().unwrap();
+    handle.arm(64).unwrap();
+    let stat = &gauges.views.source_stats[0];
+    ctl.mode.store(mode::POLL, Relaxed);
+    ctl.poller_tid.store(nix::unistd::gettid().as_raw() as u32, Relaxed);
+    // Full polls of before its takeover; a poll that is not its own would forget them as well.
+    let turn = |handle: &mut Handle| {
+        let counts = || (stat.own_polls.load(Relaxed), stat.foreign.load(Relaxed));
+        let before = counts();
+        stat.streak.store(7, Relaxed);
+        handle.turn();
+        let after = counts();
+        (after.0 > before.0, after.1 > before.1)
+    };
+    let end = Instant::now() + Duration::from_secs(10);
+    while turn(&mut handle) != (true, false) {
+        assert!(Instant::now() < end, "no turn polls alone");
+        std::thread::sleep(Duration::from_millis(30));
+    }
+    assert_eq!(stat.streak.load(Relaxed), 0, "what was counted before a takeover counts after its release");
     drop(gauges);
 }

@@ -1,5 +1,6 @@
 //! `weir guard` as a child inside the host's namespace, with all its threads on the host CPU, or those that it is given.
 
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::net::UnixStream;
@@ -97,6 +98,19 @@ impl Guard {
         let answer = self.ask().unwrap_or_default();
         let interfaces = answer["interfaces"].as_array().into_iter().flatten();
         interfaces.filter_map(|i| i["drops"]["handle"].as_u64()).sum()
+    }
+
+    /// When the guard took a source over, CLOCK_MONOTONIC ns, and why, oldest first.
+    #[must_use]
+    pub fn takeovers(&self) -> Vec<(u64, String)> {
+        // The answer has what came after the last line.
+        let told = self.status().into_iter().chain(self.ask());
+        let changes = told.flat_map(|status| status["changes"].as_array().cloned().unwrap_or_default());
+        let taken = changes.filter(|change| change["kind"] == "takeover").filter_map(|change| {
+            let why = change["why"].as_str()?;
+            Some((change["time_ns"].as_u64()?, why.split(';').next().unwrap_or(why).to_owned()))
+        });
+        taken.collect::<BTreeSet<_>>().into_iter().collect()
     }
 
     /// The status lines so far, oldest first.

@@ -56,8 +56,6 @@ pub struct Order {
     pub slot: usize,
     /// By which poller, in the order in which they were added.
     pub poller: usize,
-    /// The poller's CPU.
-    pub cpu: usize,
     /// For what.
     pub cause: Cause,
     /// By load: since when it is watched for it, to be given back if it carries that.
@@ -259,8 +257,9 @@ impl Dispatch {
         self.slots.get(slot).is_some_and(|s| s.known && s.switch.is_some())
     }
 
-    /// The source is in interrupt mode again.
+    /// The source is in interrupt mode again. What sockets lost while it was polled says nothing of the kernel's own way.
     pub fn released(&mut self, slot: usize, switch: ModeSwitch) {
+        self.overflows.fill(Overflow::default());
         if let Some(state) = self.slots.get_mut(slot).filter(|s| s.known) {
             state.switch = Some(switch);
         }
@@ -529,9 +528,8 @@ impl Dispatch {
         // Nothing is learnt of it before what learns is back; that takes a moment to go.
         let blind = self.left_at.map_or(0, |at| at + LEAVES + BLIND).max(tried);
         let since = |load| if load == Load::Unknown { blind } else { now };
-        let (cpu, loads) =
-            (self.pollers[poller], Load::ALL.map(|load| given_back(load).then(|| since(load))));
-        Some(Order { slot, poller, cpu, cause, loads, by_io_uring, switch, evidence })
+        let loads = Load::ALL.map(|load| given_back(load).then(|| since(load)));
+        Some(Order { slot, poller, cause, loads, by_io_uring, switch, evidence })
     }
 }
 

@@ -288,6 +288,9 @@ pub struct Onset {
     /// Onsets after which the source was released, and taken over once more by what the load was after the flood.
     #[serde(default, skip_serializing_if = "is_none_of_them")]
     pub taken_again: u32,
+    /// What the guard said of each takeover after the flood, and how often.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub again_for: BTreeMap<String, u32>,
     /// From the onset until goodput is back at 95 % of what it settles at, per onset.
     #[serde(default)]
     pub recovery_ms: Vec<f64>,

@@ -454,6 +454,9 @@ fn onsets(document: &Document, out: &mut String) {
         for (count, text) in told.into_iter().filter(|(count, _)| *count > 0) {
             line(out, &format!("    {count} of {} {text}", onset.recovery_ms.len()));
         }
+        for (why, count) in &onset.again_for {
+            line(out, &format!("    taken over {count} times after the flood: {why}"));
+        }
     }
 }
 

@@ -19,7 +19,7 @@ use super::{Control, State, Worker};
 use crate::clock;
 use crate::consumers::Around;
 use crate::interface::Interface;
-use crate::messages::{Command, Report};
+use crate::messages::{Command, Grounds, Report};
 use crate::parse::{Ablate, Mode};
 use crate::source::Source;
 
@@ -85,7 +85,9 @@ impl Control {
                     (worker.class, worker.refused) = (class.name(), refused);
                 }
             }
-            Report::TakenOver { source, time, evidence } => self.is_taken_over(&source, time, evidence),
+            Report::TakenOver { source, time, cpu, grounds } => {
+                self.is_taken_over(&source, time, cpu, grounds);
+            }
             Report::Refused { source, why, fallback } => self.is_refused(&source, why, fallback),
             Report::Released { source, time, why } => self.is_released(&source, time, why),
             Report::Left(outcome) => self.log.left(&outcome),
@@ -124,7 +126,9 @@ impl Control {
         }
     }
 
-    fn is_taken_over(&mut self, source: &Source, time: Nanos, evidence: Nanos) {
+    fn is_taken_over(&mut self, source: &Source, time: Nanos, cpu: usize, grounds: Grounds) {
+        let Grounds { cause, evidence } = grounds;
+        source.because(format!("{cause}; polled on CPU {cpu}"));
         self.mode_switches += 1;
         // Here, not in the poller: attaching waits for the whole kernel.
         let _ = self.gauges.watch_idle(true);

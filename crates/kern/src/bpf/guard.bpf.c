@@ -317,6 +317,8 @@ int BPF_PROG(weir_napi_poll, struct napi_struct *napi, int work, int budget)
 	if (ctl->mode == WEIR_MODE_POLL && the_thread() == ctl->poller_tid && !in_net_rx()) {
 		stat->own_polls++;
 		stat->own_packets += work;
+		/* What was counted before says nothing of what comes when the kernel polls again. */
+		stat->streak = 0;
 		/* Polled on another CPU than its interrupt's, some drivers say one less than they took. */
 		if (work >= budget || (budget > 1 && work == budget - 1))
 			stat->full_polls++;

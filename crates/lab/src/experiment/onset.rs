@@ -88,6 +88,9 @@ pub fn run(options: &Options, progress: &mut dyn FnMut(Progress)) -> Result<Docu
                 onset.polled_before += u32::from(seen.polled_before);
                 onset.not_released += u32::from(seen.not_released);
                 onset.taken_again += u32::from(seen.taken_again);
+                for why in seen.again_for {
+                    *onset.again_for.entry(why).or_default() += 1;
+                }
                 onset.recovery_ms.push(seen.recovery_ms);
                 onset.series.push(seen.series);
                 unaccounted += seen.unaccounted.unsigned_abs();
@@ -158,6 +161,7 @@ struct Seen {
     polled_before: bool,
     not_released: bool,
     taken_again: bool,
+    again_for: Vec<String>,
     recovery_ms: f64,
     series: Series,
     unaccounted: i64,
@@ -194,6 +198,9 @@ fn one(bench: &Bench, arm: &Arm, base_pps: f64, links: bool) -> Result<Seen> {
         let (first_ns, per_ms) = cast.consumers[0].series()?;
         let mut seen = seen(&sent, onset_ns, &edges, first_ns, &per_ms, cast.guard.is_some());
         seen.unaccounted = ledger.unaccounted;
+        let end_ns = onset_ns + FLOOD.as_nanos() as u64;
+        let taken = cast.guard.as_ref().map(Guard::takeovers).unwrap_or_default();
+        seen.again_for = taken.into_iter().filter(|(at, _)| *at > end_ns).map(|(_, why)| why).collect();
         Ok(seen)
     })
 }
@@ -230,6 +237,7 @@ fn seen(sent: &Sent, onset_ns: u64, edges: &Edges, first_ns: u64, per_ms: &[u64]
             .is_some_and(|(full, guard)| guard < full + FIRST_TURNS),
         not_released: edges.guard_last_ns.is_some_and(|last| last + RESTS >= sent.end_ns),
         taken_again: edges.let_go_ns.is_some(),
+        again_for: Vec::new(),
         recovery_ms: back.map_or(flood_ms as f64, |i| i as f64),
         unaccounted: 0,
         series: Series {
