@@ -122,7 +122,7 @@ fn a_little_lost_beside_bulk_tcp_is_no_overload() {
 /// A release comes between reports that would be evidence together.
 #[test]
 fn losses_from_before_a_release_count_no_more() {
-    let mut lose = |d: &mut Dispatch, times: &[u64]| {
+    let lose = |d: &mut Dispatch, times: &[u64]| {
         let mut causes = Vec::new();
         for now in times.iter().map(|ms| ms * MS) {
             d.overflow(now, now, 0, |_| on(0, now / MS * 100), |order| causes.push(order.cause));

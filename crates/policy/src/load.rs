@@ -132,15 +132,24 @@ pub struct Share {
     load: Load,
     at: Nanos,
     then: Counted,
-    /// It was to be given back, but for hungry programs.
-    postponed: bool,
+    hunger: Hunger,
+}
+
+/// Whether a load was to be given back, but for programs that took what the budget left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Hunger {
+    None,
+    /// They did once. A window says little: the guard's own threads take the CPU after a takeover, and learn what arrives.
+    Once,
+    /// They did again.
+    Waited,
 }
 
 impl Share {
     /// A source that is watched from `at` on, with its counts then.
     #[must_use]
     pub fn new(load: Load, at: Nanos, then: Counted) -> Self {
-        Self { load, at, then, postponed: false }
+        Self { load, at, then, hunger: Hunger::None }
     }
 
     /// Which.
@@ -150,14 +159,14 @@ impl Share {
     }
 
     /// True if what came in the last [`Load::window`] was that; false before it is watched, while the gate is about to learn, and, for
-    /// [`HUNGRY`], where programs take what the budget leaves. Where learning is hopeless it does not take so long.
+    /// [`HUNGRY`], where programs take what the budget leaves in two windows. Where learning is hopeless it does not take so long.
     pub fn is(&mut self, now: Nanos, counted: Counted, learning: Learning) -> bool {
         if now < self.at {
             self.then = counted;
             return false;
         }
-        let window = self.load.window();
-        if now - self.at < if learning == Learning::Hopeless { window.min(SOON) } else { window } {
+        let soon = learning == Learning::Hopeless && self.hunger == Hunger::None;
+        if now - self.at < if soon { SOON.min(self.load.window()) } else { self.load.window() } {
             return false;
         }
         let seen = counted.since(self.then);
@@ -167,11 +176,15 @@ impl Share {
             && seen.cut <= seen.fragments.saturating_mul(CUT)
             && seen.frames >= FRAMES_MIN
             && of_load * 1000 >= seen.frames * u64::from(self.load.least());
-        if is && seen.wanted() && !self.postponed {
-            (self.at, self.postponed) = (now.saturating_add(HUNGRY), true);
-            return false;
+        if !is || !seen.wanted() {
+            return is;
         }
-        is
+        match self.hunger {
+            Hunger::None => self.hunger = Hunger::Once,
+            Hunger::Once => (self.at, self.hunger) = (now.saturating_add(HUNGRY), Hunger::Waited),
+            Hunger::Waited => return true,
+        }
+        false
     }
 }
 
@@ -245,13 +258,25 @@ mod tests {
                 (counted.spent, counted.lent) = (counted.spent + spent, counted.lent + lent);
                 is
             };
-            [window, 2 * window, window + HUNGRY, 2 * window + HUNGRY - 1, 2 * window + HUNGRY].map(&mut is)
+            let last = 3 * window + HUNGRY;
+            [window, 2 * window, 2 * window + HUNGRY, last - 1, last].map(&mut is)
         };
         assert!(then(0, 0)[0], "within the budget");
         assert!(then(20, 20)[0] && then(20, 10)[0]);
         for (spent, lent) in [(80, 0), (20, 9)] {
             assert_eq!(then(spent, lent), [false, false, false, false, true], "tried after a while");
         }
+    }
+
+    /// The guard's own threads take the CPU for a moment after a takeover.
+    #[test]
+    fn programs_that_take_the_rest_once_are_no_reason_to_wait() {
+        let window = Load::Unknown.window();
+        let mut share = Share::new(Load::Unknown, 0, Counted::default());
+        let counted = |n, spent| Counted { frames: n, part: n, spent, ..Counted::default() };
+        assert!(!share.is(SOON, counted(1000, 20), Learning::Hopeless));
+        assert!(!share.is(2 * SOON, counted(2000, 20), Learning::Hopeless));
+        assert!(share.is(SOON + window, counted(3000, 20), Learning::Hopeless));
     }
 
     /// A poller hands up less than the kernel could; what neither of them carries is better looked at.
