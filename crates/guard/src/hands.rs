@@ -614,7 +614,7 @@ impl Work {
         match why {
             End::Released(why) => {
                 match why {
-                    // On a veth it halves the transfer for as long as it is attached, and a socket holds a sixth of the packets.
+                    // On a veth it halves the transfer for as long as it is attached.
                     Release::Load(_) | Release::Uncounted | Release::Calm => self.bare(&source),
                     Release::Sheds => {}
                     _ => _ = self.end_gate(&source, now),
