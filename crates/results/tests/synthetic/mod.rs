@@ -191,6 +191,7 @@ pub fn livelock_udp() -> Document {
             polled_before: 0,
             not_released: 0,
             taken_again: 0,
+            again_for: Default::default(),
             recovery_ms: (0..5).map(|_| slow * (9.0 + 2.0 * noise.next())).collect(),
             series,
         });
