@@ -63,8 +63,8 @@ pub fn strong() {
 /// Slice of what is in no hurry: longer than any program's, so that each one that wakes runs first.
 const PATIENT_SLICE: Nanos = 100 * MILLISECOND;
 
-/// Lets every program that wakes run before the calling thread, which still gets more of the CPU than a program that computes does. From
-/// Linux 6.12; before, and where it is refused, nothing changes.
+/// Lets every program that wakes run before the calling thread, which beside one that computes still gets the share of its nice value.
+/// From Linux 6.12; before, and where it is refused, nothing changes.
 pub fn patient(nice: i32) {
     if schedule::policy() == libc::SCHED_OTHER {
         let _ = tasks::schedule(0, tasks::Policy::Sliced(nice, PATIENT_SLICE));

@@ -103,8 +103,9 @@ impl Guard {
     /// When the guard took a source over, CLOCK_MONOTONIC ns, and why, oldest first.
     #[must_use]
     pub fn takeovers(&self) -> Vec<(u64, String)> {
-        // The answer has what came after the last line.
-        let told = self.status().into_iter().chain(self.ask());
+        // The answer has what came after the last line, and is asked for first: a line that is written meanwhile has it then.
+        let answer = self.ask();
+        let told = self.status().into_iter().chain(answer);
         let changes = told.flat_map(|status| status["changes"].as_array().cloned().unwrap_or_default());
         let taken = changes.filter(|change| change["kind"] == "takeover").filter_map(|change| {
             let why = change["why"].as_str()?;

@@ -99,6 +99,8 @@ struct Slot {
     arrived: Option<(Nanos, u64)>,
     /// The poller that is to have it, since the set has changed.
     seat: Option<usize>,
+    /// The poller that it was given to.
+    poller: Option<usize>,
 }
 
 impl Slot {
@@ -257,9 +259,13 @@ impl Dispatch {
         self.slots.get(slot).is_some_and(|s| s.known && s.switch.is_some())
     }
 
-    /// The source is in interrupt mode again. What sockets lost while it was polled says nothing of the kernel's own way.
+    /// The source is in interrupt mode again. What sockets lost on its poller's CPU while it was polled says nothing of the kernel's
+    /// own way.
     pub fn released(&mut self, slot: usize, switch: ModeSwitch) {
-        self.overflows.fill(Overflow::default());
+        let poller = self.slots.get_mut(slot).and_then(|s| s.poller.take());
+        if let Some(account) = poller.and_then(|p| self.overflows.get_mut(*self.pollers.get(p)?)) {
+            *account = Overflow::default();
+        }
         if let Some(state) = self.slots.get_mut(slot).filter(|s| s.known) {
             state.switch = Some(switch);
         }
@@ -291,6 +297,10 @@ impl Dispatch {
         why: Refusal,
     ) -> Option<Fallback> {
         switch.released(now);
+        if let Some(state) = self.slots.get_mut(slot) {
+            // It was never polled.
+            state.poller = None;
+        }
         self.released(slot, switch);
         self.slots.get_mut(slot)?.refusals.refused(now, why)
     }
@@ -519,6 +529,7 @@ impl Dispatch {
             self.next = self.next.wrapping_add(1);
             able.nth(self.next % there).map(|(poller, _)| poller)
         })?;
+        state.poller = Some(poller);
         // Of what a program is asked about the gate knows nothing, and its queue may be what is full.
         let given_back = |load| cause.may_be(load) && (load == Load::Bulk || !self.insists && !self.asked);
         if cause == Cause::Budget && state.unknown.is_some_and(|pause| pause.lasts(now)) {

@@ -177,6 +177,7 @@ impl Share {
             && seen.frames >= FRAMES_MIN
             && of_load * 1000 >= seen.frames * u64::from(self.load.least());
         if !is || !seen.wanted() {
+            self.hunger = if self.hunger == Hunger::Once { Hunger::None } else { self.hunger };
             return is;
         }
         match self.hunger {

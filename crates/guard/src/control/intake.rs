@@ -128,7 +128,8 @@ impl Control {
 
     fn is_taken_over(&mut self, source: &Source, time: Nanos, cpu: usize, grounds: Grounds) {
         let Grounds { cause, evidence } = grounds;
-        source.because(format!("{cause}; polled on CPU {cpu}"));
+        let why = format!("{cause}; polled on CPU {cpu}");
+        source.because(&why);
         self.mode_switches += 1;
         // Here, not in the poller: attaching waits for the whole kernel.
         let _ = self.gauges.watch_idle(true);
@@ -139,7 +140,7 @@ impl Control {
             let _ = worker.commands.send(Command::Expect(source.slot));
         }
         let after = time.saturating_sub(evidence) as f64 / MILLISECOND as f64;
-        let text = format!("{}; after {after:.2} ms", source.why());
+        let text = format!("{why}; after {after:.2} ms");
         self.log.event(time, "takeover", &source.name, &text);
     }
 

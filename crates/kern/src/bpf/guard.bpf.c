@@ -326,8 +326,10 @@ int BPF_PROG(weir_napi_poll, struct napi_struct *napi, int work, int budget)
 			sample_all();
 		return 0;
 	}
-	if (ctl->mode == WEIR_MODE_POLL)
+	if (ctl->mode == WEIR_MODE_POLL) {
 		stat->foreign++;
+		stat->streak = 0;
+	}
 	stat->softirq_cpu = bpf_get_smp_processor_id();
 	if (ctl->mode == WEIR_MODE_SHED && work)
 		sample_now_and_then();
