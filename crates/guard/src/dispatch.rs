@@ -168,9 +168,9 @@ impl Dispatch {
         self.policy.is_uncounted(now, slot);
     }
 
-    /// A takeover succeeded.
-    pub fn succeeded(&mut self, slot: usize) {
-        self.policy.succeeded(slot);
+    /// A takeover succeeded: the source is polled on this CPU.
+    pub fn succeeded(&mut self, slot: usize, cpu: usize) {
+        self.policy.succeeded(slot, cpu);
     }
 
     /// A tick has passed; `here` as [`kern::proc::kept_by_ip`], if this host forwards. `asked`: programs read from NFQUEUE.

@@ -330,7 +330,7 @@ impl Work {
         self.h.pollers[poller].prod.need(now + PROD_MOST);
         self.wait_in_peace(source);
         // Before the mode changes; the control loop says so again, after what it has still to tell of before.
-        source.because(format!("{}; polled on CPU {}", grounds.cause, self.h.pollers[poller].cpu));
+        source.because(grounds.reason(self.h.pollers[poller].cpu));
         match self.change(source.slot, poller, by_io_uring) {
             Ok((handle, revoked)) => {
                 source.now.by_io_uring.store(handle.is_io_uring(), Relaxed);

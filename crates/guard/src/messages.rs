@@ -158,6 +158,13 @@ pub struct Grounds {
     pub evidence: Nanos,
 }
 
+impl Grounds {
+    /// The reason of a source that is polled on this CPU, for the status.
+    pub fn reason(&self, cpu: usize) -> String {
+        format!("{}; polled on CPU {cpu}", self.cause)
+    }
+}
+
 /// A source with what it takes to poll it.
 pub struct Adopted {
     /// Which.

@@ -323,8 +323,9 @@ impl Loop {
             bare: None,
             learnt: (!late).then(|| (self.p.views.gate[0].flows.load(Relaxed), rx.unknown.load(Relaxed))),
         });
-        self.dispatch(|dispatch| dispatch.succeeded(slot));
-        self.p.reports.send(Report::TakenOver { source, time: now, cpu: self.p.cpu, grounds });
+        let cpu = self.p.cpu;
+        self.dispatch(|dispatch| dispatch.succeeded(slot, cpu));
+        self.p.reports.send(Report::TakenOver { source, time: now, cpu, grounds });
     }
     /// True if a turn polls the source: then its mode is poll.
     fn proves(&self, adopted: &mut Adopted) -> bool {

@@ -99,8 +99,8 @@ struct Slot {
     arrived: Option<(Nanos, u64)>,
     /// The poller that is to have it, since the set has changed.
     seat: Option<usize>,
-    /// The poller that it was given to.
-    poller: Option<usize>,
+    /// The CPU of the poller that has it.
+    polled_on: Option<usize>,
 }
 
 impl Slot {
@@ -262,8 +262,8 @@ impl Dispatch {
     /// The source is in interrupt mode again. What sockets lost on its poller's CPU while it was polled says nothing of the kernel's
     /// own way.
     pub fn released(&mut self, slot: usize, switch: ModeSwitch) {
-        let poller = self.slots.get_mut(slot).and_then(|s| s.poller.take());
-        if let Some(account) = poller.and_then(|p| self.overflows.get_mut(*self.pollers.get(p)?)) {
+        let polled_on = self.slots.get_mut(slot).and_then(|s| s.polled_on.take());
+        if let Some(account) = polled_on.and_then(|cpu| self.overflows.get_mut(cpu)) {
             *account = Overflow::default();
         }
         if let Some(state) = self.slots.get_mut(slot).filter(|s| s.known) {
@@ -297,18 +297,14 @@ impl Dispatch {
         why: Refusal,
     ) -> Option<Fallback> {
         switch.released(now);
-        if let Some(state) = self.slots.get_mut(slot) {
-            // It was never polled.
-            state.poller = None;
-        }
         self.released(slot, switch);
         self.slots.get_mut(slot)?.refusals.refused(now, why)
     }
 
-    /// A takeover succeeded.
-    pub fn succeeded(&mut self, slot: usize) {
+    /// A takeover succeeded: the source is polled on this CPU.
+    pub fn succeeded(&mut self, slot: usize, cpu: usize) {
         if let Some(state) = self.slots.get_mut(slot) {
-            state.refusals = Refusals::default();
+            (state.refusals, state.polled_on) = (Refusals::default(), Some(cpu));
         }
     }
 
@@ -529,7 +525,6 @@ impl Dispatch {
             self.next = self.next.wrapping_add(1);
             able.nth(self.next % there).map(|(poller, _)| poller)
         })?;
-        state.poller = Some(poller);
         // Of what a program is asked about the gate knows nothing, and its queue may be what is full.
         let given_back = |load| cause.may_be(load) && (load == Load::Bulk || !self.insists && !self.asked);
         if cause == Cause::Budget && state.unknown.is_some_and(|pause| pause.lasts(now)) {

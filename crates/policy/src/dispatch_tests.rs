@@ -29,8 +29,8 @@ fn full_polls_take_a_source_over_on_its_own_cpu() {
 #[test]
 fn sources_of_other_cpus_share_the_pollers() {
     let mut d = host(4);
-    let cpus: Vec<usize> = (0..4).filter_map(|slot| d.full(0, 0, slot, 3, false)).map(|o| o.poller).collect();
-    assert_eq!(cpus, [1, 0, 1, 0]);
+    let got: Vec<usize> = (0..4).filter_map(|slot| d.full(0, 0, slot, 3, false)).map(|o| o.poller).collect();
+    assert_eq!(got, [1, 0, 1, 0]);
     d.add(0, Timing::default(), Some(1));
     assert_eq!(d.full(0, 0, 0, 0, false).map(|o| o.poller), Some(1), "where RPS has its packets handled");
 }
@@ -94,19 +94,22 @@ fn bulk_tcp_fills_polls_for_a_while_without_effect() {
     assert!(!d.waits(0));
 }
 
+/// 64 packets are lost on CPU 0 at each of these times, ms, of so many thousand a second that its sources carry: for what they are taken
+/// over then.
+fn lose(d: &mut Dispatch, times: impl IntoIterator<Item = u64>, kpps: u64) -> Vec<Cause> {
+    let mut causes = Vec::new();
+    for now in times.into_iter().map(|ms| ms * MS) {
+        d.overflow(now, now, 0, |_| on(0, now / MS * kpps), |order| causes.push(order.cause));
+    }
+    causes
+}
+
 /// A hung socket that gets some thousand packets a second beside a transfer; much that is lost counts all the same.
 #[test]
 fn a_little_lost_beside_bulk_tcp_is_no_overload() {
     let mut d = host(1);
-    let mut causes = Vec::new();
-    let mut lose = |d: &mut Dispatch, from: u64, every: u64, kpps: u64| {
-        causes.clear();
-        for n in 0..20 {
-            let now = (from + n * every) * MS;
-            d.overflow(now, now, 0, |_| on(0, now / MS * kpps), |order| causes.push(order.cause));
-        }
-        causes.clone()
-    };
+    let lose =
+        |d: &mut Dispatch, from: u64, every: u64, kpps: u64| lose(d, (0..20).map(|n| from + n * every), kpps);
     d.carries(0, 0, Load::Bulk);
     assert_eq!(lose(&mut d, 10, 16, 100), [], "a little");
     assert_eq!(lose(&mut d, 500, 1, 100), [Cause::Overflow], "much");
@@ -122,21 +125,26 @@ fn a_little_lost_beside_bulk_tcp_is_no_overload() {
 /// A release comes between reports that would be evidence together.
 #[test]
 fn losses_from_before_a_release_count_no_more() {
-    let lose = |d: &mut Dispatch, times: &[u64]| {
-        let mut causes = Vec::new();
-        for now in times.iter().map(|ms| ms * MS) {
-            d.overflow(now, now, 0, |_| on(0, now / MS * 100), |order| causes.push(order.cause));
+    assert_eq!(lose(&mut host(1), [10, 30, 50, 70], 100), [Cause::Trickle]);
+    // Polled on `cpu` in between; refused where there is none.
+    let after = |cpu: Option<usize>| {
+        let mut d = host(2);
+        assert_eq!(lose(&mut d, [10, 30, 50], 100), []);
+        let mut switch = d.full(55 * MS, 55 * MS, 1, 0, false).unwrap().switch;
+        match cpu {
+            Some(cpu) => {
+                d.succeeded(1, cpu);
+                switch.released(60 * MS);
+                d.released(1, switch);
+            }
+            None => _ = d.refused(60 * MS, 1, switch, Refusal::Other),
         }
-        causes
+        let taken = |times: &[u64], d: &mut Dispatch| !lose(d, times.iter().copied(), 100).is_empty();
+        (taken(&[70], &mut d.clone()), taken(&[70, 90, 110, 130], &mut d))
     };
-    assert_eq!(lose(&mut host(1), &[10, 30, 50, 70]), [Cause::Trickle]);
-    let mut d = host(2);
-    assert_eq!(lose(&mut d, &[10, 30, 50]), []);
-    let mut order = d.full(55 * MS, 55 * MS, 1, 0, false).unwrap();
-    order.switch.released(60 * MS);
-    d.released(1, order.switch);
-    assert_eq!(lose(&mut d, &[70, 90, 110]), []);
-    assert!(!lose(&mut d, &[130]).is_empty());
+    assert_eq!(after(Some(0)), (false, true));
+    assert_eq!(after(Some(1)), (true, true), "on another CPU");
+    assert_eq!(after(None), (true, true), "it was never polled");
 }
 
 /// Full polls of what the gate knows nothing of take over for a moment, and less and less often; what harms programs does at once.
@@ -348,7 +356,7 @@ proptest! {
                             waits[slot] = now + 1;
                         }
                         None => {
-                            d.succeeded(slot);
+                            d.succeeded(slot, slot % 2);
                             d.released(slot, switch);
                             waits[slot] = 0;
                         }

@@ -127,8 +127,7 @@ impl Control {
     }
 
     fn is_taken_over(&mut self, source: &Source, time: Nanos, cpu: usize, grounds: Grounds) {
-        let Grounds { cause, evidence } = grounds;
-        let why = format!("{cause}; polled on CPU {cpu}");
+        let why = grounds.reason(cpu);
         source.because(&why);
         self.mode_switches += 1;
         // Here, not in the poller: attaching waits for the whole kernel.
@@ -139,7 +138,7 @@ impl Control {
         if let Some(worker) = self.workers.iter().find(mine).filter(|_| known) {
             let _ = worker.commands.send(Command::Expect(source.slot));
         }
-        let after = time.saturating_sub(evidence) as f64 / MILLISECOND as f64;
+        let after = time.saturating_sub(grounds.evidence) as f64 / MILLISECOND as f64;
         let text = format!("{why}; after {after:.2} ms");
         self.log.event(time, "takeover", &source.name, &text);
     }

@@ -271,7 +271,7 @@ impl State {
             }
             return;
         }
-        self.weir.dispatch.succeeded(SOURCE);
+        self.weir.dispatch.succeeded(SOURCE, CPU);
         self.agenda.cancel(self.interrupt);
         self.weir.polling = true;
         self.weir.took_over = true;
