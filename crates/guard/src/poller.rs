@@ -306,7 +306,8 @@ impl Loop {
             |at: &AtomicU64| Some(at.load(Relaxed)).filter(|at| *at != UNWATCHED).map(|at| at.max(now));
         let watched = Load::ALL.into_iter().zip(&source.now.loads);
         let counts = self.policy.counts();
-        let share = |load, at| Share::new(load, at, counted(rx, load, &counts));
+        let net = self.policy.config().net;
+        let share = |load, at| Share::new(load, net, at, counted(rx, load, &counts));
         let loads = watched.clone().filter_map(|(load, at)| since(at).map(|at| share(load, at))).collect();
         // What is watched later only has had the time to be learnt.
         let late =

@@ -97,10 +97,11 @@ impl Admission {
         self.permille
     }
 
-    /// A turn has ended while somebody else's packets were looked for: frames shed, packets handed up, and the time it took.
-    pub fn turned(&mut self, shed: u32, passed: u32, spent: Nanos) {
+    /// A turn has ended while somebody else's packets were looked for: frames shed, packets handed up, how many of these were for
+    /// flooded consumers, and the time it took.
+    pub fn turned(&mut self, shed: u32, passed: u32, theirs: u32, spent: Nanos) {
         self.costs.turned(shed, passed, spent);
-        self.passed += u64::from(passed);
+        self.passed += u64::from(theirs.min(passed));
         self.ns = self.ns.saturating_add(spent);
     }
 
@@ -168,10 +169,11 @@ mod tests {
 
     /// A budget of 8 ms that a flood of 3 M/s always spends, for some programs behind buffers of 277 packets; turns of 256 frames.
     /// What a period hands up, and of its time the share that this takes, after a second.
-    fn settles(shed_ns: u64, packet_ns: u64, consumers: u32) -> (u32, f64) {
+    /// Each turn hands up so many `others` too.
+    fn settles(shed_ns: u64, packet_ns: u64, consumers: u32, others: u32) -> (u32, f64) {
         let (mut admission, mut poll, mut last) = (Admission::default(), 0u32, (0, 0.0));
         for period in 1..=200u64 {
-            let (mut ns, mut passed) = (0, 0);
+            let (mut ns, mut own) = (0, 0);
             while ns < 8_000_000 {
                 let mut turn = 0;
                 for _ in 0..4 {
@@ -181,12 +183,15 @@ mod tests {
                     };
                     turn += (0..consumers).map(given).sum::<u32>().min(64);
                 }
-                let spent = u64::from(256 - turn) * shed_ns + u64::from(turn) * packet_ns + 2000;
-                admission.turned(256 - turn, turn, spent);
-                (ns, passed) = (ns + spent, passed + turn);
+                // Of others come more and less, which tells what a packet costs.
+                let passed = (turn + others * (poll % 3) / 2).min(256);
+                let shed = 256 - passed;
+                let spent = u64::from(shed) * shed_ns + u64::from(passed) * packet_ns + 2000;
+                admission.turned(shed, passed, turn, spent);
+                (ns, own) = (ns + spent, own + turn);
             }
             admission.exhausted(period * 10_000_000, 10_000_000);
-            last = (passed, (u64::from(passed) * packet_ns) as f64 / ns as f64);
+            last = (own, (u64::from(own) * packet_ns) as f64 / ns as f64);
         }
         last
     }
@@ -195,10 +200,17 @@ mod tests {
     fn what_is_handed_up_takes_about_a_tenth_of_a_spent_budget_wherever_it_goes() {
         for (packet_ns, consumers) in [(1_000, 1), (2_000, 1), (4_000, 1), (4_000, 3), (8_000, 3), (2_000, 8)]
         {
-            let (passed, share) = settles(300, packet_ns, consumers);
+            let (passed, share) = settles(300, packet_ns, consumers, 0);
             println!("{consumers} at {packet_ns} ns: {passed} in a period, {share:.3} of the time");
             assert!((0.03..0.13).contains(&share), "{consumers} at {packet_ns} ns: {share}");
         }
+    }
+
+    /// A transfer is no consumer's that is flooded: what it takes of the budget is not taken from one that is.
+    #[test]
+    fn what_others_take_is_not_taken_from_the_flooded() {
+        let (passed, share) = settles(300, 2_000, 1, 100);
+        assert!((0.03..0.13).contains(&share), "{passed} in a period, {share:.3} of the time");
     }
 
     proptest! {
@@ -207,7 +219,7 @@ mod tests {
             let (mut admission, mut now) = (Admission::default(), 0);
             for (gap, spent, shed, passed, ns) in steps {
                 now += gap;
-                admission.turned(shed, passed, ns);
+                admission.turned(shed, passed, passed, ns);
                 if spent { admission.exhausted(now, 1000) } else { admission.calm(now, 1000) }
                 prop_assert!((LEAST..=1000).contains(&admission.permille()));
             }

@@ -39,10 +39,15 @@ impl Cause {
         matches!(self, Self::FullPolls | Self::Arrives | Self::Resized)
     }
 
+    /// True if it says only that sockets overflow: beside bulk TCP these lose no more with the kernel than with a poller.
+    pub fn by_sockets(self) -> bool {
+        matches!(self, Self::Overflow | Self::Trickle)
+    }
+
     /// True if the source is watched for this load, which explains it, or beside which it is no overload.
     pub fn may_be(self, load: Load) -> bool {
         match load {
-            Load::Bulk => self.by_polls() || self == Self::Trickle,
+            Load::Bulk => self.by_polls() || self.by_sockets(),
             Load::Unknown => matches!(self, Self::FullPolls | Self::Budget),
         }
     }
@@ -169,7 +174,7 @@ mod tests {
         for (cause, harm, bulk) in [
             (Cause::FullPolls, Evidence::FullPolls, true),
             (Cause::Companion, Evidence::FullPolls, false),
-            (Cause::Overflow, Evidence::Harm, false),
+            (Cause::Overflow, Evidence::Harm, true),
             (Cause::Trickle, Evidence::Harm, true),
             (Cause::Bypassed, Evidence::Harm, false),
             (Cause::Budget, Evidence::Harm, false),

@@ -11,8 +11,8 @@
 //!
 //! # Properties
 //! - A source that is taken over, or for which an order is under way, gets no second order before it is released or refused.
-//! - No order comes within the pause after a refusal ([`crate::refusals`]), none for full polls, or a little lost, while it may
-//!   be bulk TCP, and none for full polls while the gate would know nothing of what comes.
+//! - No order comes within the pause after a refusal ([`crate::refusals`]), none for full polls, or sockets that overflow,
+//!   while it may be bulk TCP, and none for full polls while the gate would know nothing of what comes.
 //! - An order names a poller that exists, is on its CPU and runs; if the source's own CPU has one, that one. While none is there
 //!   there is no order.
 
@@ -308,8 +308,8 @@ impl Dispatch {
         }
     }
 
-    /// The source carried this load: full polls of it are no evidence for a while, longer each time. Nor are sockets that lose a
-    /// little, beside bulk TCP.
+    /// The source carried this load: full polls of it are no evidence for a while, longer each time. Nor are sockets that
+    /// overflow, beside bulk TCP.
     pub fn carries(&mut self, now: Nanos, slot: usize, load: Load) {
         if load == Load::Unknown {
             self.left_at = Some(now);
@@ -477,13 +477,13 @@ impl Dispatch {
         if cause == Cause::Trickle && rate < u128::from(LEAST_PPS) {
             return true;
         }
-        if matches!(cause, Cause::Overflow | Cause::Trickle) {
+        if cause.by_sockets() {
             self.harmed_at = Some(now);
         }
         for slot in blame::flooded(carried) {
-            // It carried bulk TCP, and beside that a little is no overload.
+            // It carried bulk TCP, and beside that sockets that overflow are no overload.
             let bulk = self.slots.get(slot).and_then(|state| state.bulk);
-            if cause == Cause::Trickle && bulk.is_some_and(|pause| pause.lasts(evidence)) {
+            if cause.by_sockets() && bulk.is_some_and(|pause| pause.lasts(evidence)) {
                 continue;
             }
             let unknown = self.slots.get(slot).and_then(|state| state.unknown);

@@ -90,8 +90,11 @@ fn bulk_tcp_fills_polls_for_a_while_without_effect() {
     d.released(0, switch);
     d.carries(1000 * MS, 0, Load::Bulk);
     assert!(d.full(2999 * MS, 2999 * MS, 0, 0, false).is_none(), "twice as long");
-    assert!(!d.overflows(1001 * MS, 1001 * MS, 0, |_| on(0, 100), |_| ()), "harm counts all the same");
-    assert!(!d.waits(0));
+    assert!(
+        !d.overflows(1001 * MS, 1001 * MS, 0, |_| on(0, 100), |_| ()),
+        "sockets that overflow are explained"
+    );
+    assert!(d.waits(0), "nor have they any effect");
 }
 
 /// 64 packets are lost on CPU 0 at each of these times, ms, of so many thousand a second that its sources carry: for what they are taken
@@ -104,15 +107,19 @@ fn lose(d: &mut Dispatch, times: impl IntoIterator<Item = u64>, kpps: u64) -> Ve
     causes
 }
 
-/// A hung socket that gets some thousand packets a second beside a transfer; much that is lost counts all the same.
+/// A socket that overflows beside a transfer; that packets take the CPU from programs counts all the same.
 #[test]
-fn a_little_lost_beside_bulk_tcp_is_no_overload() {
+fn sockets_that_overflow_beside_bulk_tcp_are_no_overload() {
     let mut d = host(1);
     let lose =
         |d: &mut Dispatch, from: u64, every: u64, kpps: u64| lose(d, (0..20).map(|n| from + n * every), kpps);
     d.carries(0, 0, Load::Bulk);
     assert_eq!(lose(&mut d, 10, 16, 100), [], "a little");
-    assert_eq!(lose(&mut d, 500, 1, 100), [Cause::Overflow], "much");
+    assert_eq!(lose(&mut d, 500, 1, 100), [], "much");
+    let mut starved = Vec::new();
+    d.over_budget(900 * MS, 900 * MS, 0, 0, |_| on(0, 100_000), |order| starved.push(order.cause));
+    assert_eq!(starved, [Cause::Budget]);
+    assert_eq!(lose(&mut host(1), 500, 1, 100), [Cause::Overflow], "without bulk TCP");
     assert_eq!(lose(&mut host(1), 10, 16, 100), [Cause::Trickle], "without bulk TCP");
     assert_eq!(lose(&mut host(1), 10, 16, 4), [], "little arrives at all");
     // Nothing counts its frames: a little lost is the one sign left.

@@ -2,8 +2,11 @@
 //! good.
 //!
 //! [`Load::Bulk`]: a bulk transfer over TCP fills poll after poll and is no overload, since the receiver's window holds the sender.
-//! Small turns undo what GRO merges, so that poll mode harms it. A flood is not answered and does not slow down, whatever it is
-//! dressed as; one of TCP segments takes the CPU from programs instead, and that sign is judged apart.
+//! Small turns undo what GRO merges, and on some drivers an XDP program has each packet copied, so that poll mode harms it, and with it
+//! the program whose socket overflows beside it: what a transfer costs more is taken from that. So a quarter of the frames is enough
+//! ([`QUARTER`]): a flood that leaves a transfer so much is one that the kernel carries. A flood is not answered and does not slow
+//! down, whatever it is dressed as; one of TCP segments takes the CPU from programs instead, and that sign is judged apart. On net CPUs
+//! the source has to carry next to nothing else: these poll whatever comes.
 //!
 //! [`Load::Unknown`]: of hardly any datagram the gate knows where it would end, so it has nothing to shed, and no socket is full that it
 //! knows. A poller then hands up what the kernel's own NAPI would, at a higher price. So it is with fragments, whose ends nobody knows. Of
@@ -51,11 +54,13 @@ impl Load {
     }
 
     /// Share of such frames from which on the source carries this load.
-    fn least(self) -> Permille {
-        900
+    fn least(self, net: bool) -> Permille {
+        if self == Load::Bulk && !net { QUARTER } else { 900 }
     }
 }
 
+/// Of the frames of a source, those of a transfer beside which a flood is no overload.
+pub const QUARTER: Permille = 250;
 /// For each fragment that is handed up so many may have been cut.
 const CUT: u64 = 4;
 /// One flow in so many that is new, of the datagrams of which nothing is known, leaves nothing to learn.
@@ -130,6 +135,8 @@ impl Counted {
 #[derive(Clone, Copy, Debug)]
 pub struct Share {
     load: Load,
+    /// Its poller is a net CPU's.
+    net: bool,
     at: Nanos,
     then: Counted,
     hunger: Hunger,
@@ -148,8 +155,8 @@ enum Hunger {
 impl Share {
     /// A source that is watched from `at` on, with its counts then.
     #[must_use]
-    pub fn new(load: Load, at: Nanos, then: Counted) -> Self {
-        Self { load, at, then, hunger: Hunger::None }
+    pub fn new(load: Load, net: bool, at: Nanos, then: Counted) -> Self {
+        Self { load, net, at, then, hunger: Hunger::None }
     }
 
     /// Which.
@@ -175,7 +182,7 @@ impl Share {
         let is = learning != Learning::Learns
             && seen.cut <= seen.fragments.saturating_mul(CUT)
             && seen.frames >= FRAMES_MIN
-            && of_load * 1000 >= seen.frames * u64::from(self.load.least());
+            && of_load * 1000 >= seen.frames * u64::from(self.load.least(self.net));
         if !is || !seen.wanted() {
             self.hunger = if self.hunger == Hunger::Once { Hunger::None } else { self.hunger };
             return is;
@@ -210,7 +217,7 @@ mod tests {
         for load in Load::ALL {
             let window = load.window();
             let counted = |frames, part| Counted { frames, part, ..Counted::default() };
-            let mut carried = Share::new(load, 0, counted(100, 0));
+            let mut carried = Share::new(load, true, 0, counted(100, 0));
             let mut is = |now, frames, part| carried.is(now, counted(frames, part), Learning::Untold);
             assert!(!is(window - 1, 1100, 1000), "too early");
             assert!(is(window, 1100, 1000));
@@ -221,11 +228,25 @@ mod tests {
     }
 
     #[test]
+    fn a_transfer_that_keeps_a_quarter_of_the_frames_is_bulk_but_on_net_cpus() {
+        let is = |net, part| {
+            let counted = Counted { frames: 1000, part, ..Counted::default() };
+            Share::new(Load::Bulk, net, 0, Counted::default()).is(
+                Load::Bulk.window(),
+                counted,
+                Learning::Untold,
+            )
+        };
+        assert!(is(false, 250) && !is(false, 249));
+        assert!(is(true, 900) && !is(true, 899));
+    }
+
+    #[test]
     fn what_is_hopeless_is_not_waited_for_and_what_is_about_to_be_learnt_is() {
         let window = Load::Unknown.window();
         let is = |at, learning| {
             let all = Counted { frames: 1000, part: 1000, ..Counted::default() };
-            Share::new(Load::Unknown, 0, Counted::default()).is(at, all, learning)
+            Share::new(Load::Unknown, false, 0, Counted::default()).is(at, all, learning)
         };
         assert!(!is(SOON - 1, Learning::Hopeless));
         assert!(is(SOON, Learning::Hopeless));
@@ -236,7 +257,7 @@ mod tests {
     #[test]
     fn what_came_before_it_is_watched_says_nothing() {
         let window = Load::Unknown.window();
-        let mut later = Share::new(Load::Unknown, 1000, Counted::default());
+        let mut later = Share::new(Load::Unknown, false, 1000, Counted::default());
         let mut is = |now, frames, part| {
             later.is(now, Counted { frames, part, ..Counted::default() }, Learning::Untold)
         };
@@ -252,7 +273,7 @@ mod tests {
         let window = Load::Unknown.window();
         let then = |spent, lent| {
             let mut counted = Counted { frames: 1000, part: 1000, spent, lent, ..Counted::default() };
-            let mut share = Share::new(Load::Unknown, 0, Counted::default());
+            let mut share = Share::new(Load::Unknown, false, 0, Counted::default());
             let mut is = |now| {
                 let is = share.is(now, counted, Learning::Untold);
                 (counted.frames, counted.part) = (counted.frames + 1000, counted.part + 1000);
@@ -273,7 +294,7 @@ mod tests {
     #[test]
     fn programs_that_take_the_rest_once_are_no_reason_to_wait() {
         let window = Load::Unknown.window();
-        let mut share = Share::new(Load::Unknown, 0, Counted::default());
+        let mut share = Share::new(Load::Unknown, false, 0, Counted::default());
         let counted = |n, spent| Counted { frames: n, part: n, spent, ..Counted::default() };
         assert!(!share.is(SOON, counted(1000, 20), Learning::Hopeless));
         assert!(!share.is(2 * SOON, counted(2000, 20), Learning::Hopeless));
@@ -285,7 +306,7 @@ mod tests {
     fn fragments_that_are_cut_count_until_they_are_too_many() {
         let is = |part, fragments, cut| {
             let counted = Counted { frames: 1000, part, fragments, cut, ..Counted::default() };
-            let mut share = Share::new(Load::Unknown, 0, Counted::default());
+            let mut share = Share::new(Load::Unknown, false, 0, Counted::default());
             share.is(Load::Unknown.window(), counted, Learning::Untold)
         };
         assert!(is(0, 1000, 0) && is(0, 250, 750) && is(500, 100, 300));

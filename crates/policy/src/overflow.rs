@@ -36,7 +36,7 @@ pub const LEAST_PPS: u64 = 25_000;
 pub enum Sign {
     /// Much at once.
     Much,
-    /// A little, again and again: beside bulk TCP it is no overload ([`crate::load`]).
+    /// A little, again and again: no overload where little arrives ([`LEAST_PPS`]).
     Little,
 }
 
