@@ -372,7 +372,7 @@ proptest! {
         prop_assert!(passes <= sheds || fair.is_innocent(0, 1000));
     }
 
-    /// A consumer that input was kept away from in the last fifth of a second is no innocent, and so none is one beside itself; any
+    /// A consumer that input was kept away from in the last seventh of a second is no innocent, and so none is one beside itself; any
     /// other is one as long as something is kept away from somebody.
     #[test]
     fn who_is_kept_away_from_is_no_innocent(now in 1000_u32..2000, ago in 0_u32..40, other in 0_u32..40) {
@@ -380,8 +380,8 @@ proptest! {
         let _ = fair.poll(&mut sketch, 0, uncut(8, 8), now);
         let any = now - other.min(ago);
         prop_assert!(!fair.is_innocent(any, any));
-        prop_assert_eq!(fair.is_innocent(now - ago, any), ago > 12 && other <= 12);
-        prop_assert_eq!(fair.is_innocent(0, any), other.min(ago) <= 12);
+        prop_assert_eq!(fair.is_innocent(now - ago, any), ago > 8 && other <= 8);
+        prop_assert_eq!(fair.is_innocent(0, any), other.min(ago) <= 8);
     }
 
     /// Whoever was loud before: a sender that is alone now is no longer taken for a quiet one after 16 frames.

@@ -60,8 +60,9 @@
 
 /* Input was kept away lately: in the last second. */
 #define WEIR_FAIR_PAUSED_TICKS 60
-/* A flooded consumer has input kept away from it every few ms; after so many ticks without, a fifth of a second, it is none. */
-#define WEIR_FAIR_KEPT_TICKS 12
+/* A flooded consumer has input kept away from it every few ms; after so many ticks without, a seventh of a second, it is none. With 12
+ * a look, which lasts 0.2 s, ends before a server that was full for a moment is an innocent again. */
+#define WEIR_FAIR_KEPT_TICKS 8
 /* Frames shed beyond those that passed that are remembered; with half of them a consumer is flooded. */
 #define WEIR_FAIR_PRESSED 64
 

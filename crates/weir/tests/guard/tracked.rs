@@ -91,10 +91,10 @@ enum Flood {
 }
 
 /// Share of what is sent to the server beside a flood for others that it reads.
-fn share(mode: &str, flood: Flood, full: Full) -> f64 {
+fn share(mode: &str, kind: Flood, full: Full) -> f64 {
     let world = World::new("tracked", 1);
     let socket = world.server(0, SERVER);
-    let (reader, hung, to, schedule): (_, Vec<_>, _, &[u8]) = match flood {
+    let (reader, hung, to, schedule): (_, Vec<_>, _, &[u8]) = match kind {
         Flood::Reader => (Some(world.sink(0, PORT)), Vec::new(), vec![(0, PORT)], &[]),
         Flood::Hung => {
             let ports = [PORT, PORT + 4, PORT + 6];
@@ -124,9 +124,9 @@ fn share(mode: &str, flood: Flood, full: Full) -> f64 {
         std::thread::sleep(ms(50));
         is_lent(&guard)
     });
-    // For a moment it may be, once or twice, after a stretch in which the server was full; what it must not be is lent on.
+    // Once it may be, as the machine may stop for longer than a look lasts: of 20 runs it was so in none.
     let lent = lent.count();
-    assert!(lent <= 4, "{lent} of 30 times, while others are sent to");
+    assert!(lent <= 1, "{lent} of 30 times, while others are sent to; mode {mode}, {kind:?}, {full:?}");
     let sent = asked.end();
     let read = server.questions.load(Relaxed) - before;
     assert_eq!(is_tracked(&world, &guard), full != Full::Never);
