@@ -153,10 +153,11 @@ fn an_interface_that_moves_away_and_comes_back_at_any_two_calls() {
             plans.pairs(shape, |i| Action::Move(0, i.is_multiple_of(2)), |_| Action::Refuse);
             plans.pairs(shape, |_| Action::Move(0, true), |_| Action::RefuseLate);
             plans.pairs(shape, |_| Action::Move(0, true), |_| Action::Delete(0));
-            // Away, back and a death, each at its own call.
+            // Away, back and a death, each at its own call; with WEIR_SOAK nearer to each other.
             let calls = plans.run(shape, &[]);
-            for i in (0..calls).step_by(3) {
-                for j in (i + 1..calls + 20).step_by(5) {
+            let apart = if number("WEIR_SOAK", 0) > 0 { (3, 5) } else { (5, 9) };
+            for i in (0..calls).step_by(apart.0) {
+                for j in (i + 1..calls + 20).step_by(apart.1) {
                     let (away, back) =
                         ((i, Action::Move(0, i.is_multiple_of(2))), (j, back(j.is_multiple_of(3))));
                     (i..j + 40).for_each(|k| _ = plans.run(shape, &[away, back, (k, Action::Crash)]));

@@ -57,6 +57,8 @@ pub struct Options {
     pub experiment: &'static str,
     /// Runs although other programs use the CPUs.
     pub busy: bool,
+    /// A void trial is repeated at most this often.
+    pub retries: u32,
     /// Order of the arms within a round.
     pub seed: u64,
     /// Raised to end the experiment early.
@@ -95,6 +97,7 @@ impl Default for Options {
             cpus: None,
             experiment: "NAME",
             busy: false,
+            retries: 3,
             seed: 1,
             interrupt: Interrupt::new(),
         }

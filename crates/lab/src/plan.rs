@@ -24,8 +24,6 @@ const LISTEN: Duration = Duration::from_millis(500);
 const LOOKS: u32 = 3;
 /// Share of a CPU that other programs may use then, percent. More than a trial allows, since half a second tells little.
 const OTHERS_MAX: u64 = 20;
-/// A void trial is repeated at most this often.
-const RETRIES: u32 = 3;
 
 /// How far an experiment is.
 #[derive(Debug, Clone, PartialEq)]
@@ -153,7 +151,7 @@ impl<'a> Runner<'a> {
         void: impl Fn(&T) -> bool,
     ) -> Result<T> {
         let mut outcome = act(&self.bench)?;
-        for _ in 0..RETRIES {
+        for _ in 0..self.options.retries {
             if !void(&outcome) {
                 break;
             }

@@ -725,6 +725,14 @@ pub struct LabRunArgs {
     #[arg(long, hide_short_help = true, help_heading = "What runs")]
     pub busy: bool,
 
+    /// Repeat a void trial at most so often, 0 to 99 [3]
+    ///
+    /// A trial is void if other work took more of a CPU than the result allows; 0 is for a quick look on a machine that is never quiet.
+    ///
+    /// weir lab run livelock-udp --quick --busy --retries 0
+    #[arg(long, hide_short_help = true, value_parser = clap::value_parser!(u8).range(0..=99), value_name = "N", help_heading = "What runs")]
+    pub retries: Option<u8>,
+
     /// CPU of the wire and CPU of the host [0,1]
     ///
     /// weir lab run livelock-udp --cpus 2,3

@@ -107,6 +107,7 @@ pub(crate) fn options(experiment: &Experiment, args: &LabRunArgs) -> anyhow::Res
         kinds: args.kind.clone(),
         rates: args.rates.clone(),
         busy: args.busy,
+        retries: args.retries.map_or(defaults.retries, u32::from),
         pairs: args.pairs,
         onsets: args.onsets,
         cpus: args.cpus.map(|(wire, host)| Cpus { wire, host }),

@@ -73,9 +73,14 @@ pub fn run(name: &str) -> Document {
 }
 
 fn checked(name: &str) -> Document {
-    let scenario = scenario::named(name, &[]).unwrap().unwrap_or_else(|fault| panic!("{fault}"));
+    check(&scenario::named(name, &[]).unwrap().unwrap_or_else(|fault| panic!("{fault}")))
+}
+
+/// The document of a scenario, every packet checked.
+pub fn check(scenario: &sim::Scenario) -> Document {
+    let name = &scenario.name;
     let options = sim::Options { jobs: 2, strict: true, ..sim::Options::default() };
-    let ran = sim::run(&scenario, &options, &AtomicBool::new(false), &|_| {});
+    let ran = sim::run(scenario, &options, &AtomicBool::new(false), &|_| {});
     assert_eq!(ran.faults, Vec::<String>::new(), "{name}");
     let mut points = ran.document.arms.iter().flat_map(|arm| &arm.points);
     assert!(points.all(|point| point.unaccounted == 0), "{name}");

@@ -265,7 +265,7 @@ impl Scene {
 /// `WEIR_STOPS`, else 18 (each way twice), and 1000 in the long runs.
 fn wanted() -> usize {
     let given = std::env::var("WEIR_STOPS").ok().and_then(|n| n.parse().ok());
-    given.unwrap_or_else(|| rounds(18, 1000))
+    given.unwrap_or_else(|| rounds(12, 1000))
 }
 
 #[test]

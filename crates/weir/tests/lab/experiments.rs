@@ -13,7 +13,7 @@ fn run(name: &str, more: &str) -> Document {
     let dir = tempfile::tempdir().unwrap();
     let file = |what: &str| dir.path().join(what).to_string_lossy().into_owned();
     let (json, html) = (file("result.json"), file("report.html"));
-    let words = format!("lab run {name} --quick --busy --json {json} --html {html} {more}");
+    let words = format!("lab run {name} --quick --busy --retries 1 --json {json} --html {html} {more}");
     let output = Command::new(env!("CARGO_BIN_EXE_weir")).args(words.split_whitespace()).output().unwrap();
     let text = |b: &[u8]| String::from_utf8_lossy(b).into_owned();
     let (out, err) = (text(&output.stdout), text(&output.stderr));
