@@ -14,7 +14,7 @@ use std::time::Duration;
 use kern::guard::{Behind, Event, EventRing, EventSource, SOURCES, Views};
 use kern::sysfs::Sysfs;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use policy::causes::{Fallback, Refusal};
+use policy::causes::{Cause, Fallback, Refusal};
 use policy::dispatch::{self, BUSY_SPAN, Order, Traffic};
 use policy::gate::tick;
 use policy::load::Load;
@@ -158,9 +158,9 @@ impl Dispatch {
         if self.knows(source) { self.policy.refused(now, source.slot, switch, why) } else { None }
     }
 
-    /// The source carried this load.
-    pub fn carries(&mut self, slot: usize, now: Nanos, load: Load) {
-        self.policy.carries(now, slot, load);
+    /// The source, taken over for `cause`, carried this load.
+    pub fn carries(&mut self, slot: usize, now: Nanos, load: Load, cause: Cause) {
+        self.policy.carries(now, slot, load, cause);
     }
 
     /// Nothing counts its frames.
@@ -219,6 +219,7 @@ impl Dispatch {
         for order in orders {
             let Some(source) = self.sources[order.slot].as_ref().map(Arc::clone) else { continue };
             source.now.by_polls.store(order.cause.by_polls(), Relaxed);
+            source.now.quarter.store(order.quarter, Relaxed);
             order
                 .loads
                 .iter()

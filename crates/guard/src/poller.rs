@@ -306,8 +306,8 @@ impl Loop {
             |at: &AtomicU64| Some(at.load(Relaxed)).filter(|at| *at != UNWATCHED).map(|at| at.max(now));
         let watched = Load::ALL.into_iter().zip(&source.now.loads);
         let counts = self.policy.counts();
-        let net = self.policy.config().net;
-        let share = |load, at| Share::new(load, net, at, counted(rx, load, &counts));
+        let quarter = source.now.quarter.load(Relaxed) && !self.policy.config().net;
+        let share = |load, at| Share::new(load, quarter, at, counted(rx, load, &counts));
         let loads = watched.clone().filter_map(|(load, at)| since(at).map(|at| share(load, at))).collect();
         // What is watched later only has had the time to be learnt.
         let late =
@@ -382,7 +382,7 @@ impl Loop {
         let why = if bare.is_some() { why.without_gate() } else { why };
         if let Release::Load(load) = why {
             // Before it can be ordered anew.
-            self.dispatch(|dispatch| dispatch.carries(slot, clock::now(), load));
+            self.dispatch(|dispatch| dispatch.carries(slot, clock::now(), load, grounds.cause));
         }
         // An interface that was lost meanwhile has another mode by now.
         let mode = &self.p.views.source_ctls[slot].mode;
@@ -417,10 +417,16 @@ impl Loop {
 fn counted(rx: &RxStat, load: Load, counts: &Counts) -> Counted {
     let frames = rx.frames();
     match load {
-        Load::Bulk => Counted { frames, part: rx.tcp.load(Relaxed), ..Counted::default() },
+        Load::Bulk => Counted {
+            frames,
+            part: rx.tcp.load(Relaxed),
+            nobody: rx.nobody.load(Relaxed),
+            ..Counted::default()
+        },
         Load::Unknown => Counted {
             frames,
             part: rx.unknown.load(Relaxed),
+            nobody: 0,
             fragments: rx.fragments.load(Relaxed),
             cut: rx.cut.load(Relaxed),
             spent: counts.budget_sleeps,

@@ -68,6 +68,8 @@ pub struct Now {
     holds_rx: AtomicBool,
     /// Taken over because its polls were full, for no other sign.
     pub by_polls: AtomicBool,
+    /// Of bulk TCP a quarter of its frames is enough to give it back.
+    pub quarter: AtomicBool,
     /// By load: since when it is watched for it, by the sign for which it was taken over, ns; [`UNWATCHED`] if it is not.
     pub loads: [AtomicU64; Load::ALL.len()],
     /// Polled through an io_uring.
@@ -106,6 +108,7 @@ impl Now {
             is_marking: AtomicBool::new(false),
             holds_rx: AtomicBool::new(false),
             by_polls: AtomicBool::new(false),
+            quarter: AtomicBool::new(false),
             loads: [const { AtomicU64::new(UNWATCHED) }; Load::ALL.len()],
             by_io_uring: AtomicBool::new(false),
             uncounted: AtomicBool::new(false),

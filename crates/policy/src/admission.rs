@@ -3,7 +3,7 @@
 //! Every packet that is handed up takes as much of the CPU as several that are shed. Where a consumer is given all that its
 //! buffer holds, the poller spends its budget on the flood, the ring overflows while it waits for the next period, and it
 //! overflows blindly. So what a consumer is given is halved each time that the budget was spent before its period ended and more
-//! than [`DEAR`] of it went for packets that were handed up; and it grows again by a quarter, at most [`GROWTH`], in each period
+//! than [`DEAR`] of it went for packets that were handed up, segments of connections not counted; and it grows again by a quarter, at most [`GROWTH`], in each period
 //! that leaves something, from the second one on, and where less than half of [`DEAR`] went for them: what is beyond the look is
 //! lost with nothing handed up too, and a program that is flooded is to get something.
 //!
@@ -79,7 +79,7 @@ pub struct Admission {
     costs: Costs,
     /// What a packet costs, as told last.
     packet: Option<Nanos>,
-    /// Since the budget was found spent last: packets handed up, and the time of all turns.
+    /// Since the budget was found spent last: packets handed up but for segments of connections, and the time of all turns.
     passed: u64,
     ns: Nanos,
 }
@@ -97,11 +97,12 @@ impl Admission {
         self.permille
     }
 
-    /// A turn has ended while somebody else's packets were looked for: frames shed, packets handed up, how many of these were for
-    /// flooded consumers, and the time it took.
-    pub fn turned(&mut self, shed: u32, passed: u32, theirs: u32, spent: Nanos) {
+    /// A turn has ended while somebody else's packets were looked for: frames shed, packets handed up, how many of these were segments of
+    /// connections, and the time it took.
+    pub fn turned(&mut self, shed: u32, passed: u32, segments: u32, spent: Nanos) {
         self.costs.turned(shed, passed, spent);
-        self.passed += u64::from(theirs.min(passed));
+        // A transfer takes all that it can get, and nothing that is admitted or not changes that.
+        self.passed += u64::from(passed.saturating_sub(segments));
         self.ns = self.ns.saturating_add(spent);
     }
 
@@ -124,6 +125,8 @@ impl Admission {
             Some(cost) if cost < dear / 2 => self.grow(),
             Some(_) => {}
         }
+        // Who is beyond a share, and whose segments have no connection, is asked while it is not all.
+        self.permille = self.permille.min(999);
     }
 
     /// Something of the budget is left at `now`.
@@ -184,10 +187,10 @@ mod tests {
                     turn += (0..consumers).map(given).sum::<u32>().min(64);
                 }
                 // Of others come more and less, which tells what a packet costs.
-                let passed = (turn + others * (poll % 3) / 2).min(256);
-                let shed = 256 - passed;
+                let passed = (turn + others * (poll % 3) / 2).clamp(turn, 256.max(turn));
+                let shed = 256u32.saturating_sub(passed);
                 let spent = u64::from(shed) * shed_ns + u64::from(passed) * packet_ns + 2000;
-                admission.turned(shed, passed, turn, spent);
+                admission.turned(shed, passed, passed - turn, spent);
                 (ns, own) = (ns + spent, own + turn);
             }
             admission.exhausted(period * 10_000_000, 10_000_000);
@@ -219,7 +222,7 @@ mod tests {
             let (mut admission, mut now) = (Admission::default(), 0);
             for (gap, spent, shed, passed, ns) in steps {
                 now += gap;
-                admission.turned(shed, passed, passed, ns);
+                admission.turned(shed, passed, passed / 3, ns);
                 if spent { admission.exhausted(now, 1000) } else { admission.calm(now, 1000) }
                 prop_assert!((LEAST..=1000).contains(&admission.permille()));
             }

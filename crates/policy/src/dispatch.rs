@@ -11,8 +11,8 @@
 //!
 //! # Properties
 //! - A source that is taken over, or for which an order is under way, gets no second order before it is released or refused.
-//! - No order comes within the pause after a refusal ([`crate::refusals`]), none for full polls, or sockets that overflow,
-//!   while it may be bulk TCP, and none for full polls while the gate would know nothing of what comes.
+//! - No order comes within the pause after a refusal ([`crate::refusals`]), none for full polls, or sockets that
+//!   overflow, while bulk TCP explains it, and none for full polls while the gate would know nothing of what comes.
 //! - An order names a poller that exists, is on its CPU and runs; if the source's own CPU has one, that one. While none is there
 //!   there is no order.
 
@@ -60,6 +60,8 @@ pub struct Order {
     pub cause: Cause,
     /// By load: since when it is watched for it, to be given back if it carries that.
     pub loads: [Option<Nanos>; Load::ALL.len()],
+    /// Of bulk TCP a quarter of its frames is enough to give it back.
+    pub quarter: bool,
     /// An io_uring may poll it: 8 packets at a time, which pass on a third of what the kernel's own polls do, and shed as well.
     pub by_io_uring: bool,
     /// The source's mode switch, which has decided so.
@@ -87,7 +89,9 @@ struct Slot {
     refusals: Refusals,
     /// Until when full polls say nothing: the source carried bulk TCP.
     bulk: Option<Pause>,
-    /// The same, since the gate knew nothing of what it carried.
+    /// Until when sockets that overflow are explained by bulk TCP: beside that it was taken over for them.
+    beside: Option<Pause>,
+    /// As `bulk`, since the gate knew nothing of what it carried.
     unknown: Option<Pause>,
     /// Left to the kernel since the gate knew nothing of it, it took the CPU from programs: until when it is not tried again.
     starved: Option<Pause>,
@@ -104,6 +108,16 @@ struct Slot {
 }
 
 impl Slot {
+    /// True if bulk TCP explains this sign of overload.
+    fn explains(&self, cause: Cause, evidence: Nanos) -> bool {
+        let lasts = |pause: Option<Pause>| pause.is_some_and(|pause| pause.lasts(evidence));
+        match cause {
+            Cause::Overflow => lasts(self.beside),
+            Cause::Trickle => lasts(self.beside) || lasts(self.bulk),
+            _ => false,
+        }
+    }
+
     /// That packets arrive is no evidence at `now`, and until then.
     fn says_nothing(&self, now: Nanos) -> Option<Nanos> {
         let pauses = [self.bulk, self.unknown, self.uncounted].into_iter().flatten();
@@ -114,6 +128,10 @@ impl Slot {
 /// So long after a source was left to the kernel its softirqs are no evidence: its ring is full, and programs of weir are detached
 /// meanwhile, ns.
 const LEAVES: Nanos = 200 * MILLISECOND;
+
+/// For how long sockets that overflow are explained by bulk TCP beside which they did, at first and at most, ns. Nothing tells when the
+/// transfer ends, and a flood for a program that reads may be more than what the kernel carries well.
+const BESIDE: (Nanos, Nanos) = (1000 * MILLISECOND, 4000 * MILLISECOND);
 
 /// Who waits for less than so long before it runs lacks little, ns. Of a source that was left to the kernel since polling does it no good
 /// softirqs over the budget are then no evidence: near what a CPU can take they are, and its programs get what they need.
@@ -308,9 +326,9 @@ impl Dispatch {
         }
     }
 
-    /// The source carried this load: full polls of it are no evidence for a while, longer each time. Nor are sockets that
-    /// overflow, beside bulk TCP.
-    pub fn carries(&mut self, now: Nanos, slot: usize, load: Load) {
+    /// The source, taken over for `cause`, carried this load: full polls of it are no evidence for a while, longer each time. Nor are
+    /// sockets that lose a little, beside bulk TCP; nor any that overflow, if that was the cause.
+    pub fn carries(&mut self, now: Nanos, slot: usize, load: Load, cause: Cause) {
         if load == Load::Unknown {
             self.left_at = Some(now);
         }
@@ -320,6 +338,9 @@ impl Dispatch {
                 Load::Unknown => &mut state.unknown,
             };
             *pause = Some(Pause::of(load.pause(), *pause, now));
+            if load == Load::Bulk && cause.by_sockets() {
+                state.beside = Some(Pause::between(BESIDE, state.beside, now));
+            }
         }
     }
 
@@ -454,7 +475,7 @@ impl Dispatch {
     ) -> bool {
         let Told { evidence, cpu, cause, waited } = told;
         let mut carried = [Carried { slot: 0, packets: 0, polled: true }; SOURCES_MAX];
-        let mut count = 0;
+        let (mut count, mut explained) = (0, false);
         // Packets per second of all of them.
         let mut rate = 0u128;
         for (slot, state) in self.slots.iter_mut().enumerate().filter(|(_, s)| s.known) {
@@ -467,12 +488,15 @@ impl Dispatch {
             let packets = seen.packets.wrapping_sub(base);
             rate += u128::from(packets) * 1_000_000_000 / u128::from(now.saturating_sub(since).max(1));
             state.seen = Seen { base: (seen.packets, now), next: (seen.packets, now) };
-            carried[count] = Carried { slot, packets, polled: state.switch.is_none() };
+            // It bears nothing of this, and hides no other one that does.
+            let explains = state.explains(cause, evidence);
+            explained |= explains && packets > 0;
+            carried[count] = Carried { slot, packets, polled: state.switch.is_none() || explains };
             count += 1;
         }
         let carried = &carried[..count];
         if carried.iter().all(|c| c.polled || c.packets == 0) {
-            return false;
+            return explained;
         }
         if cause == Cause::Trickle && rate < u128::from(LEAST_PPS) {
             return true;
@@ -481,11 +505,6 @@ impl Dispatch {
             self.harmed_at = Some(now);
         }
         for slot in blame::flooded(carried) {
-            // It carried bulk TCP, and beside that sockets that overflow are no overload.
-            let bulk = self.slots.get(slot).and_then(|state| state.bulk);
-            if cause.by_sockets() && bulk.is_some_and(|pause| pause.lasts(evidence)) {
-                continue;
-            }
             let unknown = self.slots.get(slot).and_then(|state| state.unknown);
             let bears =
                 |pause: Pause| pause.begins(evidence, LEAVES) || waited < LONG && pause.lasts(evidence);
@@ -504,6 +523,8 @@ impl Dispatch {
         let harmed = self.harmed_at.is_some_and(|at| now.saturating_sub(at) < FRESH);
         // Where something is full, what is shed or paused is worth more than the io_uring costs.
         let by_io_uring = cause != Cause::Budget || harmed || self.asked || !self.passes_on(now);
+        // A router always carries TCP, whoever of its own programs is flooded.
+        let quarter = !self.insists && !self.passes_on(now);
         let state = self.slots.get_mut(slot).filter(|s| s.known && s.refusals.allow(now))?;
         let there = self.away.iter().zip(&self.standing).map(|(away, standing)| !away && standing.takes());
         let able = self.pollers.iter().zip(there).enumerate();
@@ -535,7 +556,7 @@ impl Dispatch {
         let blind = self.left_at.map_or(0, |at| at + LEAVES + BLIND).max(tried);
         let since = |load| if load == Load::Unknown { blind } else { now };
         let loads = Load::ALL.map(|load| given_back(load).then(|| since(load)));
-        Some(Order { slot, poller, cause, loads, by_io_uring, switch, evidence })
+        Some(Order { slot, poller, cause, loads, quarter, by_io_uring, switch, evidence })
     }
 }
 

@@ -3,10 +3,10 @@
 //!
 //! [`Load::Bulk`]: a bulk transfer over TCP fills poll after poll and is no overload, since the receiver's window holds the sender.
 //! Small turns undo what GRO merges, and on some drivers an XDP program has each packet copied, so that poll mode harms it, and with it
-//! the program whose socket overflows beside it: what a transfer costs more is taken from that. So a quarter of the frames is enough
-//! ([`QUARTER`]): a flood that leaves a transfer so much is one that the kernel carries. A flood is not answered and does not slow
-//! down, whatever it is dressed as; one of TCP segments takes the CPU from programs instead, and that sign is judged apart. On net CPUs
-//! the source has to carry next to nothing else: these poll whatever comes.
+//! the program whose socket overflows beside it. So with mode auto a quarter of the frames is enough, if it is there for [`TOGETHER`]
+//! windows in a row: that leaves the gate the time to learn what is nobody's, and if that is most of the rest, shedding it is worth more.
+//! A flood is not answered and does not slow down, whatever it is dressed as; one of TCP segments takes the CPU from programs instead,
+//! and that sign is judged apart. On net CPUs, in mode poll and on a router the source has to carry next to nothing else.
 //!
 //! [`Load::Unknown`]: of hardly any datagram the gate knows where it would end, so it has nothing to shed, and no socket is full that it
 //! knows. A poller then hands up what the kernel's own NAPI would, at a higher price. So it is with fragments, whose ends nobody knows. Of
@@ -54,13 +54,15 @@ impl Load {
     }
 
     /// Share of such frames from which on the source carries this load.
-    fn least(self, net: bool) -> Permille {
-        if self == Load::Bulk && !net { QUARTER } else { 900 }
+    fn least(self) -> Permille {
+        900
     }
 }
 
 /// Of the frames of a source, those of a transfer beside which a flood is no overload.
-pub const QUARTER: Permille = 250;
+const QUARTER: Permille = 250;
+/// So many windows in a row.
+const TOGETHER: u32 = 10;
 /// For each fragment that is handed up so many may have been cut.
 const CUT: u64 = 4;
 /// One flow in so many that is new, of the datagrams of which nothing is known, leaves nothing to learn.
@@ -103,6 +105,8 @@ pub struct Counted {
     pub frames: u64,
     /// Those of the load, without fragments.
     pub part: u64,
+    /// Frames that were shed since they are nobody's.
+    pub nobody: u64,
     /// Fragments of it that were handed up.
     pub fragments: u64,
     /// Fragments of it that were shed, since the budget did not last for them.
@@ -118,6 +122,7 @@ impl Counted {
         Counted {
             frames: self.frames.saturating_sub(then.frames),
             part: self.part.saturating_sub(then.part),
+            nobody: self.nobody.saturating_sub(then.nobody),
             fragments: self.fragments.saturating_sub(then.fragments),
             cut: self.cut.saturating_sub(then.cut),
             spent: self.spent.saturating_sub(then.spent),
@@ -135,8 +140,9 @@ impl Counted {
 #[derive(Clone, Copy, Debug)]
 pub struct Share {
     load: Load,
-    /// Its poller is a net CPU's.
-    net: bool,
+    /// A quarter is enough of bulk TCP; and in how many windows in a row it was so.
+    quarter: bool,
+    together: u32,
     at: Nanos,
     then: Counted,
     hunger: Hunger,
@@ -153,10 +159,11 @@ enum Hunger {
 }
 
 impl Share {
-    /// A source that is watched from `at` on, with its counts then.
+    /// A source that is watched from `at` on, with its counts then; `quarter`: of bulk TCP a quarter of them is enough.
     #[must_use]
-    pub fn new(load: Load, net: bool, at: Nanos, then: Counted) -> Self {
-        Self { load, net, at, then, hunger: Hunger::None }
+    pub fn new(load: Load, quarter: bool, at: Nanos, then: Counted) -> Self {
+        let (quarter, together) = (quarter && load == Load::Bulk, 0);
+        Self { load, quarter, together, at, then, hunger: Hunger::None }
     }
 
     /// Which.
@@ -179,10 +186,19 @@ impl Share {
         let seen = counted.since(self.then);
         (self.at, self.then) = (now, counted);
         let of_load = seen.part + seen.fragments + seen.cut;
+        let rest = seen.frames.saturating_sub(of_load);
+        let quarter = self.quarter
+            && seen.frames >= FRAMES_MIN
+            && of_load * 1000 >= seen.frames * u64::from(QUARTER)
+            && seen.nobody.saturating_mul(2) <= rest;
+        self.together = if quarter { self.together + 1 } else { 0 };
+        if self.together >= TOGETHER {
+            return true;
+        }
         let is = learning != Learning::Learns
             && seen.cut <= seen.fragments.saturating_mul(CUT)
             && seen.frames >= FRAMES_MIN
-            && of_load * 1000 >= seen.frames * u64::from(self.load.least(self.net));
+            && of_load * 1000 >= seen.frames * u64::from(self.load.least());
         if !is || !seen.wanted() {
             self.hunger = if self.hunger == Hunger::Once { Hunger::None } else { self.hunger };
             return is;
@@ -217,7 +233,7 @@ mod tests {
         for load in Load::ALL {
             let window = load.window();
             let counted = |frames, part| Counted { frames, part, ..Counted::default() };
-            let mut carried = Share::new(load, true, 0, counted(100, 0));
+            let mut carried = Share::new(load, false, 0, counted(100, 0));
             let mut is = |now, frames, part| carried.is(now, counted(frames, part), Learning::Untold);
             assert!(!is(window - 1, 1100, 1000), "too early");
             assert!(is(window, 1100, 1000));
@@ -227,18 +243,27 @@ mod tests {
         }
     }
 
+    /// It is there for 100 ms, and most of the rest is not shed as nobody's.
     #[test]
-    fn a_transfer_that_keeps_a_quarter_of_the_frames_is_bulk_but_on_net_cpus() {
-        let is = |net, part| {
-            let counted = Counted { frames: 1000, part, ..Counted::default() };
-            Share::new(Load::Bulk, net, 0, Counted::default()).is(
-                Load::Bulk.window(),
-                counted,
-                Learning::Untold,
-            )
+    fn a_transfer_that_keeps_a_quarter_of_the_frames_is_bulk() {
+        let window = Load::Bulk.window();
+        // The windows that pass before it is.
+        let after = |quarter, part, nobody, gap| {
+            let mut share = Share::new(Load::Bulk, quarter, 0, Counted::default());
+            let mut counted = Counted::default();
+            (1..100).find(|n| {
+                let part = if n % gap == 0 { 0 } else { part };
+                counted.frames += 1000;
+                (counted.part, counted.nobody) = (counted.part + part, counted.nobody + nobody);
+                share.is(n * window, counted, Learning::Untold)
+            })
         };
-        assert!(is(false, 250) && !is(false, 249));
-        assert!(is(true, 900) && !is(true, 899));
+        assert_eq!(after(true, 250, 375, 99), Some(u64::from(TOGETHER)));
+        assert_eq!(after(true, 900, 0, 99), Some(1), "next to nothing else");
+        assert_eq!(after(true, 249, 0, 99), None);
+        assert_eq!(after(true, 250, 376, 99), None, "what is nobody's is better shed");
+        assert_eq!(after(true, 500, 0, 10), None, "a part of the time");
+        assert_eq!(after(false, 899, 0, 99), None, "net CPUs, mode poll, a router");
     }
 
     #[test]

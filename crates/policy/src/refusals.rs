@@ -41,9 +41,14 @@ impl Pause {
 
     /// The same, where the first one is of another length.
     pub fn of(first: Nanos, last: Option<Self>, now: Nanos) -> Self {
+        Self::between((first, RETRY.1), last, now)
+    }
+
+    /// The same, with the first and the longest one.
+    pub fn between((first, most): (Nanos, Nanos), last: Option<Self>, now: Nanos) -> Self {
         // One that ended longer ago than it lasted tells nothing of now.
         let last = last.filter(|last| now.saturating_sub(last.until) <= last.length);
-        let length = last.map_or(first, |last| (last.length * 2).min(RETRY.1));
+        let length = last.map_or(first, |last| (last.length * 2).min(most));
         Self { until: now.saturating_add(length), length }
     }
 

@@ -421,7 +421,7 @@ SEC("xdp")
 int weir_rx(struct xdp_md *ctx)
 {
 	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
-	__u32 queue = ctx->rx_queue_index, slot, key, zero = 0, protector, trickle, whose_is, tcp;
+	__u32 queue = ctx->rx_queue_index, slot, key, zero = 0, protector, trickle, whose_is, tcp, segment;
 	struct weir_consumer_stat *consumer;
 	struct weir_consumer_ctl *consumer_ctl;
 	struct weir_guard_ctl *guard;
@@ -463,8 +463,9 @@ int weir_rx(struct xdp_md *ctx)
 		stat->over_rule = protector;
 		protector = 0;
 	}
-	if (view.lane == WEIR_LANE_TCP && (view.key[2] & (WEIR_F_ESTABLISHED | WEIR_F_FRAGMENT)) == WEIR_F_ESTABLISHED)
-		stat->tcp++;
+	segment = view.lane == WEIR_LANE_TCP &&
+		  (view.key[2] & (WEIR_F_ESTABLISHED | WEIR_F_FRAGMENT)) == WEIR_F_ESTABLISHED;
+	stat->tcp += segment;
 	if (protector) {
 		stat->protected++;
 		return XDP_PASS;
@@ -534,6 +535,8 @@ int weir_rx(struct xdp_md *ctx)
 			return XDP_PASS;
 		}
 		if (whose_is == WEIR_NOBODYS || whose_is == WEIR_BEYOND) {
+			/* A flood of segments without a connection is no bulk transfer. */
+			stat->tcp -= segment;
 			stat->nobody++;
 			stat->shed++;
 			return XDP_DROP;
@@ -543,7 +546,6 @@ int weir_rx(struct xdp_md *ctx)
 	}
 	tcp = rx_tcp(ctx, &view, slot, ctl, guard);
 	if (tcp != RX_TCP_PASSES) {
-		/* A flood of segments without a connection is no bulk transfer. */
 		stat->tcp -= tcp == RX_TCP_NOBODY;
 		if (trickle) {
 			stat->known++;

@@ -1,7 +1,7 @@
 //! Stops, freezes, aborts and kills of guard and keeper at random moments of a flood; then ordinary traffic to the same
 //! port. What the program does not read of it, in milliseconds of that traffic.
 //!
-//! 36 stops; WEIR_STOPS=N as many, 1000 in the long runs. A failure prints the command that repeats its stop.
+//! 12 stops; WEIR_STOPS=N as many, 1000 in the long runs. A failure prints the command that repeats its stop.
 //!
 //! Why it cannot flake: the stock kernel is measured with the same load in the same world, and what it loses is allowed on
 //! top; so is the time in which the program wanted its CPU and another one had it, or another machine, which the kernel tells. A
@@ -262,7 +262,7 @@ impl Scene {
     }
 }
 
-/// `WEIR_STOPS`, else 18 (each way twice), and 1000 in the long runs.
+/// `WEIR_STOPS`, else 12, and 1000 in the long runs.
 fn wanted() -> usize {
     let given = std::env::var("WEIR_STOPS").ok().and_then(|n| n.parse().ok());
     given.unwrap_or_else(|| rounds(12, 1000))

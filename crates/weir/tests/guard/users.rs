@@ -451,18 +451,18 @@ fn transfer_and_flood(guarded: bool) -> [f64; 2] {
     [rate, read]
 }
 
-/// What is wanted is half of what the stock kernel gives to each, in one round of four: a machine that works for others takes from both.
-/// Polled, the transfer gets half as well, and the program 2 to 20 %.
+/// What is wanted is two fifths of what the stock kernel gives to each, in three rounds of five: a machine that works for others takes from
+/// both, now and then from the second one. Polled on, the transfer gets half as well, and the program 2 to 20 % in two rounds of three.
 #[test]
 fn a_flood_beside_a_transfer_costs_no_more_than_without_a_guard_root() {
     if !possible("a_flood_beside_a_transfer_costs_no_more_than_without_a_guard_root") {
         return;
     }
     let _alone = alone();
-    let fair = (0..4).any(|_| {
+    let fair = |_: &i32| {
         let (stock, weir) = (transfer_and_flood(false), transfer_and_flood(true));
         println!("Gbit/s and packets/s: stock {stock:.1?}, weir {weir:.1?}");
-        weir.iter().zip(stock).all(|(weir, stock)| *weir >= 0.5 * stock)
-    });
-    assert!(fair);
+        weir.iter().zip(stock).all(|(weir, stock)| *weir >= 0.4 * stock)
+    };
+    assert_eq!((0..5).filter(fair).take(3).count(), 3);
 }
