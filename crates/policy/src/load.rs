@@ -3,7 +3,7 @@
 //!
 //! [`Load::Bulk`]: a bulk transfer over TCP fills poll after poll and is no overload, since the receiver's window holds the sender.
 //! Small turns undo what GRO merges, and on some drivers an XDP program has each packet copied, so that poll mode harms it, and with it
-//! the program whose socket overflows beside it. So with mode auto a quarter of the frames is enough, if it is there for [`TOGETHER`]
+//! the program whose socket overflows beside it. So with mode auto a quarter of the frames is enough, if it is there for ten
 //! windows in a row: that leaves the gate the time to learn what is nobody's, and if that is most of the rest, shedding it is worth more.
 //! A flood is not answered and does not slow down, whatever it is dressed as; one of TCP segments takes the CPU from programs instead,
 //! and that sign is judged apart. On net CPUs, in mode poll and on a router the source has to carry next to nothing else.
