@@ -420,7 +420,7 @@ fn counted(rx: &RxStat, load: Load, counts: &Counts) -> Counted {
         Load::Bulk => Counted {
             frames,
             part: rx.tcp.load(Relaxed),
-            nobody: rx.nobody.load(Relaxed),
+            nobody: rx.nobody.load(Relaxed) + rx.syns.load(Relaxed),
             ..Counted::default()
         },
         Load::Unknown => Counted {

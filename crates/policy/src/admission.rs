@@ -225,6 +225,7 @@ mod tests {
                 admission.turned(shed, passed, passed / 3, ns);
                 if spent { admission.exhausted(now, 1000) } else { admission.calm(now, 1000) }
                 prop_assert!((LEAST..=1000).contains(&admission.permille()));
+                prop_assert!(!spent || admission.permille() < 1000);
             }
         }
     }

@@ -475,7 +475,8 @@ impl Dispatch {
     ) -> bool {
         let Told { evidence, cpu, cause, waited } = told;
         let mut carried = [Carried { slot: 0, packets: 0, polled: true }; SOURCES_MAX];
-        let (mut count, mut explained) = (0, false);
+        // Most packets of one whose bulk TCP explains this.
+        let (mut count, mut explained) = (0, 0);
         // Packets per second of all of them.
         let mut rate = 0u128;
         for (slot, state) in self.slots.iter_mut().enumerate().filter(|(_, s)| s.known) {
@@ -489,14 +490,14 @@ impl Dispatch {
             rate += u128::from(packets) * 1_000_000_000 / u128::from(now.saturating_sub(since).max(1));
             state.seen = Seen { base: (seen.packets, now), next: (seen.packets, now) };
             // It bears nothing of this, and hides no other one that does.
-            let explains = state.explains(cause, evidence);
-            explained |= explains && packets > 0;
+            let explains = state.switch.is_some() && state.explains(cause, evidence);
+            explained = if explains { packets.max(explained) } else { explained };
             carried[count] = Carried { slot, packets, polled: state.switch.is_none() || explains };
             count += 1;
         }
         let carried = &carried[..count];
         if carried.iter().all(|c| c.polled || c.packets == 0) {
-            return explained;
+            return explained > 0;
         }
         if cause == Cause::Trickle && rate < u128::from(LEAST_PPS) {
             return true;
@@ -505,6 +506,11 @@ impl Dispatch {
             self.harmed_at = Some(now);
         }
         for slot in blame::flooded(carried) {
+            // Beside that one it carries too little to be what overflows a socket.
+            let few = |c: &Carried| c.slot == slot && c.packets.saturating_mul(4) < explained;
+            if carried.iter().any(few) {
+                continue;
+            }
             let unknown = self.slots.get(slot).and_then(|state| state.unknown);
             let bears =
                 |pause: Pause| pause.begins(evidence, LEAVES) || waited < LONG && pause.lasts(evidence);
@@ -523,8 +529,8 @@ impl Dispatch {
         let harmed = self.harmed_at.is_some_and(|at| now.saturating_sub(at) < FRESH);
         // Where something is full, what is shed or paused is worth more than the io_uring costs.
         let by_io_uring = cause != Cause::Budget || harmed || self.asked || !self.passes_on(now);
-        // A router always carries TCP, whoever of its own programs is flooded.
-        let quarter = !self.insists && !self.passes_on(now);
+        // A router always carries TCP, whoever of its own programs is flooded; and of what a program is asked about nothing is shed.
+        let quarter = !self.insists && !self.asked && !self.transit.forwards();
         let state = self.slots.get_mut(slot).filter(|s| s.known && s.refusals.allow(now))?;
         let there = self.away.iter().zip(&self.standing).map(|(away, standing)| !away && standing.takes());
         let able = self.pollers.iter().zip(there).enumerate();

@@ -245,14 +245,34 @@ fn what_starves_programs_is_tried_with_the_kernel_ever_more_seldom() {
 /// A source whose transfer explains what is lost hides no other one of its CPU.
 #[test]
 fn a_transfer_on_one_source_hides_no_flood_on_another() {
-    let mut d = host(2);
-    d.carries(0, 0, Load::Bulk, Cause::Overflow);
-    let mut slots = Vec::new();
-    for now in (500..520).map(|ms| ms * MS) {
-        let carried = |slot| on(0, now / MS * if slot == 0 { 200 } else { 90 });
-        d.overflow(now, now, 0, carried, |order| slots.push(order.slot));
-    }
-    assert_eq!(slots, [1]);
+    let taken = |transfer: u64, other: u64| {
+        let mut d = host(2);
+        d.carries(0, 0, Load::Bulk, Cause::Overflow);
+        let mut slots = Vec::new();
+        for now in (500..520).map(|ms| ms * MS) {
+            let carried = |slot| on(0, now / MS * if slot == 0 { transfer } else { other });
+            d.overflow(now, now, 0, carried, |order| slots.push(order.slot));
+        }
+        slots
+    };
+    assert_eq!(taken(200, 90), [1]);
+    assert_eq!(taken(500, 30), [], "one that carries little is not blamed for it either");
+    assert_eq!(taken(500, 0), []);
+}
+
+#[test]
+fn a_quarter_of_bulk_tcp_is_enough_with_mode_auto_on_a_host_that_does_not_forward() {
+    let quarter = |d: &mut Dispatch| d.full(10 * MS, 10 * MS, 0, 0, true).unwrap().quarter;
+    assert!(quarter(&mut host(1)));
+    let mut insists = host(1);
+    insists.insist();
+    assert!(!quarter(&mut insists));
+    let mut router = host(1);
+    router.tick(0, |_| on(0, 0), Some(0), false);
+    assert!(!quarter(&mut router));
+    let mut asks = host(1);
+    asks.tick(0, |_| on(0, 0), None, true);
+    assert!(!quarter(&mut asks));
 }
 
 /// Without weir's XDP program nothing tells bulk TCP from a flood: neither full polls nor arrivals take the source over, and each

@@ -105,7 +105,7 @@ pub struct Counted {
     pub frames: u64,
     /// Those of the load, without fragments.
     pub part: u64,
-    /// Frames that were shed since they are nobody's.
+    /// Frames that were shed since they are nobody's, or SYNs that no listener takes.
     pub nobody: u64,
     /// Fragments of it that were handed up.
     pub fragments: u64,

@@ -54,6 +54,11 @@ impl Transit {
         self.last = counted;
     }
 
+    /// True if this host passes packets on to other hosts.
+    pub fn forwards(&self) -> bool {
+        self.forwards
+    }
+
     /// Whether full polls say anything at `now`.
     pub fn full_polls_count(&self, now: Nanos) -> bool {
         !self.forwards || self.here_at.is_some_and(|at| now.saturating_sub(at) < FRESH)

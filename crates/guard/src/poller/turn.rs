@@ -79,7 +79,7 @@ impl Told {
             known: self.known.wrapping_sub(before.known),
             innocents: self.innocents.wrapping_sub(before.innocents),
             protected: self.protected.wrapping_sub(before.protected),
-            segments: self.segments.wrapping_sub(before.segments),
+            segments: self.segments.saturating_sub(before.segments),
             elsewhere: self.elsewhere.wrapping_sub(before.elsewhere),
             net_rx_ns: self.net_rx_ns.saturating_sub(before.net_rx_ns),
         }
