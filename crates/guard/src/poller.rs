@@ -306,7 +306,7 @@ impl Loop {
             |at: &AtomicU64| Some(at.load(Relaxed)).filter(|at| *at != UNWATCHED).map(|at| at.max(now));
         let watched = Load::ALL.into_iter().zip(&source.now.loads);
         let counts = self.policy.counts();
-        let quarter = source.now.quarter.load(Relaxed) && !self.policy.config().net;
+        let quarter = source.now.quarter.load(Relaxed);
         let share = |load, at| Share::new(load, quarter, at, counted(rx, load, &counts));
         let loads = watched.clone().filter_map(|(load, at)| since(at).map(|at| share(load, at))).collect();
         // What is watched later only has had the time to be learnt.

@@ -3,9 +3,9 @@
 //! Every packet that is handed up takes as much of the CPU as several that are shed. Where a consumer is given all that its
 //! buffer holds, the poller spends its budget on the flood, the ring overflows while it waits for the next period, and it
 //! overflows blindly. So what a consumer is given is halved each time that the budget was spent before its period ended and more
-//! than [`DEAR`] of it went for packets that were handed up, segments of connections not counted; and it grows again by a quarter, at most [`GROWTH`], in each period
-//! that leaves something, from the second one on, and where less than half of [`DEAR`] went for them: what is beyond the look is
-//! lost with nothing handed up too, and a program that is flooded is to get something.
+//! than [`DEAR`] of it went for packets that were handed up, segments of connections not counted; and it grows again by a quarter,
+//! at most [`GROWTH`], in each period that leaves something, from the second one on, and where less than half of [`DEAR`] went for
+//! them: what is beyond the look is lost with nothing handed up too, and a program that is flooded is to get something.
 //!
 //! What a packet costs depends on where it goes, a container's several times as much as a socket's of the host, so it is measured:
 //! turns differ in how many packets they shed and hand up, and in the time they take. Several consumers may be flooded,
@@ -187,8 +187,8 @@ mod tests {
                     turn += (0..consumers).map(given).sum::<u32>().min(64);
                 }
                 // Of others come more and less, which tells what a packet costs.
-                let passed = (turn + others * (poll % 3) / 2).clamp(turn, 256.max(turn));
-                let shed = 256u32.saturating_sub(passed);
+                let passed = (turn + others * (poll % 3) / 2).min(256);
+                let shed = 256 - passed;
                 let spent = u64::from(shed) * shed_ns + u64::from(passed) * packet_ns + 2000;
                 admission.turned(shed, passed, passed - turn, spent);
                 (ns, own) = (ns + spent, own + turn);

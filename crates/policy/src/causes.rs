@@ -39,7 +39,7 @@ impl Cause {
         matches!(self, Self::FullPolls | Self::Arrives | Self::Resized)
     }
 
-    /// True if it says only that sockets overflow: beside bulk TCP these lose no more with the kernel than with a poller.
+    /// True if it says only that sockets overflow, which bulk TCP beside them may explain.
     pub fn by_sockets(self) -> bool {
         matches!(self, Self::Overflow | Self::Trickle)
     }

@@ -52,13 +52,10 @@ impl Load {
             Load::Unknown => 4 * RETRY.0,
         }
     }
-
-    /// Share of such frames from which on the source carries this load.
-    fn least(self) -> Permille {
-        900
-    }
 }
 
+/// Share of such frames from which on the source carries a load.
+const MOST: Permille = 900;
 /// Of the frames of a source, those of a transfer beside which a flood is no overload.
 const QUARTER: Permille = 250;
 /// So many windows in a row.
@@ -186,19 +183,15 @@ impl Share {
         let seen = counted.since(self.then);
         (self.at, self.then) = (now, counted);
         let of_load = seen.part + seen.fragments + seen.cut;
+        let has =
+            |least: Permille| seen.frames >= FRAMES_MIN && of_load * 1000 >= seen.frames * u64::from(least);
         let rest = seen.frames.saturating_sub(of_load);
-        let quarter = self.quarter
-            && seen.frames >= FRAMES_MIN
-            && of_load * 1000 >= seen.frames * u64::from(QUARTER)
-            && seen.nobody.saturating_mul(2) <= rest;
+        let quarter = self.quarter && has(QUARTER) && seen.nobody.saturating_mul(2) <= rest;
         self.together = if quarter { self.together + 1 } else { 0 };
         if self.together >= TOGETHER {
             return true;
         }
-        let is = learning != Learning::Learns
-            && seen.cut <= seen.fragments.saturating_mul(CUT)
-            && seen.frames >= FRAMES_MIN
-            && of_load * 1000 >= seen.frames * u64::from(self.load.least());
+        let is = learning != Learning::Learns && seen.cut <= seen.fragments.saturating_mul(CUT) && has(MOST);
         if !is || !seen.wanted() {
             self.hunger = if self.hunger == Hunger::Once { Hunger::None } else { self.hunger };
             return is;

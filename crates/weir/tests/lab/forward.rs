@@ -20,18 +20,8 @@ fn run_for(experiment: &str, duration: &str, arms: &str, more: &[&str]) -> Docum
     let file = tempfile::NamedTempFile::new().unwrap();
     let output = Command::new(env!("CARGO_BIN_EXE_weir"))
         .args(["lab", "run", experiment, "--quick", "--repeat", "1", "--duration", duration])
-        .args([
-            "--busy",
-            "--retries",
-            "0",
-            "--base-pps",
-            "150000",
-            "--multiples",
-            "8",
-            "--arms",
-            arms,
-            "--json",
-        ])
+        .args(["--busy", "--retries", "0", "--base-pps", "150000", "--multiples", "8"])
+        .args(["--arms", arms, "--json"])
         .arg(file.path())
         .args(more)
         .output()
