@@ -55,6 +55,11 @@ pub struct Consumer {
 }
 
 impl Consumer {
+    /// Packets of guarded interfaces that it has refused, in this place.
+    pub fn refused(&self, gauges: &Gauges, slot: usize) -> u64 {
+        gauges.views.refused_by(slot, self.sk)
+    }
+
     /// Frames shed for it, which has `slot`, since it is tracked.
     pub fn shed(&self, gauges: &Gauges, slot: usize) -> u64 {
         gauges.views.shed_for(slot).wrapping_sub(self.shed_before)
@@ -383,7 +388,7 @@ impl Consumers {
             let stat = &gauges.views.consumer_stats[slot];
             let ctl = &gauges.views.consumer_ctls[slot];
             // Whose surplus is shed need not overflow.
-            let overflows = stat.overflows.load(Relaxed).wrapping_add(consumer.shed(gauges, slot));
+            let overflows = consumer.refused(gauges, slot).wrapping_add(consumer.shed(gauges, slot));
             let more = overflows.wrapping_sub(std::mem::replace(&mut consumer.seen_overflows, overflows));
             consumer.lost = consumer.lost / 2 + more;
             if more != 0 || ctl.inhibited.load(Relaxed) != 0 {

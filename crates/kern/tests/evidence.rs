@@ -280,3 +280,71 @@ fn the_socket_of_a_tunnel_is_no_consumer_root() {
     until("the other one too", || counts(&gauges).0 > 80);
     assert_eq!(told(&ring), BTreeSet::from([4501]));
 }
+
+/// What a tracked socket refuses in a row is counted at once, and none is missed, whoever else refuses in between: against the kernel's
+/// own count of each socket. Sockets are found before anything is compared, and sends are delivered when they return or soon after.
+#[test]
+fn what_tracked_sockets_refuse_is_counted_exactly_root() {
+    if !testkit::root_or_skip("what_tracked_sockets_refuse_is_counted_exactly_root") {
+        return;
+    }
+    const PORTS: [u16; 2] = [9200, 9201];
+    let _counting = kern::probes::count_costs().unwrap();
+    let pair = Pair::new();
+    let gauges = gauges(&pair, None);
+    let ring = gauges.events().unwrap().open().unwrap();
+    gauges.set_guarded(&BTreeSet::new(), &BTreeSet::from([pair.index("in0")])).unwrap();
+    let _sockets = pair.host.run(|| PORTS.map(|port| small((Ipv4Addr::UNSPECIFIED, port))));
+    let mut sk = [0; 2];
+    until("both are heard of", || {
+        pair.wire.run(|| PORTS.iter().for_each(|port| send(PEER, (HOST, *port))));
+        for event in ring.take() {
+            if let Event::NewConsumer { sk: of, port, .. } = event
+                && let Some(slot) = PORTS.iter().position(|p| *p == port)
+            {
+                sk[slot] = of;
+            }
+        }
+        !sk.contains(&0)
+    });
+    (0..2).for_each(|slot| gauges.track_consumer(sk[slot], slot).unwrap());
+    let dropped = |slot: usize| {
+        let sockets = pair.host.run(|| std::fs::read_to_string("/proc/thread-self/net/udp").unwrap());
+        let port = format!(":{:04X}", PORTS[slot]);
+        let line = sockets.lines().find(|l| l.split_whitespace().nth(1).is_some_and(|a| a.ends_with(&port)));
+        line.unwrap().split_whitespace().last().unwrap().parse::<u64>().unwrap()
+    };
+    let counted = |slot: usize| {
+        let foreign = gauges.views.consumer_stats[slot].foreign.load(Relaxed);
+        gauges.views.refused_by(slot, sk[slot]) + foreign
+    };
+    // What was under way when they were tracked.
+    std::thread::sleep(std::time::Duration::from_millis(50));
+    let before = [0, 1].map(|slot| dropped(slot) - counted(slot));
+    let from = |local: bool, slot: usize, packets: usize| {
+        let ns = if local { &pair.host } else { &pair.wire };
+        ns.run(move || {
+            let (from, to) = if local { (HOST, Ipv4Addr::LOCALHOST) } else { (PEER, HOST) };
+            let from = if local { Ipv4Addr::LOCALHOST } else { from };
+            let socket = UdpSocket::bind((from, 0)).unwrap();
+            (0..packets).for_each(|_| _ = socket.send_to(&[0; 200], (to, PORTS[slot])).unwrap());
+        });
+    };
+    let mut sent = 0;
+    for n in 0..60 {
+        for (local, slot, packets) in
+            [(false, 0, n), (false, 1, 1 + n % 3), (true, 0, n % 5), (false, 0, 100), (true, 1, 2)]
+        {
+            from(local, slot, packets);
+            sent += packets as u64;
+        }
+        until("all are counted", || {
+            [0, 1].iter().all(|slot| dropped(*slot) - before[*slot] == counted(*slot))
+        });
+    }
+    let all: u64 = [0, 1].map(counted).iter().sum();
+    assert!(all >= sent, "{all} of {sent}: they hold less than one more");
+    let costs = gauges.costs();
+    let cost = costs.iter().find(|c| c.name == "weir_udp_full").unwrap();
+    println!("{} ns x {}", cost.ns / cost.runs.max(1), cost.runs);
+}

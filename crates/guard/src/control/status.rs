@@ -157,7 +157,7 @@ impl Maker {
             .any(|source| matches!(source.mode.as_str(), "poll" | "shed"));
         for (slot, consumer) in control.consumers.iter() {
             let (stat, ctl) = (&views.consumer_stats[slot], &views.consumer_ctls[slot]);
-            let lost = stat.overflows.load(Relaxed).wrapping_add(stat.foreign.load(Relaxed));
+            let lost = consumer.refused(&control.gauges, slot).wrapping_add(stat.foreign.load(Relaxed));
             let now = [lost, consumer.shed(&control.gauges, slot)];
             let before = self.last.overflows.insert(slot, (consumer.cookie(), now));
             let before = before

@@ -473,20 +473,21 @@ static __always_inline _Bool is_tunnel(struct sock *sk)
 	return receives;
 }
 
-/* One more loss that is evidence: the control loop hears of every so many. */
-static __always_inline void overflowed(const struct weir_guard_ctl *guard, __u32 cpu)
+/* More losses that are evidence: the control loop hears of every so many. */
+static __always_inline void overflowed(const struct weir_guard_ctl *guard, __u32 cpu, __u32 packets)
 {
 	struct weir_event event = { .kind = WEIR_EVENT_OVERFLOW, .cpu = cpu };
 	struct weir_cpu_stat *here = bpf_map_lookup_elem(&cpu_stats, &cpu);
 
 	if (!here)
 		return;
-	here->overflows++;
+	here->overflows += packets;
 	if (!guard->overflow_step || here->overflows - here->reported < guard->overflow_step)
 		return;
 	here->reported = here->overflows;
 	event.time_ns = bpf_ktime_get_ns();
-	if (event.time_ns - here->reported_ns < WEIR_EVENT_EVERY_NS)
+	/* Ahead of now where the guard knows what explains them. */
+	if ((__s64)(event.time_ns - here->reported_ns) < (__s64)WEIR_EVENT_EVERY_NS)
 		return;
 	here->reported_ns = event.time_ns;
 	bpf_ringbuf_output(&events, &event, sizeof(event), BPF_RB_FORCE_WAKEUP);
@@ -551,7 +552,7 @@ static __always_inline int refuses_behind(struct sock *sk, struct weir_overflow_
 	}
 	if (!evident || !guard)
 		return 0;
-	overflowed(guard, cpu);
+	overflowed(guard, cpu, 1);
 	if (slot || is_tunnel(sk))
 		return 0;
 	event.port = sk->__sk_common.skc_num;
@@ -576,10 +577,10 @@ static __always_inline void ended(__u64 hash)
 		weir_ended(end, hash >> 32, now);
 }
 
-/* A socket has refused a datagram. It is evidence only if a guarded interface has carried it: what a local program sends to
- * itself makes no interface's packets too many. */
+/* A socket has refused a datagram, and others before that were only counted. They are evidence only if a guarded interface has carried
+ * them: what a local program sends to itself makes no interface's packets too many. True if the socket is tracked. */
 static __always_inline int refuses(struct sock *sk, struct weir_overflow_stat *drops, __u32 cpu, _Bool guarded,
-				   __u64 to, __u32 truesize)
+				   __u32 packets, __u64 to, __u32 truesize)
 {
 	struct weir_event event = { .kind = WEIR_EVENT_CONSUMER, .cpu = cpu };
 	struct weir_guard_ctl *guard = the_guard();
@@ -595,9 +596,9 @@ static __always_inline int refuses(struct sock *sk, struct weir_overflow_stat *d
 		if (stat && guarded && truesize)
 			stat->truesize = weir_size_learnt(stat->truesize, truesize);
 		if (stat && guarded)
-			__sync_fetch_and_add(&stat->overflows, 1);
+			__sync_fetch_and_add(&stat->overflows, packets);
 		else if (stat)
-			__sync_fetch_and_add(&stat->foreign, 1);
+			__sync_fetch_and_add(&stat->foreign, packets);
 		if (guarded && to && guard->by_end)
 			ended(gate_end_hash(to, *slot));
 		if (stat && is_tunnel(sk))
@@ -614,8 +615,24 @@ static __always_inline int refuses(struct sock *sk, struct weir_overflow_stat *d
 		tell(sk, &event, drops);
 	}
 
-	overflowed(guard, cpu);
-	return 0;
+	overflowed(guard, cpu, packets);
+	return slot != NULL;
+}
+
+/* Counts what a socket has refused again, since another one refuses now, or the same one by another interface. */
+static __always_inline void settle(struct weir_overflow_stat *drops, __u32 cpu)
+{
+	struct weir_guard_ctl *guard = the_guard();
+	struct weir_consumer_stat *stat;
+	__u32 *slot;
+
+	slot = bpf_map_lookup_elem(&consumer_slots, &drops->again_sk);
+	stat = slot ? bpf_map_lookup_elem(&consumer_stats, slot) : NULL;
+	if (stat)
+		__sync_fetch_and_add(&stat->overflows, drops->pending);
+	if (guard)
+		overflowed(guard, cpu, drops->pending);
+	drops->pending = 0;
 }
 
 /* Since 6.10 the tracepoint has the packet. */
@@ -625,18 +642,34 @@ int BPF_PROG(weir_udp_full, int rc, struct sock *sk, struct sk_buff *skb)
 	__u32 cpu = bpf_get_smp_processor_id();
 	struct weir_overflow_stat *drops = bpf_map_lookup_elem(&overflow_stats, &cpu);
 	struct weir_guard_ctl *guard = the_guard();
-	__u32 address = 0;
+	__u32 address = 0, packets = 1, iif = skb->skb_iif;
 	__u64 to = 0;
 
 	if (!drops)
 		return 0;
+	/* What was sent from here by multicast comes back by the same interface. */
+	if (drops->again_sk == (__u64)sk && drops->again_iif == iif &&
+	    BPF_CORE_READ_BITFIELD(skb, pkt_type) != PACKET_LOOPBACK) {
+		if (++drops->pending < WEIR_AGAIN)
+			return 0;
+		packets = drops->pending;
+		drops->pending = 0;
+	} else if (drops->pending) {
+		settle(drops, cpu);
+	}
+	drops->again_sk = 0;
 	if (is_behind(sk)) {
 		to = behind_refused(skb, &address);
 		return refuses_behind(sk, drops, cpu, to, address, frame_size(skb));
 	}
 	if (guard && guard->by_end)
 		to = behind_refused(skb, &address);
-	return refuses(sk, drops, cpu, by_guarded(skb), to, frame_size(skb));
+	if (refuses(sk, drops, cpu, by_guarded(skb), packets, to, frame_size(skb)) &&
+	    bpf_map_lookup_elem(&guarded_interfaces, &iif)) {
+		drops->again_sk = (__u64)sk;
+		drops->again_iif = iif;
+	}
+	return 0;
 }
 
 /* Before, it comes right after the packet was freed, on the same CPU, with softirqs held off: weir_dropped has seen it, or
@@ -658,7 +691,8 @@ int BPF_PROG(weir_udp_full_old, int rc, struct sock *sk)
 	}
 	if (is_behind(sk))
 		return refuses_behind(sk, drops, cpu, told_by_drop ? drops->inner : 0, drops->address, truesize);
-	return refuses(sk, drops, cpu, guarded, told_by_drop ? drops->inner : 0, truesize);
+	refuses(sk, drops, cpu, guarded, 1, told_by_drop ? drops->inner : 0, truesize);
+	return 0;
 }
 
 /* Runs for each packet that the kernel drops anywhere: one comparison for those that no full socket has refused. */

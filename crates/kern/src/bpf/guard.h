@@ -146,7 +146,7 @@ struct weir_cpu_stat {
 	__u64 started_ns;	/* of the run under way, 0 if none */
 	__u64 overflows;	/* datagrams that sockets of this namespace refused on this CPU */
 	__u64 reported;		/* `overflows` at the last WEIR_EVENT_OVERFLOW */
-	__u64 reported_ns;	/* time of it */
+	__u64 reported_ns;	/* time of it, or until when none is told; written by the guard too */
 	__u64 elsewhere;	/* datagrams that sockets of other namespaces refused on this CPU */
 	__u32 metered;		/* written by the poller here: 1 if every run counts, 0 if a sample will do */
 	__u32 weight;		/* runs that the one under way stands for */
@@ -162,8 +162,13 @@ struct weir_overflow_stat {
 	__u32 truesize;		/* of the same packet, bytes */
 	__u32 address;		/* its IPv4 address; 0: it has none */
 	__u64 inner;		/* where it went, by hash, but for the namespace; 0: not looked for */
-	__u64 pad[2];
+	__u64 again_sk;		/* a tracked socket that has refused a packet of the guarded interface again_iif */
+	__u32 again_iif;
+	__u32 pending;		/* packets of that interface that it has refused since, counted nowhere else yet */
 };
+
+/* So many refusals of one socket in a row are counted, and learnt from, at once: in a flood each of them costs. */
+#define WEIR_AGAIN 16
 
 enum weir_dropped { WEIR_DROPPED_NONE = 0, WEIR_DROPPED_FOREIGN = 1, WEIR_DROPPED_GUARDED = 2 };
 

@@ -288,7 +288,7 @@ shared!(
         overflows: AtomicU64,
         /// `overflows` at the last [`Event::Overflow`].
         reported: AtomicU64,
-        /// Time of it, ns.
+        /// Time of it, ns, or until when none is told.
         reported_ns: AtomicU64,
         /// Datagrams that sockets of other namespaces refused on this CPU.
         elsewhere: AtomicU64,
@@ -318,6 +318,12 @@ shared!(
         address: AtomicU32,
         /// Where it went, by hash; 0: not looked for.
         inner: AtomicU64,
+        /// A tracked socket that has refused a packet of the guarded interface `again_iif`.
+        again_sk: AtomicU64,
+        /// Its index.
+        again_iif: AtomicU32,
+        /// Packets of that interface that the socket has refused since, counted nowhere else yet.
+        pending: AtomicU32,
     }
 );
 

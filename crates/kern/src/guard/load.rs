@@ -175,6 +175,13 @@ impl Views {
     pub fn shed_for(&self, consumer: usize) -> u64 {
         self.sheds.iter().fold(0, |sum, source| sum.wrapping_add(source.of[consumer].load(Relaxed)))
     }
+
+    /// Packets of guarded interfaces that the consumer in this place, the socket `sk`, has refused.
+    pub fn refused_by(&self, consumer: usize, sk: u64) -> u64 {
+        let again = self.overflow_stats.iter().filter(|cpu| cpu.again_sk.load(Relaxed) == sk);
+        let counted = self.consumer_stats[consumer].overflows.load(Relaxed);
+        again.fold(counted, |sum, cpu| sum.wrapping_add(u64::from(cpu.pending.load(Relaxed))))
+    }
 }
 
 /// The loaded gauges. Dropping detaches everything.
