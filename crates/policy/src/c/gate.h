@@ -342,7 +342,7 @@ WEIR_INLINE weir_u32 weir_size_learnt(weir_u32 size, weir_u32 seen)
 
 /*
  * Packets of `truesize` bytes that fit into a buffer of `size` bytes which holds `held`, shared among `slices` inputs; at least one
- * if any fits. WEIR_ROOM_UNKNOWN where the size of a packet is not known yet.
+ * if any fits, or the buffer is empty: then the kernel takes one of any size. WEIR_ROOM_UNKNOWN where the size of a packet is not known yet.
  */
 #define WEIR_ROOM_UNKNOWN 0xffffffffu
 WEIR_INLINE weir_u32 weir_room(weir_u32 size, weir_u32 held, weir_u32 truesize, weir_u32 slices)
@@ -351,7 +351,7 @@ WEIR_INLINE weir_u32 weir_room(weir_u32 size, weir_u32 held, weir_u32 truesize, 
 
 	if (!truesize)
 		return WEIR_ROOM_UNKNOWN;
-	if (held >= size || size - held < truesize)
+	if (held && (held >= size || size - held < truesize))
 		return 0;
 	room = (size - held) / truesize / (slices ? slices : 1);
 	return room ? room : 1;
