@@ -19,12 +19,13 @@ use kern::settings::Access;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use policy::contention::Contention;
-use policy::dispatch::FULL_POLLS;
+use policy::dispatch::{FULL_POLLS, Surroundings};
 use policy::host::{Host, QUOTA_OFF, THOROUGH, TICK, UNTOLD, is_looked_at};
 use policy::lull::Lull;
 use policy::poller::Config;
 use policy::{MILLISECOND, Nanos};
 
+use crate::arrived::Received;
 use crate::consumers::Consumers;
 use crate::dispatch::{Dispatch, NewConsumer, Watch};
 use crate::error::{failed, missing};
@@ -128,6 +129,8 @@ pub struct Control {
     links_changed: bool,
     /// For whom packets may be beside the sockets of this namespace.
     others: Others,
+    /// By interface.
+    received: Received,
     /// In mode net, if there is more than one CPU.
     net: Option<net::NetCpus>,
     /// What the gate knows to be nobody's.
@@ -207,6 +210,7 @@ pub fn run(opts: GuardOptions) -> anyhow::Result<ExitCode> {
         looks: 0,
         links_changed: true,
         others: Others::ANY,
+        received: Received::default(),
         net: net::NetCpus::new(&opts, cpus.len()),
         gate,
         taps: Taps::default(),
@@ -367,12 +371,25 @@ impl Control {
         Ok(())
     }
     /// What sources carry, and whether it is only passed on.
-    fn tick_dispatch(&self) {
+    fn tick_dispatch(&mut self) {
         // Who asks for a poller gets one, and a file that cannot be read makes no router: then full polls are evidence as anywhere.
-        let asks = self.opts.mode == Mode::Auto && self.others.routes;
-        let here = asks.then(|| kern::proc::kept_by_ip().ok()).flatten();
+        let auto = self.opts.mode == Mode::Auto;
+        let around = Surroundings {
+            ip: auto.then(|| kern::proc::ip_counts().ok()).flatten(),
+            routes: auto && self.others.routes,
+            asked: self.has_filters,
+        };
+        let mut received = [0; SOURCES];
+        for interface in self.interfaces.iter().filter(|i| auto && i.state == State::Guarded) {
+            let bytes = self.received.bytes(interface.ifindex);
+            received
+                .iter_mut()
+                .skip(interface.first_slot)
+                .take(interface.sources.len())
+                .for_each(|r| *r = bytes);
+        }
         if let Ok(mut dispatch) = self.dispatch.lock() {
-            dispatch.tick(&self.gauges.views, here, self.has_filters);
+            dispatch.tick(&self.gauges.views, |slot| received[slot], around);
         }
     }
 

@@ -15,7 +15,7 @@ use kern::guard::{Behind, Event, EventRing, EventSource, SOURCES, Views};
 use kern::sysfs::Sysfs;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use policy::causes::{Cause, Fallback, Refusal};
-use policy::dispatch::{self, BUSY_SPAN, Order, Traffic};
+use policy::dispatch::{self, BUSY_SPAN, Bears, EXPLAINED, Order, Surroundings, Traffic};
 use policy::gate::tick;
 use policy::load::Load;
 use policy::shedding::Became;
@@ -173,9 +173,9 @@ impl Dispatch {
         self.policy.succeeded(slot, cpu);
     }
 
-    /// A tick has passed; `here` as [`kern::proc::kept_by_ip`], if this host forwards. `asked`: programs read from NFQUEUE.
-    pub fn tick(&mut self, views: &Views, here: Option<u64>, asked: bool) {
-        self.policy.tick(clock::now(), |slot| traffic(views, slot), here, asked);
+    /// A tick has passed; `bytes`: those that the interface of a source has received.
+    pub fn tick(&mut self, views: &Views, bytes: impl Fn(usize) -> u64, around: Surroundings) {
+        self.policy.tick(clock::now(), |slot| traffic(views, slot), bytes, around);
     }
 
     /// Sources whose packets may come past their NAPI: that of a veth is bypassed by a peer with TSO, which ends when
@@ -250,6 +250,9 @@ impl Dispatch {
                 {
                     source.because("its polls were full of what is only passed on: left to the kernel");
                 }
+                if self.policy.transfers(source, time_ns) {
+                    self.explains(source);
+                }
                 if let Some(until) = self.policy.says_nothing(source, time_ns) {
                     views.source_ctls[source].quiet.store(tick(until), Relaxed);
                 }
@@ -263,8 +266,15 @@ impl Dispatch {
                 new(NewConsumer { sk, cookie, inode, port: 0, netlink: port, uid, lost, behind });
             }
             Event::Overflow { cpu, time_ns } => {
-                if self.policy.overflow(now, time_ns, cpu, counts, |order| orders.push(order)) {
-                    unexplained = Some((cpu, time_ns));
+                match self.policy.overflow(now, time_ns, cpu, counts, |order| orders.push(order)) {
+                    Bears::Nobody => unexplained = Some((cpu, time_ns)),
+                    Bears::Transfer { slot } => {
+                        self.explains(slot);
+                        if let Some(stat) = views.cpu_stats.get(cpu as usize) {
+                            stat.reported_ns.store(now + EXPLAINED, Relaxed);
+                        }
+                    }
+                    Bears::Sources => {}
                 }
             }
             Event::OverBudget { cpu, time_ns, waited } => {
@@ -273,6 +283,13 @@ impl Dispatch {
         }
         self.send(orders);
         unexplained
+    }
+
+    /// Bulk TCP on this source explains what looks like overload.
+    fn explains(&self, slot: usize) {
+        if let Some(source) = self.sources.get(slot).and_then(Option::as_ref) {
+            source.because("it carries bulk TCP, which slows itself down: left to the kernel");
+        }
     }
 
     /// The overflow of `cpu` is of packets that come past the NAPI of this source.

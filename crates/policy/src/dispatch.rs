@@ -20,6 +20,7 @@ use crate::blame::{self, Carried};
 use crate::causes::{Cause, Fallback, Refusal};
 use crate::gate::BLIND;
 use crate::load::Load;
+use crate::merged::{self, Ip};
 use crate::netcpu;
 use crate::overflow::{LEAST_PPS, Overflow, Sign};
 use crate::poller::SOURCES_MAX;
@@ -91,6 +92,9 @@ struct Slot {
     bulk: Option<Pause>,
     /// Until when sockets that overflow are explained by bulk TCP: beside that it was taken over for them.
     beside: Option<Pause>,
+    /// What it had carried at the last tick, and when a transfer explained it.
+    ticked: merged::Carried,
+    transfers: Option<Nanos>,
     /// As `bulk`, since the gate knew nothing of what it carried.
     unknown: Option<Pause>,
     /// Left to the kernel since the gate knew nothing of it, it took the CPU from programs: until when it is not tried again.
@@ -112,22 +116,31 @@ impl Slot {
     fn explains(&self, cause: Cause, evidence: Nanos) -> bool {
         let lasts = |pause: Option<Pause>| pause.is_some_and(|pause| pause.lasts(evidence));
         match cause {
-            Cause::Overflow => lasts(self.beside),
-            Cause::Trickle => lasts(self.beside) || lasts(self.bulk),
+            Cause::Overflow => lasts(self.beside) || self.transfers(evidence),
+            Cause::Trickle => lasts(self.beside) || lasts(self.bulk) || self.transfers(evidence),
             _ => false,
         }
+    }
+
+    /// A transfer explained at the last tick what it carried.
+    fn transfers(&self, evidence: Nanos) -> bool {
+        self.transfers.is_some_and(|at| evidence.saturating_sub(at) < merged::FRESH)
     }
 
     /// That packets arrive is no evidence at `now`, and until then.
     fn says_nothing(&self, now: Nanos) -> Option<Nanos> {
         let pauses = [self.bulk, self.unknown, self.uncounted].into_iter().flatten();
-        pauses.filter(|pause| pause.lasts(now)).map(|pause| pause.until).max()
+        let pauses = pauses.filter(|pause| pause.lasts(now)).map(|pause| pause.until);
+        pauses.chain(self.transfers(now).then_some(now + EXPLAINED)).max()
     }
 }
 
 /// So long after a source was left to the kernel its softirqs are no evidence: its ring is full, and programs of weir are detached
 /// meanwhile, ns.
 const LEAVES: Nanos = 200 * MILLISECOND;
+
+/// For so long full polls and losses that a transfer explains are not told again, ns: telling takes several hundredths of a CPU.
+pub const EXPLAINED: Nanos = 100 * MILLISECOND;
 
 /// For how long sockets that overflow are explained by bulk TCP beside which they did, at first and at most, ns. Nothing tells when the
 /// transfer ends, and a flood for a program that reads may be more than what the kernel carries well.
@@ -151,6 +164,20 @@ impl Told {
     fn of(evidence: Nanos, cpu: u32, cause: Cause) -> Self {
         Self { evidence, cpu, cause, waited: Nanos::MAX }
     }
+}
+
+/// What bears a sign of overload of a CPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Bears {
+    /// No source in interrupt mode carries any packet.
+    Nobody,
+    /// Bulk TCP on this source explains it.
+    Transfer {
+        /// Its slot.
+        slot: usize,
+    },
+    /// Sources may: they have orders, unless something else holds these back.
+    Sources,
 }
 
 /// See the module. About 10 KiB.
@@ -177,6 +204,19 @@ pub struct Dispatch {
     insists: bool,
     /// When a source was left to the kernel last since the gate knew nothing of it: what learns is detached then.
     left_at: Option<Nanos>,
+    /// What the IP layer had counted at the last tick.
+    ip: Option<Ip>,
+}
+
+/// What a tick tells beside the sources.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Surroundings {
+    /// What the IP layer has counted, if that can be read.
+    pub ip: Option<Ip>,
+    /// This host forwards.
+    pub routes: bool,
+    /// Programs are asked about packets (NFQUEUE).
+    pub asked: bool,
 }
 
 impl Dispatch {
@@ -195,6 +235,7 @@ impl Dispatch {
             asked: false,
             insists: false,
             left_at: None,
+            ip: None,
         }
     }
 
@@ -352,16 +393,39 @@ impl Dispatch {
         }
     }
 
-    /// A tick has passed: what a source carried before the one before it blames it for nothing. `here`: packets so far that the IP
-    /// layer has taken and not passed on, if this host forwards. `asked`: programs are asked about packets (NFQUEUE).
-    pub fn tick(&mut self, now: Nanos, traffic: impl Fn(usize) -> Traffic, here: Option<u64>, asked: bool) {
-        self.asked = asked;
-        let known = (0..SOURCES_MAX).filter(|slot| self.slots[*slot].known);
-        let arrived = known.fold(0u64, |sum, slot| sum.wrapping_add(traffic(slot).packets));
-        self.transit.look(now, here.map(|here| Counted { arrived, here }));
+    /// A tick has passed: what a source carried before the one before it blames it for nothing. `bytes`: those that the interface of
+    /// a source has received so far.
+    pub fn tick(
+        &mut self,
+        now: Nanos,
+        traffic: impl Fn(usize) -> Traffic,
+        bytes: impl Fn(usize) -> u64,
+        around: Surroundings,
+    ) {
+        self.asked = around.asked;
+        let (mut arrived, mut since) = (0u64, 0u64);
         for (slot, state) in self.slots.iter_mut().enumerate().filter(|(_, s)| s.known) {
-            state.seen = Seen { base: state.seen.next, next: (traffic(slot).packets, now) };
+            let packets = traffic(slot).packets;
+            arrived = arrived.wrapping_add(packets);
+            since = since.saturating_add(packets.wrapping_sub(state.ticked.packets));
+            state.seen = Seen { base: state.seen.next, next: (packets, now) };
         }
+        let here = around.ip.filter(|_| around.routes).map(|ip| ip.kept);
+        self.transit.look(now, here.map(|here| Counted { arrived, here }));
+        let then =
+            std::mem::replace(&mut self.ip, around.ip).zip(around.ip).filter(|_| self.gives_back_beside());
+        for (slot, state) in self.slots.iter_mut().enumerate().filter(|(_, s)| s.known) {
+            let carried = merged::Carried { packets: state.seen.next.0, bytes: bytes(slot) };
+            let seen = carried.since(std::mem::replace(&mut state.ticked, carried));
+            let explains = then.is_some_and(|(then, ip)| merged::explains(seen, since, then, ip));
+            state.transfers = if explains { Some(now) } else { state.transfers };
+        }
+    }
+
+    /// A quarter of bulk TCP is enough to leave a source to the kernel. A router always carries TCP, whoever of its own programs is
+    /// flooded; and of what a program is asked about nothing is shed.
+    fn gives_back_beside(&self) -> bool {
+        !self.insists && !self.asked && !self.transit.forwards()
     }
 
     /// The polls of a source on `cpu` were full, as seen at `evidence`. `queued`: what this host forwards may wait in a packet
@@ -387,13 +451,18 @@ impl Dispatch {
         self.slots.get(slot)?.says_nothing(now)
     }
 
+    /// At `now` that is since bulk TCP explains them, as the kernel's own counts tell.
+    pub fn transfers(&self, slot: usize, now: Nanos) -> bool {
+        self.slots.get(slot).is_some_and(|state| state.transfers(now))
+    }
+
     /// Full polls say nothing at `now`: what arrives is only passed on.
     pub fn passes_on(&self, now: Nanos) -> bool {
         !self.transit.full_polls_count(now)
     }
 
-    /// Sockets on `cpu` have lost [`crate::overflow::STEP`] more packets at `evidence`. True if that is evidence, of much that is
-    /// lost, and no source in interrupt mode carries any packet.
+    /// Sockets on `cpu` have lost [`crate::overflow::STEP`] more packets at `evidence`. What bears that, if it is evidence;
+    /// [`Bears::Nobody`] only of much that is lost.
     pub fn overflow(
         &mut self,
         now: Nanos,
@@ -401,15 +470,18 @@ impl Dispatch {
         cpu: u32,
         traffic: impl Fn(usize) -> Traffic,
         give: impl FnMut(Order),
-    ) -> bool {
+    ) -> Bears {
         let last = self.overflows.len() - 1;
         let account = &mut self.overflows[(cpu as usize).min(last)];
         let (cause, much) = match account.report(evidence) {
             Some(Sign::Much) => (Cause::Overflow, true),
             Some(Sign::Little) => (Cause::Trickle, false),
-            None => return false,
+            None => return Bears::Sources,
         };
-        !self.flooded(now, Told::of(evidence, cpu, cause), traffic, give) && much
+        match self.flooded(now, Told::of(evidence, cpu, cause), traffic, give) {
+            Bears::Nobody if !much => Bears::Sources,
+            bears => bears,
+        }
     }
 
     /// The same, where somebody else has found the overflows of `cpu` to be evidence.
@@ -421,7 +493,7 @@ impl Dispatch {
         traffic: impl Fn(usize) -> Traffic,
         give: impl FnMut(Order),
     ) -> bool {
-        !self.flooded(now, Told::of(evidence, cpu, Cause::Overflow), traffic, give)
+        self.flooded(now, Told::of(evidence, cpu, Cause::Overflow), traffic, give) == Bears::Nobody
     }
 
     /// Softirqs took more of `cpu` than the budget, while programs wanted it, and each of them waits for so long.
@@ -464,19 +536,18 @@ impl Dispatch {
         self.order(now, now, slot, traffic.cpu as usize, Cause::Arrives)
     }
 
-    /// `cpu` is overloaded: orders for those of its sources that are flooded most, although their rings are not full. False if none
-    /// in interrupt mode carries any packet.
+    /// `cpu` is overloaded: orders for those of its sources that are flooded most, although their rings are not full.
     fn flooded(
         &mut self,
         now: Nanos,
         told: Told,
         traffic: impl Fn(usize) -> Traffic,
         mut give: impl FnMut(Order),
-    ) -> bool {
+    ) -> Bears {
         let Told { evidence, cpu, cause, waited } = told;
         let mut carried = [Carried { slot: 0, packets: 0, polled: true }; SOURCES_MAX];
-        // Most packets of one whose bulk TCP explains this.
-        let (mut count, mut explained) = (0, 0);
+        // One whose bulk TCP explains this, and its packets.
+        let (mut count, mut explained) = (0, None::<(u64, usize)>);
         // Packets per second of all of them.
         let mut rate = 0u128;
         for (slot, state) in self.slots.iter_mut().enumerate().filter(|(_, s)| s.known) {
@@ -491,37 +562,42 @@ impl Dispatch {
             state.seen = Seen { base: (seen.packets, now), next: (seen.packets, now) };
             // It bears nothing of this, and hides no other one that does.
             let explains = state.switch.is_some() && state.explains(cause, evidence);
-            explained = if explains { packets.max(explained) } else { explained };
+            explained = if explains { explained.max(Some((packets, slot))) } else { explained };
             carried[count] = Carried { slot, packets, polled: state.switch.is_none() || explains };
             count += 1;
         }
         let carried = &carried[..count];
         if carried.iter().all(|c| c.polled || c.packets == 0) {
-            return explained > 0;
+            let explained = explained.filter(|(packets, _)| *packets > 0);
+            return explained.map_or(Bears::Nobody, |(_, slot)| Bears::Transfer { slot });
         }
         if cause == Cause::Trickle && rate < u128::from(LEAST_PPS) {
-            return true;
+            return Bears::Sources;
         }
         if cause.by_sockets() {
             self.harmed_at = Some(now);
         }
         for slot in blame::flooded(carried) {
             // Beside that one it carries too little to be what overflows a socket.
-            let few = |c: &Carried| c.slot == slot && c.packets.saturating_mul(4) < explained;
+            let few = |c: &Carried| {
+                c.slot == slot && c.packets.saturating_mul(4) < explained.map_or(0, |(packets, _)| packets)
+            };
             if carried.iter().any(few) {
                 continue;
             }
-            let unknown = self.slots.get(slot).and_then(|state| state.unknown);
+            let state = self.slots.get(slot);
+            let unknown = state.and_then(|state| state.unknown);
             let bears =
                 |pause: Pause| pause.begins(evidence, LEAVES) || waited < LONG && pause.lasts(evidence);
-            if cause == Cause::Budget && unknown.is_some_and(bears) {
+            let transfers = waited < LONG && state.is_some_and(|state| state.transfers(evidence));
+            if cause == Cause::Budget && (transfers || unknown.is_some_and(bears)) {
                 continue;
             }
             if let Some(order) = self.order(now, evidence, slot, cpu as usize, cause) {
                 give(order);
             }
         }
-        true
+        Bears::Sources
     }
 
     /// Evidence of overload on a source whose softirq ran on `cpu`.
@@ -529,8 +605,7 @@ impl Dispatch {
         let harmed = self.harmed_at.is_some_and(|at| now.saturating_sub(at) < FRESH);
         // Where something is full, what is shed or paused is worth more than the io_uring costs.
         let by_io_uring = cause != Cause::Budget || harmed || self.asked || !self.passes_on(now);
-        // A router always carries TCP, whoever of its own programs is flooded; and of what a program is asked about nothing is shed.
-        let quarter = !self.insists && !self.asked && !self.transit.forwards();
+        let quarter = self.gives_back_beside();
         let state = self.slots.get_mut(slot).filter(|s| s.known && s.refusals.allow(now))?;
         let there = self.away.iter().zip(&self.standing).map(|(away, standing)| !away && standing.takes());
         let able = self.pollers.iter().zip(there).enumerate();

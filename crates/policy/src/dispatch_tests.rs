@@ -16,6 +16,11 @@ fn on(cpu: u32, packets: u64) -> Traffic {
     Traffic { cpu, packets }
 }
 
+fn around(here: Option<u64>, asked: bool) -> Surroundings {
+    let ip = Ip { kept: here.unwrap_or(0), ..Ip::default() };
+    Surroundings { ip: Some(ip), routes: here.is_some(), asked }
+}
+
 #[test]
 fn full_polls_take_a_source_over_on_its_own_cpu() {
     let mut d = host(2);
@@ -75,8 +80,8 @@ fn an_overflow_blames_those_that_carry_most_and_once() {
 fn what_came_two_ticks_ago_blames_nobody() {
     let mut d = host(2);
     let counts = |slot: usize| on(0, [1000, 0][slot]);
-    d.tick(0, counts, None, false);
-    d.tick(0, counts, None, false);
+    d.tick(0, counts, |_| 0, around(None, false));
+    d.tick(0, counts, |_| 0, around(None, false));
     assert!(d.overflows(0, 0, 0, counts, |o| panic!("{o:?}")));
 }
 
@@ -189,12 +194,12 @@ fn what_the_gate_knows_nothing_of_is_left_to_the_kernel() {
     assert!(d.full(12_400 * MS, 12_400 * MS, 0, 0, false).is_none(), "twice as long");
     assert!(d.clone().full(12_600 * MS, 12_600 * MS, 0, 0, false).is_some());
     // A program is asked about packets, or the user wants it polled.
-    d.tick(12_600 * MS, counts(0), None, true);
+    d.tick(12_600 * MS, counts(0), |_| 0, around(None, true));
     assert_eq!(
         d.clone().full(12_600 * MS, 12_600 * MS, 0, 0, false).map(|o| o.loads),
         Some([Some(12_600 * MS), None])
     );
-    d.tick(12_600 * MS, counts(0), None, false);
+    d.tick(12_600 * MS, counts(0), |_| 0, around(None, false));
     d.insist();
     assert_eq!(
         d.full(12_600 * MS, 12_600 * MS, 0, 0, false).map(|o| o.loads),
@@ -242,6 +247,40 @@ fn what_starves_programs_is_tried_with_the_kernel_ever_more_seldom() {
     assert_eq!(order.unwrap().loads, [None, Some(now)]);
 }
 
+/// What the kernel merges tells of a transfer before anything is taken over; that softirqs hold up programs for long counts all the same.
+#[test]
+fn a_transfer_that_the_kernel_merges_explains_what_looks_like_overload() {
+    let ticked = |mut d: Dispatch, asked: bool, here: Option<u64>, merged: u64| {
+        for n in 0..2 {
+            let ip = Ip { merged: n * merged, ..Ip::default() };
+            let around = Surroundings { ip: Some(ip), ..around(here, asked) };
+            d.tick(n * 200 * MS, |_| on(0, n * 100_000), |_| n * 100_000_000, around);
+        }
+        d
+    };
+    let transfer = || ticked(host(1), false, None, 30_000);
+    let full = |d: &mut Dispatch, ms: u64| d.full(ms * MS, ms * MS, 0, 0, true).is_some();
+    assert!(full(&mut ticked(host(1), false, None, 20_000), 210), "too little of it");
+    assert!(!full(&mut transfer(), 1199) && full(&mut transfer(), 1200), "for a second");
+    let lost = |d: &mut Dispatch, from: u64| {
+        let lose = |ms| d.overflow(ms * MS, ms * MS, 0, |_| on(0, 120_000), |_| ());
+        (from..from + 8).map(lose).last()
+    };
+    assert_eq!(lost(&mut transfer(), 210), Some(Bears::Transfer { slot: 0 }));
+    assert_eq!(lost(&mut transfer(), 1210), Some(Bears::Sources));
+    let starved = |waited| {
+        let mut orders = 0;
+        transfer().over_budget(210 * MS, 210 * MS, 0, waited, |_| on(0, 120_000), |_| orders += 1);
+        orders
+    };
+    assert_eq!((starved(LONG - 1), starved(LONG)), (0, 1));
+    let mut insists = host(1);
+    insists.insist();
+    assert!(full(&mut ticked(insists, false, None, 30_000), 210));
+    assert!(full(&mut ticked(host(1), true, None, 30_000), 210), "programs are asked");
+    assert!(full(&mut ticked(host(1), false, Some(0), 30_000), 210), "a router");
+}
+
 /// A source whose transfer explains what is lost hides no other one of its CPU.
 #[test]
 fn a_transfer_on_one_source_hides_no_flood_on_another() {
@@ -268,10 +307,10 @@ fn a_quarter_of_bulk_tcp_is_enough_with_mode_auto_on_a_host_that_does_not_forwar
     insists.insist();
     assert!(!quarter(&mut insists));
     let mut router = host(1);
-    router.tick(0, |_| on(0, 0), Some(0), false);
+    router.tick(0, |_| on(0, 0), |_| 0, around(Some(0), false));
     assert!(!quarter(&mut router));
     let mut asks = host(1);
-    asks.tick(0, |_| on(0, 0), None, true);
+    asks.tick(0, |_| on(0, 0), |_| 0, around(None, true));
     assert!(!quarter(&mut asks));
 }
 
@@ -387,7 +426,7 @@ proptest! {
                 Step::Budget(cpu) => d.over_budget(now, now, cpu, LONG, |s| traffic[s], |o| orders.push(o)),
                 Step::Companion(slot) => orders.extend(d.companion(now, slot, traffic[slot])),
                 Step::Bulk(slot) => d.carries(now, slot, Load::Bulk, Cause::Overflow),
-                Step::Tick => d.tick(now, |s| traffic[s], None, false),
+                Step::Tick => d.tick(now, |s| traffic[s], |_| 0, around(None, false)),
                 Step::Remove(slot) => {
                     d.remove(slot);
                     (known[slot], under_way[slot]) = (false, None);
@@ -454,8 +493,8 @@ fn a_poller_that_is_away_gets_nothing_and_all_away_take_nothing() {
 fn full_polls_of_what_is_passed_on_take_nothing_over() {
     let mut d = host(1);
     let counts = |packets| move |_| on(0, packets);
-    d.tick(0, counts(0), Some(0), false);
-    d.tick(200 * MS, counts(100_000), Some(100), false);
+    d.tick(0, counts(0), |_| 0, around(Some(0), false));
+    d.tick(200 * MS, counts(100_000), |_| 0, around(Some(100), false));
     assert!(d.full(200 * MS, 200 * MS, 0, 0, false).is_none());
     assert!(d.clone().full(200 * MS, 200 * MS, 0, 0, true).is_some(), "a packet filter's queue is full");
     assert!(
@@ -469,7 +508,7 @@ fn full_polls_of_what_is_passed_on_take_nothing_over() {
     };
     assert_eq!(starve(&d, 200 * MS), Some((Cause::Budget, false)), "programs lack CPU");
     let mut asked = d.clone();
-    asked.tick(300 * MS, counts(200_000), Some(200), true);
+    asked.tick(300 * MS, counts(200_000), |_| 0, around(Some(200), true));
     assert_eq!(starve(&asked, 300 * MS), Some((Cause::Budget, true)), "a program's queue may be full");
     let mut container = d.clone();
     assert!(!container.overflows(210 * MS, 210 * MS, 0, counts(300_000), |o| assert!(o.by_io_uring)));
@@ -477,7 +516,7 @@ fn full_polls_of_what_is_passed_on_take_nothing_over() {
     container.add(0, Timing::default(), None);
     assert_eq!(starve(&container, 800 * MS), Some((Cause::Budget, true)), "a container's socket is full");
     assert_eq!(starve(&container, 810 * MS), Some((Cause::Budget, false)), "no more");
-    d.tick(400 * MS, counts(200_000), Some(50_000), false);
+    d.tick(400 * MS, counts(200_000), |_| 0, around(Some(50_000), false));
     assert_eq!(starve(&d, 400 * MS), Some((Cause::Budget, true)), "most is for the host");
     assert!(d.full(400 * MS, 400 * MS, 0, 0, false).is_some());
 }

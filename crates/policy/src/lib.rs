@@ -28,6 +28,7 @@
 //! | [`syns`] | which SYNs for a flooded listener pass, which segments the kernel can only refuse | MR-22, MR-23 |
 //! | [`settling`] | when a takeover is over, and how long softirqs are kept short | MR-10 |
 //! | [`transit`] | whether what arrives is only passed on, so that full polls are no overload | MR-10 |
+//! | [`merged`] | whether a transfer over TCP explains what looks like overload | MR-10 |
 //! | [`netcpu`] | when a net CPU polls a source, and when it sleeps | ES-09, ES-14, ES-24 |
 //! | [`netmove`] | which net CPU polls which source while their set resizes | ES-17 |
 //! | [`netset`] | how many CPUs do networking only | ES-17, ES-18 |
@@ -67,6 +68,7 @@ pub mod load;
 pub mod look;
 pub mod lull;
 pub mod marking;
+pub mod merged;
 pub mod netcpu;
 pub mod netmove;
 pub mod netset;

@@ -72,6 +72,13 @@ const SOON: Nanos = 20 * MILLISECOND;
 /// much without a budget, and the kernel carries such packets for less.
 pub const HUNGRY: Nanos = 4000 * MILLISECOND;
 
+/// Of so many `frames` a `part` is a transfer's: true if a flood beside it is no overload. That is better shed if most of the rest is
+/// `nobody`'s.
+pub fn is_beside(frames: u64, part: u64, nobody: u64) -> bool {
+    let rest = frames.saturating_sub(part);
+    part.saturating_mul(1000) >= frames.saturating_mul(u64::from(QUARTER)) && nobody.saturating_mul(2) <= rest
+}
+
 /// What the kernel's refusals say of the datagrams of which the gate knows nothing yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Learning {
@@ -185,8 +192,8 @@ impl Share {
         let of_load = seen.part + seen.fragments + seen.cut;
         let has =
             |least: Permille| seen.frames >= FRAMES_MIN && of_load * 1000 >= seen.frames * u64::from(least);
-        let rest = seen.frames.saturating_sub(of_load);
-        let quarter = self.quarter && has(QUARTER) && seen.nobody.saturating_mul(2) <= rest;
+        let quarter =
+            self.quarter && seen.frames >= FRAMES_MIN && is_beside(seen.frames, of_load, seen.nobody);
         self.together = if quarter { self.together + 1 } else { 0 };
         if self.together >= TOGETHER {
             return true;

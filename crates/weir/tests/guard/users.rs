@@ -359,7 +359,12 @@ fn bulk_tcp_is_let_go_root() {
     let guard = world.guard(&[]);
     let mut users = Users { stop: Arc::default(), threads: Vec::new() };
     let bytes = stream(&world, &mut users);
-    within("it is let go", ms(1000), || guard.said("bulk TCP, which slows itself down").is_some());
+    // It is taken over only if it fills polls before the guard has looked at what the kernel merges.
+    within("it is let go, or left to the kernel", ms(2000), || {
+        let source = &guard.ask(&world)["interfaces"][0]["sources"][0];
+        source["mode"] == "interrupt"
+            && source["reason"].as_str().unwrap().contains("bulk TCP, which slows itself down")
+    });
     within("XDP is detached with it", ms(200), || !world.sh("ip -d link show dev in0").contains("xdp"));
     let before = bytes.load(Relaxed);
     let again = polled_again(&guard, &world, ms(300));
@@ -439,6 +444,8 @@ fn transfer_and_flood(guarded: bool) -> [f64; 2] {
     let mut users = Users { stop: Arc::default(), threads: Vec::new() };
     let bytes = stream(&world, &mut users);
     within("the transfer runs", ms(1000), || bytes.load(Relaxed) > 10 << 20);
+    // The guard has looked at what the kernel merges.
+    std::thread::sleep(ms(500));
     let _load = world.send(&[(0, PORT)], &[], &[(ms(2500), BESIDE)]);
     // What is measured is a second of the flood, not how it begins.
     std::thread::sleep(ms(700));

@@ -9,9 +9,10 @@ use crate::cpu::{Class, Cpu, Scheduler, Thread};
 use crate::engine::Nanos;
 use policy::causes::{Cause, Fallback, Refusal, Release};
 use policy::contention::{Contention, Pauses};
-use policy::dispatch::{Dispatch, Order, Traffic};
+use policy::dispatch::{Dispatch, Order, Surroundings, Traffic};
 use policy::host::{Host, THOROUGH, TICK};
 use policy::lending::{self, Lending, Pause};
+use policy::merged::Ip;
 use policy::poller::{Action, Config, Poller, Turned, WakeOn};
 use policy::settling::Settling;
 use policy::switch::{Mode, Timing};
@@ -123,6 +124,11 @@ fn forwards(s: &Settings) -> bool {
     s.sheds && (s.workload == Workload::Router || s.transit > 0)
 }
 
+/// What its IP layer has counted: no segment comes merged.
+fn around(s: &Settings, kept: u64) -> Surroundings {
+    Surroundings { ip: Some(Ip { kept, ..Ip::default() }), routes: forwards(s), asked: false }
+}
+
 impl Weir {
     /// Not polling.
     pub fn new<S: Scheduler>(cpu: &mut Cpu<S>, s: &Settings, consumers: usize) -> Self {
@@ -131,7 +137,7 @@ impl Weir {
             dispatch.add_poller(CPU);
             dispatch.add(SOURCE, timing(s), None);
             // A router is known as one before its full polls could be taken for overload.
-            dispatch.tick(0, |_| Traffic::default(), forwards(s).then_some(0), false);
+            dispatch.tick(0, |_| Traffic::default(), |_| 0, around(s, 0));
         }
         Self {
             thread: cpu.thread(FIFO),
@@ -218,8 +224,7 @@ impl State {
         if now >= self.weir.tick_at {
             self.weir.tick_at = now + TICK;
             let traffic = Traffic { cpu: CPU as u32, packets: u64::from(self.touched) };
-            let here = forwards(&self.s).then_some(self.here);
-            self.weir.dispatch.tick(now, |_| traffic, here, false);
+            self.weir.dispatch.tick(now, |_| traffic, |_| 0, around(&self.s, self.here));
             if self.gate.mode == Mode::Shed && self.weir.dispatch.gate_is_over(now, SOURCE, self.gate.became)
             {
                 self.weir.dispatch.calmed(now, SOURCE);
