@@ -70,35 +70,6 @@ impl Arrived {
     }
 }
 
-/// Bytes that devices have received, each looked up once.
-#[derive(Default)]
-pub struct Received {
-    sysfs: Option<Sysfs>,
-    devices: BTreeMap<u32, Device>,
-}
-
-impl Received {
-    /// Of the device of this index so far; 0 if that is not there.
-    pub fn bytes(&mut self, ifindex: u32) -> u64 {
-        if self.devices.len() >= DEVICES_MAX {
-            self.devices.clear();
-        }
-        if self.sysfs.is_none() {
-            self.sysfs = Sysfs::for_current_netns().ok();
-        }
-        if !self.devices.contains_key(&ifindex)
-            && let Some(device) = self.sysfs.as_ref().and_then(|sysfs| sysfs.device(ifindex).ok())
-        {
-            self.devices.insert(ifindex, device);
-        }
-        let bytes = self.devices.get(&ifindex).and_then(|device| device.statistic("rx_bytes").ok());
-        if bytes.is_none() {
-            self.devices.remove(&ifindex);
-        }
-        bytes.unwrap_or(0)
-    }
-}
-
 /// The counters of a device that tell what came; none if it is gone.
 fn read(device: &Device, kind: &str) -> BTreeMap<String, u64> {
     names(kind).filter_map(|name| Some((name.to_owned(), device.statistic(name).ok()?))).collect()

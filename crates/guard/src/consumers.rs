@@ -389,7 +389,9 @@ impl Consumers {
             let ctl = &gauges.views.consumer_ctls[slot];
             // Whose surplus is shed need not overflow.
             let overflows = consumer.refused(gauges, slot).wrapping_add(consumer.shed(gauges, slot));
-            let more = overflows.wrapping_sub(std::mem::replace(&mut consumer.seen_overflows, overflows));
+            // What is counted at once may for a moment be counted in neither place, or in both.
+            let more = overflows.saturating_sub(consumer.seen_overflows);
+            consumer.seen_overflows = overflows.max(consumer.seen_overflows);
             consumer.lost = consumer.lost / 2 + more;
             if more != 0 || ctl.inhibited.load(Relaxed) != 0 {
                 consumer.last_overflow = now;

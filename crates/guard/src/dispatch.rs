@@ -287,7 +287,9 @@ impl Dispatch {
 
     /// Bulk TCP on this source explains what looks like overload.
     fn explains(&self, slot: usize) {
-        if let Some(source) = self.sources.get(slot).and_then(Option::as_ref) {
+        if let Some(source) = self.sources.get(slot).and_then(Option::as_ref)
+            && self.policy.is_left_alone(slot)
+        {
             source.because("it carries bulk TCP, which slows itself down: left to the kernel");
         }
     }

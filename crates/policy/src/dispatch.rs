@@ -92,8 +92,8 @@ struct Slot {
     bulk: Option<Pause>,
     /// Until when sockets that overflow are explained by bulk TCP: beside that it was taken over for them.
     beside: Option<Pause>,
-    /// What it had carried at the last tick, and when a transfer explained it.
-    ticked: merged::Carried,
+    /// What was counted at the last tick, and when a transfer explained it.
+    looked: Option<merged::Look>,
     transfers: Option<Nanos>,
     /// As `bulk`, since the gate knew nothing of what it carried.
     unknown: Option<Pause>,
@@ -204,14 +204,12 @@ pub struct Dispatch {
     insists: bool,
     /// When a source was left to the kernel last since the gate knew nothing of it: what learns is detached then.
     left_at: Option<Nanos>,
-    /// What the IP layer had counted at the last tick.
-    ip: Option<Ip>,
 }
 
 /// What a tick tells beside the sources.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Surroundings {
-    /// What the IP layer has counted, if that can be read.
+    /// What the host has counted, if that can be read.
     pub ip: Option<Ip>,
     /// This host forwards.
     pub routes: bool,
@@ -235,7 +233,6 @@ impl Dispatch {
             asked: false,
             insists: false,
             left_at: None,
-            ip: None,
         }
     }
 
@@ -403,22 +400,26 @@ impl Dispatch {
         around: Surroundings,
     ) {
         self.asked = around.asked;
-        let (mut arrived, mut since) = (0u64, 0u64);
+        let mut arrived = 0u64;
         for (slot, state) in self.slots.iter_mut().enumerate().filter(|(_, s)| s.known) {
             let packets = traffic(slot).packets;
             arrived = arrived.wrapping_add(packets);
-            since = since.saturating_add(packets.wrapping_sub(state.ticked.packets));
             state.seen = Seen { base: state.seen.next, next: (packets, now) };
         }
         let here = around.ip.filter(|_| around.routes).map(|ip| ip.kept);
         self.transit.look(now, here.map(|here| Counted { arrived, here }));
-        let then =
-            std::mem::replace(&mut self.ip, around.ip).zip(around.ip).filter(|_| self.gives_back_beside());
+        let ip = around.ip.filter(|_| self.gives_back_beside());
         for (slot, state) in self.slots.iter_mut().enumerate().filter(|(_, s)| s.known) {
-            let carried = merged::Carried { packets: state.seen.next.0, bytes: bytes(slot) };
-            let seen = carried.since(std::mem::replace(&mut state.ticked, carried));
-            let explains = then.is_some_and(|(then, ip)| merged::explains(seen, since, then, ip));
-            state.transfers = if explains { Some(now) } else { state.transfers };
+            let (packets, bytes) = (state.seen.next.0, bytes(slot));
+            let look = ip.map(|ip| merged::Look { packets, bytes, all: arrived, ip });
+            let then = state.looked.zip(look);
+            if then.is_some_and(|(then, look)| look.is_early(&then)) {
+                continue;
+            }
+            if then.is_some_and(|(then, look)| look.explains(&then)) {
+                state.transfers = Some(now);
+            }
+            state.looked = look;
         }
     }
 
@@ -454,6 +455,12 @@ impl Dispatch {
     /// At `now` that is since bulk TCP explains them, as the kernel's own counts tell.
     pub fn transfers(&self, slot: usize, now: Nanos) -> bool {
         self.slots.get(slot).is_some_and(|state| state.transfers(now))
+    }
+
+    /// The kernel polls the source, and nothing is shed of it.
+    pub fn is_left_alone(&self, slot: usize) -> bool {
+        let switch = self.slots.get(slot).and_then(|state| state.switch);
+        switch.is_some_and(|switch| switch.mode() == Mode::Interrupt)
     }
 
     /// Full polls say nothing at `now`: what arrives is only passed on.

@@ -252,7 +252,7 @@ fn what_starves_programs_is_tried_with_the_kernel_ever_more_seldom() {
 fn a_transfer_that_the_kernel_merges_explains_what_looks_like_overload() {
     let ticked = |mut d: Dispatch, asked: bool, here: Option<u64>, merged: u64| {
         for n in 0..2 {
-            let ip = Ip { merged: n * merged, ..Ip::default() };
+            let ip = Ip { merged: n * merged, tcp: n * merged / 16, ..Ip::default() };
             let around = Surroundings { ip: Some(ip), ..around(here, asked) };
             d.tick(n * 200 * MS, |_| on(0, n * 100_000), |_| n * 100_000_000, around);
         }
@@ -261,13 +261,13 @@ fn a_transfer_that_the_kernel_merges_explains_what_looks_like_overload() {
     let transfer = || ticked(host(1), false, None, 30_000);
     let full = |d: &mut Dispatch, ms: u64| d.full(ms * MS, ms * MS, 0, 0, true).is_some();
     assert!(full(&mut ticked(host(1), false, None, 20_000), 210), "too little of it");
-    assert!(!full(&mut transfer(), 1199) && full(&mut transfer(), 1200), "for a second");
+    assert!(!full(&mut transfer(), 1599) && full(&mut transfer(), 1600), "for a while");
     let lost = |d: &mut Dispatch, from: u64| {
         let lose = |ms| d.overflow(ms * MS, ms * MS, 0, |_| on(0, 120_000), |_| ());
         (from..from + 8).map(lose).last()
     };
     assert_eq!(lost(&mut transfer(), 210), Some(Bears::Transfer { slot: 0 }));
-    assert_eq!(lost(&mut transfer(), 1210), Some(Bears::Sources));
+    assert_eq!(lost(&mut transfer(), 1610), Some(Bears::Sources));
     let starved = |waited| {
         let mut orders = 0;
         transfer().over_budget(210 * MS, 210 * MS, 0, waited, |_| on(0, 120_000), |_| orders += 1);

@@ -444,8 +444,8 @@ fn transfer_and_flood(guarded: bool) -> [f64; 2] {
     let mut users = Users { stop: Arc::default(), threads: Vec::new() };
     let bytes = stream(&world, &mut users);
     within("the transfer runs", ms(1000), || bytes.load(Relaxed) > 10 << 20);
-    // The guard has looked at what the kernel merges.
-    std::thread::sleep(ms(500));
+    // The guard has looked twice at what the kernel merges.
+    std::thread::sleep(ms(700));
     let _load = world.send(&[(0, PORT)], &[], &[(ms(2500), BESIDE)]);
     // What is measured is a second of the flood, not how it begins.
     std::thread::sleep(ms(700));
