@@ -6,7 +6,7 @@
 #   make lint     formatting, clippy, documentation, what is built for the fuzzer: warnings are errors
 #   make fuzz     fuzz what reads frames, journals, messages, files and requests, two minutes each (clang)
 #   make soak     the long runs, log under docs/results (root)
-#   make mutants  47 defects, put in one by one, that the tests must catch (root, half an hour)
+#   make mutants  50 defects, put in one by one, that the tests must catch (root, half an hour)
 #   make install  into PREFIX, /usr/local; settings in SYSCONFDIR, /etc; DESTDIR for packages. After make, as root
 #   make uninstall    removes it again, but for a changed weir.toml
 #   make deb      target/deb/weir_VERSION_ARCH.deb

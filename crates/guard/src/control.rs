@@ -1,6 +1,6 @@
 //! The control loop.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::os::fd::AsFd;
 use std::path::Path;
 use std::process::ExitCode;
@@ -19,10 +19,9 @@ use kern::settings::Access;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use policy::contention::Contention;
-use policy::dispatch::{FULL_POLLS, Surroundings};
+use policy::dispatch::FULL_POLLS;
 use policy::host::{Host, QUOTA_OFF, THOROUGH, TICK, UNTOLD, is_looked_at};
 use policy::lull::Lull;
-use policy::merged::{self, Ip};
 use policy::poller::Config;
 use policy::{MILLISECOND, Nanos};
 
@@ -51,6 +50,7 @@ use crate::supervisor::Supervisor;
 use crate::taps::Taps;
 use crate::{clock, cpuclaim, sched};
 
+mod around;
 mod intake;
 mod links;
 mod net;
@@ -129,9 +129,7 @@ pub struct Control {
     links_changed: bool,
     /// For whom packets may be beside the sockets of this namespace.
     others: Others,
-    /// Bytes that interfaces had received when sources last carried many packets, and the packets of all sources at the last tick.
-    received: BTreeMap<String, u64>,
-    carried: u64,
+    received: around::Received,
     /// In mode net, if there is more than one CPU.
     net: Option<net::NetCpus>,
     /// What the gate knows to be nobody's.
@@ -211,8 +209,7 @@ pub fn run(opts: GuardOptions) -> anyhow::Result<ExitCode> {
         looks: 0,
         links_changed: true,
         others: Others::ANY,
-        received: BTreeMap::new(),
-        carried: 0,
+        received: around::Received::default(),
         net: net::NetCpus::new(&opts, cpus.len()),
         gate,
         taps: Taps::default(),
@@ -372,40 +369,6 @@ impl Control {
         }
         Ok(())
     }
-    /// What sources carry, and whether it is only passed on.
-    fn tick_dispatch(&mut self) {
-        // Who asks for a poller gets one, and a file that cannot be read makes no router: then full polls are evidence as anywhere.
-        let auto = self.opts.mode == Mode::Auto;
-        let stats = self.gauges.views.source_stats.iter();
-        let carried = stats.fold(0u64, |sum, stat| sum.wrapping_add(stat.packets.load(Relaxed)));
-        // Hosts with hundreds of interfaces read for a millisecond.
-        let busy = carried.wrapping_sub(std::mem::replace(&mut self.carried, carried)) >= merged::ENOUGH;
-        if auto && (busy || self.received.is_empty()) {
-            self.received = kern::proc::received().unwrap_or_default();
-        }
-        let evident: BTreeSet<String> =
-            self.evident.iter().filter_map(|index| kern::netns::name_of(*index).ok()).collect();
-        let elsewhere = self.received.iter().filter(|(name, _)| !evident.contains(*name));
-        let elsewhere = elsewhere.fold(0u64, |sum, (name, bytes)| {
-            sum.wrapping_add(merged::brought(*bytes, name == kern::proc::LOOPBACK))
-        });
-        let ip = auto.then(|| kern::proc::ip_counts().ok()).flatten();
-        let around = Surroundings {
-            ip: ip.map(|ip| Ip { elsewhere, ..ip }),
-            routes: auto && self.others.routes,
-            asked: self.has_filters,
-        };
-        let mut received = [0; SOURCES];
-        for interface in self.interfaces.iter().filter(|i| i.state == State::Guarded) {
-            let bytes = self.received.get(&interface.name).copied().unwrap_or(0);
-            let slots = received.iter_mut().skip(interface.first_slot).take(interface.sources.len());
-            slots.for_each(|slot| *slot = bytes);
-        }
-        if let Ok(mut dispatch) = self.dispatch.lock() {
-            dispatch.tick(&self.gauges.views, |slot| received[slot], around);
-        }
-    }
-
     fn look_at_gate(&mut self) {
         self.gate.look(&mut self.gauges, clock::now(), self.opts.mode == Mode::Net, self.others);
     }

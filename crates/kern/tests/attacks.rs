@@ -367,3 +367,40 @@ fn sizes(wire: OwnedFd, large: &UdpSocket) {
     });
     assert!(small > 0 && stat.truesize.load(Relaxed) <= small, "{small} {:?}", stat.truesize);
 }
+
+/// A buffer that is smaller than one packet holds one all the same: the kernel takes whatever comes into an empty one.
+#[test]
+fn a_buffer_smaller_than_a_packet_gets_one_at_a_time_root() {
+    if !testkit::root_or_skip("a_buffer_smaller_than_a_packet_gets_one_at_a_time_root") {
+        return;
+    }
+    let (host, wire) = (NetNs::new("tinyh"), NetNs::new("tinyw"));
+    bed::connect(&host, &wire);
+    host.sh("ip", &["link", "set", "in0", "mtu", "3000"]);
+    wire.sh("ip", &["link", "set", "out0", "mtu", "3000"]);
+    let end = wire.run(|| packets("out0"));
+    host.run(|| {
+        let live = Live::new(end);
+        let server = UdpSocket::bind((HOST.0, 9301)).unwrap();
+        nix::sys::socket::setsockopt(&server, nix::sys::socket::sockopt::RcvBuf, &1).unwrap();
+        server.set_nonblocking(true).unwrap();
+        let (from, to) = ("198.18.9.2:4000".parse().unwrap(), (HOST.0.into(), 9301));
+        bed::Found::new(&live.gauges).track(&live.gauges, 9301, 0, || live.send(from, to, &[0; 2500]));
+        let stat = &live.gauges.views.consumer_stats[0];
+        let buffer = nix::sys::socket::getsockopt(&server, nix::sys::socket::sockopt::RcvBuf).unwrap();
+        assert!(stat.truesize.load(Relaxed) as usize > buffer, "{:?} fits into {buffer}", stat.truesize);
+        for _ in 0..3 {
+            until("it is full", || {
+                live.send(from, to, &[0; 2500]);
+                live.sheds(from, to)
+            });
+            while server.recv(&mut [0; 2500]).is_ok() {}
+            until("it gets one when it is empty", || {
+                // No poll of this source is counted here; its buffer is read once per poll.
+                live.gauges.views.source_stats[0].polls.fetch_add(1, Relaxed);
+                live.send(from, to, &[0; 2500]);
+                server.recv(&mut [0; 2500]).is_ok()
+            });
+        }
+    });
+}

@@ -318,9 +318,13 @@ fn what_tracked_sockets_refuse_is_counted_exactly_root() {
         let foreign = gauges.views.consumer_stats[slot].foreign.load(Relaxed);
         gauges.views.refused_by(slot, sk[slot]) + foreign
     };
-    // What was under way when they were tracked.
-    std::thread::sleep(std::time::Duration::from_millis(50));
-    let before = [0, 1].map(|slot| dropped(slot) - counted(slot));
+    // Nothing is under way any more if nothing has changed between two looks.
+    let (mut before, mut last) = ([0; 2], [0; 2]);
+    until("what was under way has arrived", || {
+        let first = [0, 1].map(dropped);
+        before = [0, 1].map(|slot| dropped(slot) - counted(slot));
+        first == [0, 1].map(dropped) && std::mem::replace(&mut last, first) == first
+    });
     let from = |local: bool, slot: usize, packets: usize| {
         let ns = if local { &pair.host } else { &pair.wire };
         ns.run(move || {

@@ -92,7 +92,7 @@ struct Slot {
     bulk: Option<Pause>,
     /// Until when sockets that overflow are explained by bulk TCP: beside that it was taken over for them.
     beside: Option<Pause>,
-    /// What was counted at the last tick, and when a transfer explained it.
+    /// What was counted at a tick before, and when a transfer explained last what came since.
     looked: Option<merged::Look>,
     transfers: Option<Nanos>,
     /// As `bulk`, since the gate knew nothing of what it carried.
@@ -115,14 +115,15 @@ impl Slot {
     /// True if bulk TCP explains this sign of overload.
     fn explains(&self, cause: Cause, evidence: Nanos) -> bool {
         let lasts = |pause: Option<Pause>| pause.is_some_and(|pause| pause.lasts(evidence));
+        let beside = lasts(self.beside) || self.transfers(evidence);
         match cause {
-            Cause::Overflow => lasts(self.beside) || self.transfers(evidence),
-            Cause::Trickle => lasts(self.beside) || lasts(self.bulk) || self.transfers(evidence),
+            Cause::Overflow => beside,
+            Cause::Trickle => beside || lasts(self.bulk),
             _ => false,
         }
     }
 
-    /// A transfer explained at the last tick what it carried.
+    /// A transfer explained lately what it carried.
     fn transfers(&self, evidence: Nanos) -> bool {
         self.transfers.is_some_and(|at| evidence.saturating_sub(at) < merged::FRESH)
     }

@@ -25,9 +25,6 @@ pub const MEMORY: Nanos = 3000 * MILLISECOND;
 /// How long the look goes on for a packet that is neither the flood's nor protected. Who is asked ten times a second is seen again by
 /// then; a consumer that has just come to be flooded is not known yet, and looks like somebody else's.
 pub const SEEN: Nanos = 200 * MILLISECOND;
-/// The same for a segment of a TCP connection. One that has lost what it sent last sends it again after 200 ms at the earliest, and then
-/// after twice as long each time: a pause in between would lose it again, and the connection would stand.
-pub const RETRANSMITS: Nanos = 1000 * MILLISECOND;
 /// The look at a source that has just come to be polled: fifty packets a second are found if they are regular, at a rate
 /// that the look can follow. Programs wait for it, so it is short.
 pub const FIRST: Nanos = 20 * MILLISECOND;
@@ -129,17 +126,8 @@ impl Look {
         (self.nap_max, self.ring) = (nap, ring);
     }
 
-    /// A turn of `source` that ended at `now` saw `frames`: `protected` packets among them, and `others` that are no flood's, so many of
-    /// them `segments` of TCP connections.
-    pub fn saw(
-        &mut self,
-        now: Nanos,
-        source: usize,
-        frames: u32,
-        protected: u32,
-        others: u32,
-        segments: u32,
-    ) {
+    /// A turn of `source` that ended at `now` saw `frames`: `protected` packets among them, and `others` that are no flood's.
+    pub fn saw(&mut self, now: Nanos, source: usize, frames: u32, protected: u32, others: u32) {
         let Some(state) = self.sources.get_mut(source).filter(|_| frames > 0) else { return };
         let first = !std::mem::replace(&mut state.classed, true);
         if first {
@@ -147,9 +135,6 @@ impl Look {
         }
         if others > 0 {
             state.until = state.until.max(now.saturating_add(SEEN));
-        }
-        if segments > 0 {
-            state.until = state.until.max(now.saturating_add(RETRANSMITS));
         }
         if protected > 0 {
             let until = now.saturating_add(MEMORY);
@@ -276,31 +261,31 @@ mod tests {
     fn nothing_protected_no_look() {
         let mut look = Look::new(MILLISECOND, 800, NAP, 256, 0);
         assert_eq!(look.due(5, 3, false), None);
-        look.saw(10, 3, 0, 0, 0, 0);
+        look.saw(10, 3, 0, 0, 0);
         assert_eq!(look.due(11, 3, false), None, "no frame told its class");
         assert!(!look.is_classed(3));
-        look.saw(12, 3, 5, 0, 0, 0);
+        look.saw(12, 3, 5, 0, 0);
         assert!(look.is_classed(3));
         assert_eq!(look.due(13, 3, false), Some(13), "the first look");
-        look.saw(14, 3, 5, 0, 0, 0);
+        look.saw(14, 3, 5, 0, 0);
         assert_eq!(look.due(12 + FIRST, 3, false), None, "nothing was found");
         let late = 12 + FIRST + 1;
-        look.saw(late, 3, 5, 0, 0, 0);
+        look.saw(late, 3, 5, 0, 0);
         assert_eq!(look.due(late + 1, 3, false), None, "the first one is over");
-        look.saw(20, 3, 1, 1, 0, 0);
+        look.saw(20, 3, 1, 1, 0);
         assert_eq!(look.due(21, 3, false), Some(21));
         assert_eq!(look.due(21, 4, false), None, "another source");
         assert_eq!(look.due(20 + MEMORY, 3, false), None, "forgotten");
-        look.saw(30, 3, 1, 1, 0, 0);
+        look.saw(30, 3, 1, 1, 0);
         look.forget(3);
         assert_eq!(look.due(31, 3, false), None);
-        look.saw(30, 5, 8, 0, 1, 0);
+        look.saw(30, 5, 8, 0, 1);
         assert_eq!(look.due(31, 5, false), Some(31), "an innocent's");
-        look.saw(30 + FIRST, 5, 8, 0, 1, 0);
+        look.saw(30 + FIRST, 5, 8, 0, 1);
         assert_eq!(look.due(29 + FIRST + SEEN, 5, false), Some(29 + FIRST + SEEN));
         assert!(!look.finds(31, 5), "it is not protected");
         assert_eq!(look.due(30 + FIRST + SEEN, 5, false), None, "it is seen no more");
-        look.saw(40, 99, 1, 1, 0, 0);
+        look.saw(40, 99, 1, 1, 0);
         assert_eq!(look.due(41, 99, false), None, "no such source");
     }
 
@@ -323,7 +308,7 @@ mod tests {
         fn looks_take_at_most_their_share(share in 50u16..1000, turn in 2_000u64..20_000, arrivals in 1u32..3000, period in 1u64..10) {
             let period = period * MILLISECOND;
             let mut look = Look::new(period, share, NAP, 256, 0);
-            look.saw(0, 0, 1, 1, 0, 0);
+            look.saw(0, 0, 1, 1, 0);
             let (mut now, mut spent, mut last) = (0, 0, 0);
             let end = (20 * period).min(MEMORY - 1);
             while now < end {
@@ -350,7 +335,7 @@ mod tests {
             let mut look = Look::new(MILLISECOND, 1000, NAP, 256, 0);
             let mut now = 0;
             for _ in 0..200 {
-                look.saw(now, 0, 1, 1, 0, 0);
+                look.saw(now, 0, 1, 1, 0);
                 look.idle(now);
                 let at = look.due(now, 0, false).unwrap();
                 let came = ((at - now) * rate / 1_000_000_000) as u32;

@@ -361,7 +361,7 @@ impl Poller {
         let others =
             turn.frames.saturating_sub(turn.protected).saturating_sub(turn.known).saturating_sub(turn.shed);
         // Innocents are told apart only where frames are looked at: a pause would lose theirs with the rest.
-        self.look.saw(now, source, turn.frames, turn.protected, others.max(turn.harmed()), turn.segments);
+        self.look.saw(now, source, turn.frames, turn.protected, others.max(turn.harmed()));
         if self.look.is_on(now, source) {
             self.admission.turned(turn.shed, turn.packets, turn.segments, turn.spent);
         }

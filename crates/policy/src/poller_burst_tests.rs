@@ -43,7 +43,7 @@ fn bursts(pps: u64, burst: u64, service: Nanos, places: u64, others: bool) -> Bu
     let level = |queue: u64| (queue * 1000 / places) as Permille;
     while now < 200 * MILLISECOND {
         if others {
-            p.look.saw(now, 0, 1, 0, 1, 0);
+            p.look.saw(now, 0, 1, 0, 1);
         }
         p.level(now, 0, level(queue));
         p.has_room(0, (places - queue) as u32);
