@@ -328,7 +328,12 @@ impl Control {
             for event in links.take().unwrap_or_default() {
                 self.links_changed = true;
                 match event {
-                    LinkEvent::Changed { .. } => {}
+                    LinkEvent::Changed { up: true, .. } => {}
+                    // Up again its NAPIs may be others, however soon that is.
+                    LinkEvent::Changed { ifindex, .. } => {
+                        let interfaces = self.interfaces.iter_mut();
+                        interfaces.filter(|i| i.ifindex == ifindex).for_each(|i| i.doubtful = true);
+                    }
                     LinkEvent::Resync => gone = true,
                     LinkEvent::Gone { ifindex, moved, .. } => {
                         for interface in self.interfaces.iter_mut().filter(|i| i.ifindex == ifindex) {

@@ -253,7 +253,7 @@ impl Dispatch {
                 if self.policy.transfers(source, time_ns) {
                     self.explains(source);
                 }
-                if let Some(until) = self.policy.says_nothing(source, time_ns) {
+                if let Some(until) = self.policy.says_nothing(source, time_ns, queued) {
                     views.source_ctls[source].quiet.store(tick(until), Relaxed);
                 }
                 orders.extend(order);

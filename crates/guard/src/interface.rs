@@ -12,12 +12,13 @@ use kern::keeper::Keeper;
 use kern::kernel::Kernel;
 use kern::netns;
 use kern::settings::Access;
+use policy::Nanos;
 use policy::host::TICK;
 use policy::lull::Lull;
-use policy::{Nanos, marking};
+use policy::marking::{self, Heard};
 
 use crate::error::{failed, missing, usage};
-use crate::offloads::Switched;
+use crate::offloads::{Switched, may_switch};
 use crate::plan::{self, Found, LeftAlone, Wish};
 use crate::source::{Counts, Now, Source};
 use crate::{clock, sched};
@@ -101,6 +102,8 @@ pub struct Interface {
     pub alone: bool,
     /// Packets that it had received when ids began to be learnt from them.
     learning_from: u64,
+    /// Whether the NAPIs that are known still poll.
+    heard: Heard,
 }
 
 /// A device that has left with settings of weir, kept in a file until it is reached or back.
@@ -198,6 +201,7 @@ impl Interface {
             failed: false,
             alone: false,
             learning_from: 0,
+            heard: Heard::default(),
         }
     }
 
@@ -307,7 +311,11 @@ impl Interface {
     ) -> Result<Rx, String> {
         let rx = setup.gauges.load_rx(first, queues).map_err(|e| kern::guard::short(&e))?.of(ifindex);
         let journal = Arc::clone(self.journal().map_err(|e| e.to_string())?);
-        let rx = rx.owing(Box::new(Switched::new(ifindex, journal)));
+        let driver = kern::ethtool::driver(&self.name).unwrap_or_default();
+        let may = may_switch(&driver, setup.sheds);
+        let cpus = kern::cpus::possible().ok().and_then(|cpus| cpus.iter().max()).map_or(1, |last| last + 1);
+        let adds = When::adds_queues(&driver, kern::ethtool::channels(&self.name), cpus);
+        let rx = rx.owing(Box::new(Switched::new(ifindex, may, journal))).asking_driver(!adds);
         self.rx_refused = false;
         // A program of another owner is found now, not under overload.
         let foreign = || match kern::link::get(ifindex) {
@@ -388,6 +396,7 @@ impl Interface {
                 }
                 (None, None) => "below saturation the kernel works as always".to_owned(),
             };
+            let irq = known.get(queue as usize).and_then(|s| s.irq).filter(|_| setup.watch_irqs);
             let source = Arc::new(Source {
                 slot,
                 ifindex: self.ifindex,
@@ -396,7 +405,8 @@ impl Interface {
                 first: self.first_slot,
                 seen_as: seen_as.clone(),
                 marks_in_peace: in_peace && left_alone.is_none() && !threaded,
-                irq: known.get(queue as usize).and_then(|s| s.irq).filter(|_| setup.watch_irqs),
+                irq,
+                irq_shared: irq.is_some_and(kern::irq::is_shared),
                 threaded,
                 rps_cpu: plan::only(&plan::rps(setup.access, self.ifindex, queue)),
                 bypass,
@@ -501,6 +511,23 @@ impl Interface {
     pub fn is_mute(&self, access: &mut Access) -> bool {
         self.sources.iter().all(|s| s.now.napi_id.load(Relaxed) == 0)
             && self.received(access).saturating_sub(self.learning_from) >= marking::MUTE_PACKETS
+    }
+
+    /// Packets are to tell the ids anew: they come by NAPIs that are not known, and the kernel lists none.
+    pub fn is_deaf(&mut self, gauges: &Gauges, access: &mut Access) -> bool {
+        let polled = |s: &Arc<Source>| gauges.views.source_stats[s.slot].packets.load(Relaxed);
+        let polled = self.sources.iter().map(polled).fold(0, u64::wrapping_add);
+        self.heard.is_deaf(self.received(access), polled)
+            && Found::look(access, self.ifindex).is_ok_and(|found| found.ids.is_empty())
+    }
+
+    /// Packets have told another id than the one that is known.
+    pub fn is_told_otherwise(&self, gauges: &Gauges) -> bool {
+        self.sources.iter().any(|s| {
+            let told = gauges.views.source_stats[s.slot].napi_id.load(Relaxed);
+            let known = s.now.napi_id.load(Relaxed);
+            told != 0 && known != 0 && told != known
+        })
     }
 
     /// Sources whose ids packets have told since the last call: they can be taken over from here on.

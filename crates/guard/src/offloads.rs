@@ -1,4 +1,6 @@
 //! LRO and hardware GRO of an interface, which the kernel switches off for good where an XDP program is attached by its generic hook.
+//!
+//! Many drivers reset their rings for that, some the link: under overload that costs more than a gate is worth.
 
 use std::io;
 use std::sync::Mutex;
@@ -9,17 +11,27 @@ use kern::settings::{Access, Setting, Value};
 
 use crate::plan;
 
+/// Drivers that switch both by a word to their device.
+const CHEAP: [&str; 2] = ["virtio_net", "vmxnet3"];
+
+/// True if they may be switched by this driver: it costs nothing, or is done once, at the start of a guard that is to shed.
+#[must_use]
+pub fn may_switch(driver: &str, sheds: bool) -> bool {
+    sheds || CHEAP.contains(&driver)
+}
+
 /// Of one interface; what is switched off is in its journal until it is back.
 pub struct Switched {
     ifindex: u32,
+    may: bool,
     journal: plan::Shared,
     off: Mutex<Vec<Change>>,
 }
 
 impl Switched {
-    /// Nothing yet.
-    pub fn new(ifindex: u32, journal: plan::Shared) -> Self {
-        Self { ifindex, journal, off: Mutex::default() }
+    /// Nothing yet; `may`: they may be switched, see [`may_switch`].
+    pub fn new(ifindex: u32, may: bool, journal: plan::Shared) -> Self {
+        Self { ifindex, may, journal, off: Mutex::default() }
     }
 }
 
@@ -38,6 +50,11 @@ impl Offloads for Switched {
         if changes.is_empty() {
             return Ok(());
         }
+        if !self.may {
+            return Err(io::Error::other(
+                "LRO or hardware GRO is on, and to switch it may reset the NIC: ethtool -K lro off rx-gro-hw off, then restart weir",
+            ));
+        }
         plan::make(&mut access, &self.journal, &changes).map_err(io::Error::other)?;
         *off = changes;
         Ok(())
@@ -51,5 +68,17 @@ impl Offloads for Switched {
         }
         let Ok(mut access) = Access::for_current_netns() else { return };
         plan::put_back(&mut access, &self.journal, &changes);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_nic_that_is_reset_by_it_is_left_alone_under_overload() {
+        assert!(!may_switch("bnx2x", false) && !may_switch("be2net", false));
+        assert!(may_switch("vmxnet3", false) && may_switch("virtio_net", false));
+        assert!(may_switch("bnx2x", true), "once, at the start");
     }
 }

@@ -299,7 +299,7 @@ impl Loop {
         self.p.gauge.polling.fetch_add(1, Relaxed);
         self.meter();
         self.policy.taken_over(now, slot, switch);
-        let holding = source.counters(&self.p.views).map(|c| Holding::new(now, c));
+        let holding = source.counters(&self.p.views).map(|c| Holding::new(now, c, source.irq_shared));
         let rx = &self.p.views.rx_stats[slot];
         // What came before it was adopted here says nothing.
         let since =
@@ -426,6 +426,7 @@ fn counted(rx: &RxStat, load: Load, counts: &Counts) -> Counted {
         Load::Unknown => Counted {
             frames,
             part: rx.unknown.load(Relaxed),
+            opaque: rx.opaque.load(Relaxed),
             nobody: 0,
             fragments: rx.fragments.load(Relaxed),
             cut: rx.cut.load(Relaxed),

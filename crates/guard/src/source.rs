@@ -28,6 +28,8 @@ pub struct Source {
     pub marks_in_peace: bool,
     /// Interrupt to be watched while it is polled; `None` without one, or if the user insists on polling.
     pub irq: Option<u32>,
+    /// Others have it too.
+    pub irq_shared: bool,
     /// It runs in a kernel thread and is never taken over.
     pub threaded: bool,
     /// The one CPU that RPS sends its packets to: its poller runs there.

@@ -60,6 +60,12 @@ pub fn count(irq: u32) -> Result<u64> {
     }
 }
 
+/// True if other devices have interrupt `irq` too, as on a line of PCI that is not of messages (INTx); false if that cannot be read.
+pub fn is_shared(irq: u32) -> bool {
+    // The names of all who handle it, with commas.
+    fs::read_to_string(format!("/sys/kernel/irq/{irq}/actions")).is_ok_and(|names| names.contains(','))
+}
+
 /// CPUs that interrupt `irq` goes to now.
 pub fn cpus(irq: u32) -> Result<CpuSet> {
     let read = |file: &str| {

@@ -213,10 +213,10 @@ fn a_request_in_fragments_takes_its_port_back_root() {
     assert!(!bed.shed((OTHER, 53), 9800));
 }
 
-/// Where a fragment ends nobody knows: it passes, counted apart from datagrams in one piece.
+/// Fragments, other protocols and frames of guests pass, counted apart from datagrams in one piece.
 #[test]
-fn a_fragment_that_passes_is_counted_as_one_root() {
-    let bed = bed!("a_fragment_that_passes_is_counted_as_one_root");
+fn what_no_socket_is_asked_about_is_counted_apart_root() {
+    let bed = bed!("what_no_socket_is_asked_about_is_counted_apart_root");
     let whole = Udp::new(SocketAddrV4::new(PEER, 4000), SocketAddrV4::new(HOST, 9700)).frame();
     let piece = |flags: u16| {
         let mut frame = whole.clone();
@@ -225,15 +225,31 @@ fn a_fragment_that_passes_is_counted_as_one_root() {
     };
     let of = |frame: &[u8]| {
         let stat = &bed.gauges.views.rx_stats[0];
-        let counts = || [&stat.unknown, &stat.fragments].map(|c| c.load(Relaxed));
+        let counts = || [&stat.unknown, &stat.fragments, &stat.opaque].map(|c| c.load(Relaxed));
         let before = counts();
         assert_ne!(bed.host.run(|| bed.rx.run(frame, 1).unwrap().0), XDP_DROP);
         let after = counts();
-        [after[0] - before[0], after[1] - before[1]]
+        [0, 1, 2].map(|i| after[i] - before[i])
     };
-    assert_eq!(of(&whole), [1, 0]);
-    assert_eq!(of(&piece(0x2000)), [0, 1], "the first one");
-    assert_eq!(of(&piece(0x0001)), [0, 1], "a later one");
+    assert_eq!(of(&whole), [1, 0, 0]);
+    assert_eq!(of(&piece(0x2000)), [0, 1, 0], "the first one");
+    assert_eq!(of(&piece(0x0001)), [0, 1, 0], "a later one");
+    let protocol = |number: u8| {
+        let mut frame = whole.clone();
+        frame[23] = number;
+        of(&frame)
+    };
+    for (number, name) in [(50, "ESP"), (47, "GRE"), (4, "IP in IP"), (132, "SCTP")] {
+        assert_eq!(protocol(number), [0, 0, 1], "{name}");
+    }
+    assert_eq!(protocol(1), [0; 3], "ICMP");
+    let mut session = whole.clone();
+    session[12..14].copy_from_slice(&[0x88, 0x64]);
+    assert_eq!(of(&session), [0, 0, 1], "PPPoE");
+    // A guest of a bridge has a hardware address of its own.
+    bed.gauges.views.source_ctls[0].mac[0].store(0x0102_0304_0506, Relaxed);
+    assert_eq!(of(&whole), [0, 0, 1], "a guest's");
+    assert_eq!(bed.gauges.views.rx_stats[0].known.load(Relaxed), 0, "or a pause would lose them");
 }
 
 /// Spoofed datagrams to the port of a connected socket, which the kernel finds no socket for: the port is somebody's.

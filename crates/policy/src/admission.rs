@@ -1,11 +1,12 @@
 //! How much a flooded consumer gets of one poll while the source carries others too (MR-28, P11).
 //!
-//! Every packet that is handed up takes as much of the CPU as several that are shed. Where a consumer is given all that its
-//! buffer holds, the poller spends its budget on the flood, the ring overflows while it waits for the next period, and it
-//! overflows blindly. So what a consumer is given is halved each time that the budget was spent before its period ended and more
-//! than [`DEAR`] of it went for packets that were handed up, segments of connections not counted; and it grows again by a quarter,
-//! at most [`GROWTH`], in each period that leaves something, from the second one on, and where less than half of [`DEAR`] went for
-//! them: what is beyond the look is lost with nothing handed up too, and a program that is flooded is to get something.
+//! Every packet that is handed up takes as much of the CPU as several that are shed. Where a consumer is given all that its buffer holds,
+//! the poller spends its budget on the flood, the ring overflows while it waits for the next period, and it overflows blindly. So what a
+//! consumer is given is halved each time that the budget was spent before its period ended and more than [`DEAR`] of it went for packets
+//! that were handed up, those not counted that nothing can be kept away from: segments of connections, bridged frames, other protocols
+//! (ESP). It grows again by a quarter, at most [`GROWTH`], in each period that leaves something, from the second one on, and where less
+//! than half of [`DEAR`] went for them: what is beyond the look is lost with nothing handed up too, and a program that is flooded is to get
+//! something.
 //!
 //! What a packet costs depends on where it goes, a container's several times as much as a socket's of the host, so it is measured:
 //! turns differ in how many packets they shed and hand up, and in the time they take. Several consumers may be flooded,
@@ -79,7 +80,7 @@ pub struct Admission {
     costs: Costs,
     /// What a packet costs, as told last.
     packet: Option<Nanos>,
-    /// Since the budget was found spent last: packets handed up but for segments of connections, and the time of all turns.
+    /// Since the budget was found spent last: packets handed up but for those that are not asked about, and the time of all turns.
     passed: u64,
     ns: Nanos,
 }
@@ -97,12 +98,12 @@ impl Admission {
         self.permille
     }
 
-    /// A turn has ended while somebody else's packets were looked for: frames shed, packets handed up, how many of these were segments of
-    /// connections, and the time it took.
-    pub fn turned(&mut self, shed: u32, passed: u32, segments: u32, spent: Nanos) {
+    /// A turn has ended while somebody else's packets were looked for: frames shed, packets handed up, how many of these no room was
+    /// asked for, and the time it took.
+    pub fn turned(&mut self, shed: u32, passed: u32, unasked: u32, spent: Nanos) {
         self.costs.turned(shed, passed, spent);
-        // A transfer takes all that it can get, and nothing that is admitted or not changes that.
-        self.passed += u64::from(passed.saturating_sub(segments));
+        // A transfer takes all that it can get, and what is admitted for others changes nothing of that.
+        self.passed += u64::from(passed.saturating_sub(unasked));
         self.ns = self.ns.saturating_add(spent);
     }
 

@@ -139,7 +139,7 @@ impl fmt::Display for Release {
             Self::Calm => "the ring stays empty",
             Self::Rests => "few packets arrive: the net CPU sleeps",
             Self::Sheds => "shedding alone will do: the kernel polls, and the gate stays",
-            Self::Spared => "nothing is shed any more",
+            Self::Spared => "next to nothing is shed any more",
             Self::Stops => "weir stops",
             Self::Gone => "its interface is gone",
             Self::Stale => "stale_source: its turns poll nothing",

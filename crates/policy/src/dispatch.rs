@@ -132,7 +132,9 @@ impl Slot {
     fn says_nothing(&self, now: Nanos) -> Option<Nanos> {
         let pauses = [self.bulk, self.unknown, self.uncounted].into_iter().flatten();
         let pauses = pauses.filter(|pause| pause.lasts(now)).map(|pause| pause.until);
-        pauses.chain(self.transfers(now).then_some(now + EXPLAINED)).max()
+        // A gate that stays is in a transfer's way: with that, polling tells whether it is worth it.
+        let sheds = self.switch.is_some_and(|switch| switch.mode() == Mode::Shed);
+        pauses.chain((self.transfers(now) && !sheds).then_some(now + EXPLAINED)).max()
     }
 }
 
@@ -140,7 +142,8 @@ impl Slot {
 /// meanwhile, ns.
 const LEAVES: Nanos = 200 * MILLISECOND;
 
-/// For so long full polls and losses that a transfer explains are not told again, ns: telling takes several hundredths of a CPU.
+/// For so long full polls and losses that a transfer explains, and full polls of what is only passed on, are not told again, ns: telling
+/// takes several hundredths of a CPU.
 pub const EXPLAINED: Nanos = 100 * MILLISECOND;
 
 /// For how long sockets that overflow are explained by bulk TCP beside which they did, at first and at most, ns. Nothing tells when the
@@ -440,17 +443,17 @@ impl Dispatch {
         cpu: usize,
         queued: bool,
     ) -> Option<Order> {
-        if self.slots.get(slot)?.says_nothing(evidence).is_some()
-            || !queued && !self.transit.full_polls_count(now)
-        {
+        if self.says_nothing(slot, evidence, queued).is_some() {
             return None;
         }
         self.order(now, evidence, slot, cpu, Cause::FullPolls)
     }
 
-    /// Until when full polls of the source say nothing at `now`: it carried what polling does no good.
-    pub fn says_nothing(&self, slot: usize, now: Nanos) -> Option<Nanos> {
-        self.slots.get(slot)?.says_nothing(now)
+    /// Until when full polls of the source say nothing at `now`: it carried what polling does no good, or what arrives is only passed on,
+    /// and none of that is `queued` for a packet filter.
+    pub fn says_nothing(&self, slot: usize, now: Nanos, queued: bool) -> Option<Nanos> {
+        let passed_on = (!queued && self.passes_on(now)).then_some(now + EXPLAINED);
+        self.slots.get(slot)?.says_nothing(now).max(passed_on)
     }
 
     /// At `now` that is since bulk TCP explains them, as the kernel's own counts tell.

@@ -181,7 +181,7 @@ fn what_the_gate_knows_nothing_of_is_left_to_the_kernel() {
     d.released(0, order.switch);
     let counts = |packets| move |_| on(0, packets);
     assert!(d.full(4100 * MS, 4100 * MS, 0, 0, false).is_none());
-    assert_eq!([4100, 4200].map(|at| d.says_nothing(0, at * MS)), [Some(4200 * MS), None]);
+    assert_eq!([4100, 4200].map(|at| d.says_nothing(0, at * MS, false)), [Some(4200 * MS), None]);
     d.clone().over_budget(399 * MS, 399 * MS, 0, LONG, counts(50_000), |_| panic!("its release costs too"));
     let mut starve = None;
     d.clone().over_budget(4100 * MS, 4100 * MS, 0, LONG - 1, counts(100_000), |_| panic!("they come to run"));
@@ -218,7 +218,7 @@ fn another_source_is_not_judged_while_nothing_is_learnt() {
     let other = d.full(300 * MS, 300 * MS, 1, 0, false).unwrap();
     assert_eq!(other.loads, [Some(300 * MS), Some(200 * MS + LEAVES + BLIND)]);
     d.remove(0);
-    assert_eq!(d.says_nothing(0, 300 * MS), None, "what takes its place has carried nothing");
+    assert_eq!(d.says_nothing(0, 300 * MS, false), None, "what takes its place has carried nothing");
 }
 
 /// A flood of which the gate knows nothing, that takes the CPU from programs whenever the kernel has it: these lose less and less of it.
@@ -274,6 +274,11 @@ fn a_transfer_that_the_kernel_merges_explains_what_looks_like_overload() {
         orders
     };
     assert_eq!((starved(LONG - 1), starved(LONG)), (0, 1));
+    let mut gated = host(1);
+    let mut switch = gated.full(0, 0, 0, 0, true).unwrap().switch;
+    switch.sheds(100 * MS);
+    gated.released(0, switch);
+    assert!(full(&mut ticked(gated, false, None, 30_000), 1500), "the gate is in its way");
     let mut insists = host(1);
     insists.insist();
     assert!(full(&mut ticked(insists, false, None, 30_000), 210));
@@ -496,6 +501,8 @@ fn full_polls_of_what_is_passed_on_take_nothing_over() {
     d.tick(0, counts(0), |_| 0, around(Some(0), false));
     d.tick(200 * MS, counts(100_000), |_| 0, around(Some(100), false));
     assert!(d.full(200 * MS, 200 * MS, 0, 0, false).is_none());
+    let quiet = |d: &Dispatch, queued| d.says_nothing(0, 200 * MS, queued);
+    assert_eq!((quiet(&d, false), quiet(&d, true)), (Some(200 * MS + EXPLAINED), None));
     assert!(d.clone().full(200 * MS, 200 * MS, 0, 0, true).is_some(), "a packet filter's queue is full");
     assert!(
         d.clone().full(200 * MS, 200 * MS, 0, 0, true).is_some_and(|o| o.by_io_uring),
@@ -518,7 +525,7 @@ fn full_polls_of_what_is_passed_on_take_nothing_over() {
     assert_eq!(starve(&container, 810 * MS), Some((Cause::Budget, false)), "no more");
     d.tick(400 * MS, counts(200_000), |_| 0, around(Some(50_000), false));
     assert_eq!(starve(&d, 400 * MS), Some((Cause::Budget, true)), "most is for the host");
-    assert!(d.full(400 * MS, 400 * MS, 0, 0, false).is_some());
+    assert!(quiet(&d, false).is_none() && d.full(400 * MS, 400 * MS, 0, 0, false).is_some());
 }
 
 #[test]

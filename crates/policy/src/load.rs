@@ -11,9 +11,10 @@
 //! [`Load::Unknown`]: of hardly any datagram the gate knows where it would end, so it has nothing to shed, and no socket is full that it
 //! knows. A poller then hands up what the kernel's own NAPI would, at a higher price. So it is with fragments, whose ends nobody knows. Of
 //! these a poller cuts what its budget does not last for: three of four at a rate that the kernel just carries, and nearly all at one that
-//! it does not. Where programs take what the budget leaves, the kernel most likely takes from them: it is tried [`HUNGRY`] later. Sockets
-//! that overflow are evidence of their own. If programs starve once the kernel has it back, it is polled, and left to
-//! the kernel again less and less often.
+//! it does not. Nor is there anything to learn of frames that are bridged, or of protocols whose sockets nobody asks (ESP, GRE): these may
+//! be a gateway's or a guest's own work, and the kernel does that for less. Where programs take what the budget leaves, the kernel most
+//! likely takes from them: it is tried [`HUNGRY`] later. Sockets that overflow are evidence of their own. If programs starve once the
+//! kernel has it back, it is polled, and left to the kernel again less and less often.
 //!
 //! Where nothing counts frames, full polls alone are no evidence ([`crate::dispatch::Dispatch::carries`]).
 
@@ -29,7 +30,7 @@ const FRAMES_MIN: u64 = 64;
 pub enum Load {
     /// TCP segments of connections that stand.
     Bulk,
-    /// Datagrams and fragments of which the gate knows nothing.
+    /// Datagrams, fragments and frames of other protocols of which the gate knows nothing.
     Unknown,
 }
 
@@ -107,8 +108,10 @@ pub fn learning(now: u32, refused: u32, flows: u64, unknown: u64) -> Learning {
 pub struct Counted {
     /// All frames.
     pub frames: u64,
-    /// Those of the load, without fragments.
+    /// Those of the load, without fragments and opaque ones.
     pub part: u64,
+    /// Those of it of which there is nothing to learn.
+    pub opaque: u64,
     /// Frames that were shed since they are nobody's, or SYNs that no listener takes.
     pub nobody: u64,
     /// Fragments of it that were handed up.
@@ -126,6 +129,7 @@ impl Counted {
         Counted {
             frames: self.frames.saturating_sub(then.frames),
             part: self.part.saturating_sub(then.part),
+            opaque: self.opaque.saturating_sub(then.opaque),
             nobody: self.nobody.saturating_sub(then.nobody),
             fragments: self.fragments.saturating_sub(then.fragments),
             cut: self.cut.saturating_sub(then.cut),
@@ -176,8 +180,8 @@ impl Share {
         self.load
     }
 
-    /// True if what came in the last [`Load::window`] was that; false before it is watched, while the gate is about to learn, and, for
-    /// [`HUNGRY`], where programs take what the budget leaves in two windows. Where learning is hopeless it does not take so long.
+    /// True if what came in the last [`Load::window`] was that; false before it is watched, while the gate is about to learn what it is
+    /// for, and, for [`HUNGRY`], where programs take what the budget leaves in two windows. Where learning is hopeless it does not take so long.
     pub fn is(&mut self, now: Nanos, counted: Counted, learning: Learning) -> bool {
         if now < self.at {
             self.then = counted;
@@ -189,16 +193,16 @@ impl Share {
         }
         let seen = counted.since(self.then);
         (self.at, self.then) = (now, counted);
-        let of_load = seen.part + seen.fragments + seen.cut;
-        let has =
-            |least: Permille| seen.frames >= FRAMES_MIN && of_load * 1000 >= seen.frames * u64::from(least);
+        let of_load = seen.part + seen.opaque + seen.fragments + seen.cut;
+        let most = |of: u64| seen.frames >= FRAMES_MIN && of * 1000 >= seen.frames * u64::from(MOST);
         let quarter =
             self.quarter && seen.frames >= FRAMES_MIN && is_beside(seen.frames, of_load, seen.nobody);
         self.together = if quarter { self.together + 1 } else { 0 };
         if self.together >= TOGETHER {
             return true;
         }
-        let is = learning != Learning::Learns && seen.cut <= seen.fragments.saturating_mul(CUT) && has(MOST);
+        let learns = learning == Learning::Learns && !most(seen.opaque);
+        let is = !learns && seen.cut <= seen.fragments.saturating_mul(CUT) && most(of_load);
         if !is || !seen.wanted() {
             self.hunger = if self.hunger == Hunger::Once { Hunger::None } else { self.hunger };
             return is;
@@ -324,6 +328,20 @@ mod tests {
         assert!(!share.is(SOON, counted(1000, 20), Learning::Hopeless));
         assert!(!share.is(2 * SOON, counted(2000, 20), Learning::Hopeless));
         assert!(share.is(SOON + window, counted(3000, 20), Learning::Hopeless));
+    }
+
+    /// A gateway of a VPN, or a host of virtual machines. Refusals of something else do not tell that these are about to be learnt.
+    #[test]
+    fn what_no_socket_can_be_asked_about_is_given_back() {
+        let window = Load::Unknown.window();
+        let is = |opaque, part, learning| {
+            let counted = Counted { frames: 1000, opaque, part, ..Counted::default() };
+            Share::new(Load::Unknown, false, 0, Counted::default()).is(window, counted, learning)
+        };
+        assert!(is(900, 0, Learning::Untold) && is(450, 450, Learning::Untold));
+        assert!(!is(899, 0, Learning::Untold), "one frame in ten is something else");
+        assert!(is(900, 0, Learning::Learns));
+        assert!(!is(899, 101, Learning::Learns));
     }
 
     /// A poller hands up less than the kernel could; what neither of them carries is better looked at.

@@ -97,10 +97,60 @@ pub fn improves_by_frames(packets: u64) -> bool {
     packets >= MUTE_PACKETS
 }
 
+/// Most looks between two times that packets are asked for new ids, where none tells one.
+const ASK_MOST: u32 = 64;
+
+/// Whether the NAPIs that are known still poll. A driver may make its NAPIs anew, with other ids, when somebody changes its rings or its
+/// MTU; before Linux 6.8 the kernel does not list them.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Heard {
+    /// At the last look: packets that the interface had received, and those of them that known NAPIs had polled.
+    at: Option<(u64, u64)>,
+    /// Looks until packets are asked again, and between two times.
+    waits: u32,
+    between: u32,
+}
+
+impl Heard {
+    /// A look: true if packets come, and none by a NAPI that is known. Where that goes on it is true less and less often.
+    pub fn is_deaf(&mut self, received: u64, polled: u64) -> bool {
+        let Some((received_then, polled_then)) = self.at.replace((received, polled)) else { return false };
+        if polled != polled_then {
+            (self.waits, self.between) = (0, 0);
+            return false;
+        }
+        if received.saturating_sub(received_then) < MUTE_PACKETS {
+            return false;
+        }
+        if self.waits > 0 {
+            self.waits -= 1;
+            return false;
+        }
+        self.between = (2 * self.between).clamp(1, ASK_MOST);
+        self.waits = self.between;
+        true
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    #[test]
+    fn napis_that_poll_no_more_are_noticed() {
+        let mut heard = Heard::default();
+        assert!(!heard.is_deaf(50_000, 0), "what came before says nothing");
+        assert!(!heard.is_deaf(60_000, 9_000) && !heard.is_deaf(60_031, 9_000));
+        assert!(heard.is_deaf(60_063, 9_000));
+        assert!(!heard.is_deaf(70_000, 9_000), "they have been asked");
+        assert!(heard.is_deaf(80_000, 9_000), "and had no id to tell");
+        let mut asked = 0;
+        (0..1000).for_each(|n| asked += u32::from(heard.is_deaf(90_000 + n * 1000, 9_000)));
+        assert!((1000 / ASK_MOST..40).contains(&asked), "{asked}");
+        assert!(!heard.is_deaf(2_000_000, 9_001), "they poll again");
+        assert!(heard.is_deaf(2_001_000, 9_001), "at once the next time");
+    }
 
     #[test]
     fn only_the_source_s_own_packet_marks_a_handle() {

@@ -363,7 +363,7 @@ impl Poller {
         // Innocents are told apart only where frames are looked at: a pause would lose theirs with the rest.
         self.look.saw(now, source, turn.frames, turn.protected, others.max(turn.harmed()));
         if self.look.is_on(now, source) {
-            self.admission.turned(turn.shed, turn.packets, turn.segments, turn.spent);
+            self.admission.turned(turn.shed, turn.packets, turn.unasked, turn.spent);
         }
         let cheap = if self.look.is_on(now, source) { turn.shed } else { turn.nobody + turn.syns };
         state.sheds = u64::from(cheap) * 1000 > u64::from(turn.frames) * u64::from(MOSTLY);

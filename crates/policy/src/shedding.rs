@@ -11,8 +11,8 @@
 //! - A source is given to the gate only after a whole [`STRETCH`] in which its turns took no more than [`CHEAP`] of the budget,
 //!   the ring was found empty once each [`EMPTIED`], it could not pause all the time, and of what was shed or handed up to known
 //!   consumers no more than one of [`FEW`] frames was handed up.
-//! - The gate ends when nothing was shed in [`CALM`], or next to nothing but what full consumers had no room for, and less than was
-//!   handed up to known ones: then a program follows, and the gate takes from its bursts.
+//! - The gate ends when less than [`LITTLE`] was shed in [`CALM`], or next to nothing but what full consumers had no room for, and less
+//!   than was handed up to known ones: then a program follows, and the gate takes from its bursts.
 
 use crate::{MILLISECOND, Nanos, Permille};
 
@@ -27,8 +27,11 @@ pub const CHEAP: Permille = 750;
 pub const EMPTIED: Nanos = MILLISECOND;
 /// Of so many frames one may be handed up.
 pub const FEW: u64 = 8;
-/// Without a frame that was shed for so long the gate is not needed, ns.
+/// What the gate has shed is judged once in so long, ns.
 pub const CALM: Nanos = 1000 * MILLISECOND;
+/// Fewer frames in that cost the kernel some thousandths of a CPU. Every host gets a few for ports that it does not have, and a program
+/// that hangs some for as long as it does.
+pub const LITTLE: u64 = 1000;
 
 /// The turns of one source in a stretch.
 #[derive(Clone, Copy, Debug, Default)]
@@ -77,8 +80,6 @@ impl Stretch {
 /// Whether a source in mode shed still needs its gate.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Needed {
-    seen: u64,
-    since: Option<Nanos>,
     /// Start of the present stretch of [`CALM`], and what had become of frames by then.
     stretch: Option<(Nanos, Became)>,
 }
@@ -95,22 +96,16 @@ pub struct Became {
 }
 
 impl Needed {
-    /// What has `became` of the frames by `now`: true if the gate has had nothing to do for [`CALM`], or a program follows.
+    /// What has `became` of the frames by `now`: true if the gate has had next to nothing to do for [`CALM`], or a program follows.
     pub fn is_over(&mut self, now: Nanos, became: Became) -> bool {
         let (from, had) = *self.stretch.get_or_insert((now, became));
-        let mut follows = false;
-        if now.saturating_sub(from) >= CALM {
-            let shed = became.shed.saturating_sub(had.shed);
-            let mostly_full = became.for_full.saturating_sub(had.for_full) >= shed - shed / FEW;
-            follows = mostly_full && became.passed.saturating_sub(had.passed) > shed;
-            self.stretch = Some((now, became));
+        if now.saturating_sub(from) < CALM {
+            return false;
         }
-        let shed = became.shed;
-        let grows = std::mem::replace(&mut self.seen, shed) != shed;
-        if grows || self.since.is_none() {
-            self.since = Some(now);
-        }
-        follows || self.since.is_some_and(|since| now.saturating_sub(since) >= CALM)
+        self.stretch = Some((now, became));
+        let shed = became.shed.saturating_sub(had.shed);
+        let mostly_full = became.for_full.saturating_sub(had.for_full) >= shed - shed / FEW;
+        shed < LITTLE || mostly_full && became.passed.saturating_sub(had.passed) > shed
     }
 }
 
@@ -144,12 +139,12 @@ mod tests {
     }
 
     #[test]
-    fn the_gate_is_over_when_nothing_is_shed() {
+    fn the_gate_is_over_when_little_is_shed() {
         let mut needed = Needed::default();
-        let shed = |shed| Became { shed, for_full: shed, passed: 0 };
-        assert!((0..50).all(|n| !needed.is_over(n * 200 * MS, shed(n))));
-        assert!((50..54).all(|n| !needed.is_over(n * 200 * MS, shed(49))));
-        assert!(needed.is_over(54 * 200 * MS, shed(49)));
+        let shed = |shed| Became { shed, for_full: 0, passed: 0 };
+        assert!((0..=50).all(|n| !needed.is_over(n * 200 * MS, shed(n * 200))), "1,000 a second");
+        assert!((51..55).all(|n| !needed.is_over(n * 200 * MS, shed(10_999))));
+        assert!(needed.is_over(55 * 200 * MS, shed(10_999)), "some for a port that nobody has");
         assert!(!Needed::default().is_over(5000 * MS, shed(7)), "the first look tells nothing");
     }
 
@@ -160,9 +155,9 @@ mod tests {
             let became = |n| Became { shed: n * shed, for_full: n * for_full, passed: n * passed };
             (0..50).find(|n| needed.is_over(n * 200 * MS, became(*n))).map(|n| n * 200 * MS)
         };
-        assert_eq!(over(3, 3, 47), Some(CALM), "bursts that are a little larger than the room");
-        assert_eq!((over(50, 50, 50), over(7, 7, 1)), (None, None));
-        assert_eq!(over(30, 20, 470), None, "nobody's flood is shed");
+        assert_eq!(over(300, 300, 4_700), Some(CALM), "bursts that are a little larger than the room");
+        assert_eq!((over(5_000, 5_000, 5_000), over(700, 700, 100)), (None, None));
+        assert_eq!(over(3_000, 2_000, 47_000), None, "nobody's flood is shed");
     }
 
     proptest! {

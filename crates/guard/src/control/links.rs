@@ -143,9 +143,28 @@ impl Control {
             (State::Guarded, true) if thorough => {
                 self.interfaces[index].tell_addresses(&self.gauges);
                 self.look_at_rps(index);
+                self.ask_again(index);
             }
             (State::Down, true) => self.find_again(index),
             _ => {}
+        }
+    }
+    /// Has packets tell the ids once more where no NAPI that is known polls: between two looks, if all are known by packets.
+    fn ask_again(&mut self, index: usize) {
+        let interface = &mut self.interfaces[index];
+        if self.opts.mode == Mode::Thread || interface.is_learning() {
+            return;
+        }
+        let (ifindex, first, count) = (interface.ifindex, interface.first_slot, interface.sources.len());
+        if interface.is_told_otherwise(&self.gauges) {
+            interface.doubtful = true;
+        } else if interface.is_deaf(&self.gauges, &mut self.access) {
+            let stats = interface.sources.iter().map(|s| &self.gauges.views.source_stats[s.slot]);
+            stats.for_each(|stat| stat.napi_id.store(0, Relaxed));
+            // What it cannot do now it may the next time.
+            let _ = self.gauges.learn(ifindex, first, count);
+        } else {
+            self.gauges.unlearn(ifindex);
         }
     }
     /// Takes note of the ids that packets have told.

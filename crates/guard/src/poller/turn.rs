@@ -35,8 +35,8 @@ struct Told {
     known: u64,
     innocents: u64,
     protected: u64,
-    /// TCP segments of connections.
-    segments: u64,
+    /// TCP segments of connections, and frames that no socket can be asked about.
+    unasked: u64,
     /// Packets that sockets elsewhere refused on this CPU.
     elsewhere: u64,
     /// Time in NET_RX softirqs of this CPU.
@@ -60,7 +60,7 @@ impl Told {
             known: of(&rx.known),
             innocents: of(&rx.innocents),
             protected: of(&rx.protected),
-            segments: of(&rx.tcp),
+            unasked: of(&rx.tcp).wrapping_add(of(&rx.opaque)),
             elsewhere: here.map_or(0, |cpu| of(&cpu.elsewhere)),
             net_rx_ns: here.map_or(0, |cpu| of(&cpu.net_rx_ns)),
         }
@@ -79,7 +79,7 @@ impl Told {
             known: self.known.wrapping_sub(before.known),
             innocents: self.innocents.wrapping_sub(before.innocents),
             protected: self.protected.wrapping_sub(before.protected),
-            segments: self.segments.saturating_sub(before.segments),
+            unasked: self.unasked.saturating_sub(before.unasked),
             elsewhere: self.elsewhere.wrapping_sub(before.elsewhere),
             net_rx_ns: self.net_rx_ns.saturating_sub(before.net_rx_ns),
         }
@@ -97,7 +97,7 @@ impl Told {
             known: self.known as u32,
             innocents: self.innocents as u32,
             protected: self.protected as u32,
-            segments: self.segments as u32,
+            unasked: self.unasked as u32,
             refused: self.elsewhere as u32,
             spent,
             // One poll that found less than it might have taken.

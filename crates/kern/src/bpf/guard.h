@@ -98,6 +98,8 @@ struct weir_rx_stat {
 	__u64 unknown;		/* of the frames, datagrams in one piece that passed since nothing is known of where they end */
 	__u64 fragments;	/* of the frames, fragments that passed: where they end nobody knows either */
 	__u64 cut;		/* of `shed`, fragments, since the budget did not last for them */
+	__u64 opaque;		/* of the frames, those that no socket's room can be asked for: bridged, or of another protocol (ESP, GRE) */
+	__u64 pad[7];
 };
 
 struct weir_consumer_ctl {
@@ -292,7 +294,7 @@ struct weir_learn {
 
 _Static_assert(sizeof(struct weir_source_ctl) == 128, "two lines");
 _Static_assert(sizeof(struct weir_source_stat) == 64, "one line");
-_Static_assert(sizeof(struct weir_rx_stat) == 128, "two lines");
+_Static_assert(sizeof(struct weir_rx_stat) == 192, "three lines");
 _Static_assert(sizeof(struct weir_consumer_ctl) == 64, "one line");
 _Static_assert(sizeof(struct weir_consumer_stat) == 64, "one line");
 _Static_assert(sizeof(struct weir_sheds) == 512, "whole lines");

@@ -471,8 +471,10 @@ int weir_rx(struct xdp_md *ctx)
 		return XDP_PASS;
 	}
 	stat->normal++;
-	if (for_others(data, end, ctl))
+	if (for_others(data, end, ctl)) {
+		stat->opaque += !segment;
 		return XDP_PASS;
+	}
 	if (marks(data, end, &view, ctl, stat, slot)) {
 		/* It is the handle's now, and nobody else's. */
 		stat->known++;
@@ -558,6 +560,7 @@ int weir_rx(struct xdp_md *ctx)
 	}
 	if (!(view.key[2] & WEIR_F_FRAGMENT)) {
 		stat->unknown += view.lane == WEIR_LANE_UDP;
+		stat->opaque += view.lane == WEIR_LANE_OTHER || view.lane == WEIR_LANE_LINK;
 		return XDP_PASS;
 	}
 	if (ctl->mode == WEIR_MODE_POLL && in_force(ctl, slot) && !fragment_fits(slot, poller_of(ctl))) {

@@ -41,10 +41,14 @@ const BRIDGE_FAMILY: u8 = 7;
 const TRANSLATORS: [&str; 2] = ["act_ct", "openvswitch"];
 /// Modules that take packets before the sockets of their addresses do: whoever loads one uses it, maybe in another namespace.
 const TAKERS: [&str; 2] = ["macvlan", "nf_synproxy_core"];
+/// The same of those that may be part of the kernel: a VLAN or ipvlan that another namespace has is not seen from this one, and has
+/// the hardware address of the interface that it stands on.
+const TAKERS_IN_KERNEL: [&str; 2] = ["8021q", "ipvlan"];
 const TPROXIES: [&str; 2] = ["nf_tproxy_ipv4", "nf_tproxy_ipv6"];
 
 /// Code that may be part of the kernel, which then has a directory in [`MODULES`] only if it has parameters; and a function of it.
-const BUILT_IN: [(&str, &str); 4] = [
+const BUILT_IN: [(&str, &str); 5] = [
+    ("8021q", "register_vlan_dev"),
     ("ipvlan", "ipvlan_queue_xmit"),
     ("nf_tables", "nft_register_chain_type"),
     ("nf_tproxy_ipv4", "nf_tproxy_get_sock_v4"),
@@ -72,7 +76,7 @@ impl Others {
         Others { routes: true, translates: true, takes: true, redirects: true, drops_early: true };
 
     /// What is so now for packets that are seen to arrive by `interfaces`: the guarded ones and those that stand on them. A device
-    /// on a guarded one that takes packets over in this namespace (macvlan, ipvlan) is not asked for here, but is one of them.
+    /// on a guarded one that takes packets over in this namespace (VLAN, macvlan, ipvlan) is not asked for here, but is one of them.
     ///
     /// `own` is the program that gives the caller's handles their packets.
     ///
@@ -90,7 +94,7 @@ impl Others {
         let net = Path::new(NET);
         let takes = translates
             || TAKERS.iter().any(|name| is_loaded(name))
-            || is_in_kernel("ipvlan")
+            || TAKERS_IN_KERNEL.iter().any(|name| is_in_kernel(name))
             || has_services(net)
             || has_answered(net)
             || TPROXIES.iter().any(|name| is_loaded(name) || rules.early && is_in_kernel(name));
@@ -362,7 +366,8 @@ mod tests {
     fn what_is_built_in() {
         let text =
             b"ffffffff81f667e0 T nft_register_chain_type\nffffffffc0a0 t ipvlan_queue_xmit\t[ipvlan]\n\
-                     ffffffff8208d4c0 r __ksymtab_nf_tproxy_get_sock_v4\n\nbroken\n\xff\xfe T x\n";
-        assert_eq!(find_built_in(&text[..]).unwrap(), [false, true, false, false]);
+                     ffffffff8208d4c0 r __ksymtab_nf_tproxy_get_sock_v4\nffffffff820a1230 T register_vlan_dev\n\n\
+                     broken\n\xff\xfe T x\n";
+        assert_eq!(find_built_in(&text[..]).unwrap(), [true, false, true, false, false]);
     }
 }

@@ -194,9 +194,13 @@ shared!(
         fragments: AtomicU64,
         /// Of the frames dropped on purpose, fragments, since the budget did not last for them.
         cut: AtomicU64,
+        /// Of the frames, those that no socket's room can be asked for: bridged ones, and those of other protocols, as ESP and GRE.
+        opaque: AtomicU64,
+        /// Fills the line.
+        pad: [AtomicU64; 7],
     }
 );
-const _: () = assert!(size_of::<RxStat>() == 128);
+const _: () = assert!(size_of::<RxStat>() == 192);
 
 impl RxStat {
     /// All frames that XDP saw.

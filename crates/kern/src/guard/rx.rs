@@ -33,6 +33,8 @@ pub struct Rx {
     connections: Connections,
     ifindex: u32,
     offloads: Option<Box<dyn Offloads>>,
+    /// The driver is asked to run it first.
+    asks_driver: bool,
     /// Held while it is attached or detached, which waits for the whole kernel.
     state: Mutex<State>,
     /// Apart, as all that follows, because the threads that ask or release cannot wait for that.
@@ -49,8 +51,19 @@ impl Rx {
     pub(super) fn new(program: OwnedFd, connections: Connections) -> Rx {
         let (state, attached, generic) = Default::default();
         let (users, idle_since) = Default::default();
-        let (ifindex, offloads) = (0, None);
-        Rx { program, connections, ifindex, offloads, state, attached, users, idle_since, generic }
+        let (ifindex, offloads, asks_driver) = (0, None, true);
+        Rx {
+            program,
+            connections,
+            ifindex,
+            offloads,
+            asks_driver,
+            state,
+            attached,
+            users,
+            idle_since,
+            generic,
+        }
     }
 
     /// The program as that of an interface.
@@ -63,6 +76,12 @@ impl Rx {
     #[must_use]
     pub fn owing(self, offloads: Box<dyn Offloads>) -> Rx {
         Rx { offloads: Some(offloads), ..self }
+    }
+
+    /// The same, whose driver runs it only if it `asks` that.
+    #[must_use]
+    pub fn asking_driver(self, asks: bool) -> Rx {
+        Rx { asks_driver: asks, ..self }
     }
 
     /// Runs it `repeat` times over a frame of at least 14 bytes, without a device (BPF_PROG_TEST_RUN): its action,
@@ -193,6 +212,9 @@ impl Rx {
     fn attach_to_driver(&self) -> io::Result<OwnedFd> {
         const XDP_FLAGS_DRV_MODE: u32 = 4;
         self.generic.store(false, SeqCst);
+        if !self.asks_driver {
+            return Err(io::Error::from(io::ErrorKind::Unsupported));
+        }
         self.link(XDP_FLAGS_DRV_MODE)
     }
 

@@ -6,6 +6,8 @@
 //! their rings to attach (igb its link), which must not happen under overload: there it is attached at start, if the
 //! driver takes it. In mode thread there is nothing that it could shed for.
 
+use crate::ethtool::Channels;
+
 /// When the program of an interface is attached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum When {
@@ -38,6 +40,14 @@ impl When {
         }
     }
 
+    /// True if this driver has fewer queues before a program is attached than with it, so that frames come to queues that nobody guards:
+    /// virtio_net adds one for each of the host's `cpus`, if it has so many to spare.
+    #[must_use]
+    pub fn adds_queues(driver: &str, channels: Option<Channels>, cpus: usize) -> bool {
+        let spare = |channels: Channels| channels.max_rx.saturating_sub(channels.combined) as usize;
+        driver == "virtio_net" && channels.is_some_and(|channels| spare(channels) >= cpus)
+    }
+
     /// As the status says it.
     #[must_use]
     pub fn name(self) -> &'static str {
@@ -52,6 +62,16 @@ impl When {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn queues_that_attaching_would_add() {
+        let adds = |driver, combined, max_rx| {
+            When::adds_queues(driver, Some(Channels { rx: 0, tx: 0, combined, max_rx }), 4)
+        };
+        assert!(adds("virtio_net", 4, 8) && adds("virtio_net", 1, 16));
+        assert!(!adds("virtio_net", 4, 7) && !adds("virtio_net", 8, 8) && !adds("mlx5_core", 4, 8));
+        assert!(!When::adds_queues("virtio_net", None, 4));
+    }
 
     #[test]
     fn a_driver_that_resets_its_rings_is_left_alone_under_overload() {

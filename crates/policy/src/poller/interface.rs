@@ -98,8 +98,8 @@ pub struct Turned {
     pub innocents: u32,
     /// Frames that are protected.
     pub protected: u32,
-    /// Of the frames that passed, TCP segments of connections.
-    pub segments: u32,
+    /// Of the frames that passed, those that no room can be asked for: TCP segments of connections, bridged frames, other protocols.
+    pub unasked: u32,
     /// Packets handed up that a full queue refused which is no consumer here: the socket of a container.
     pub refused: u32,
     /// Time the turn took, ns.
