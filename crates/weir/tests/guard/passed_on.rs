@@ -4,6 +4,7 @@
 //! Why it cannot flake: what must not happen is counted from the start, and what must is waited for while packets come.
 
 use std::net::{Ipv4Addr, SocketAddrV4};
+use std::path::{Path, PathBuf};
 
 use crate::common::world::{FLOOD, PORT, World, near, peer};
 use crate::common::{alone, ms, possible, within};
@@ -33,6 +34,21 @@ fn dropped(world: &World) -> u64 {
 fn arrived(world: &World) -> u64 {
     let path = format!("/sys/class/net/{}/statistics/rx_packets", near(1));
     world.wire_side.run(|| Ok(std::fs::read_to_string(path).unwrap())).unwrap().trim().parse().unwrap()
+}
+
+/// The files of the guard's thread of this name.
+fn named(pid: u32, name: &str) -> PathBuf {
+    let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap().map(|task| task.unwrap().path());
+    let is =
+        |task: &PathBuf| std::fs::read_to_string(task.join("comm")).is_ok_and(|comm| comm.trim() == name);
+    tasks.into_iter().find(is).unwrap()
+}
+
+/// How often a thread has gone to sleep.
+fn sleeps(task: &Path) -> u64 {
+    let status = std::fs::read_to_string(task.join("status")).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
+    line.unwrap().trim().parse().unwrap()
 }
 
 #[test]
@@ -87,6 +103,13 @@ fn a_host_of_containers_is_no_router_root() {
     let reason = || guard.ask(&world)["interfaces"][0]["sources"][0]["reason"].as_str().unwrap().to_owned();
     within("it is a router", ms(2000), || reason().contains("only passed on"));
     assert!(guard.modes(&world).iter().all(|mode| mode == "interrupt"));
+    // Each wake of the watch thread is a switch on the router's CPU: it is told ten times a second.
+    let watch = named(guard.pid(), "weir-watch");
+    let before = sleeps(&watch);
+    std::thread::sleep(ms(2000));
+    let woken = sleeps(&watch) - before;
+    println!("the watch thread is woken {woken} times in 2 s");
+    assert!(woken < 200, "woken {woken} times in 2 s");
     for line in ["add br0 type bridge", "add a0 type veth peer name a1", "set a1 master br0"] {
         world.sh(&format!("ip link {line}"));
     }

@@ -36,6 +36,31 @@ fn target() -> Target {
     Target { frame: udp.frame(), payload: Payload::Senders, flows: SENDERS }
 }
 
+/// What a gateway of a VPN gets, of one peer (ESP).
+fn tunnelled() -> Target {
+    let mut one = Target { payload: Payload::Fixed, flows: 1, ..target() };
+    let sum = u16::from_be_bytes([one.frame[24], one.frame[25]]);
+    let more = 50 - u16::from(one.frame[23]);
+    one.frame[23] = 50;
+    one.frame[24..26].copy_from_slice(&(sum - more).to_be_bytes());
+    one
+}
+
+#[test]
+fn what_a_vpn_gateway_gets_is_left_to_the_kernel_root() {
+    if !possible("what_a_vpn_gateway_gets_is_left_to_the_kernel_root") {
+        return;
+    }
+    let _alone = alone();
+    let world = World::new("tunnel", 1);
+    let guard = world.guard(&[]);
+    let load = world.send_targets(&[0], vec![tunnelled()], &[0], &[(ms(LONG), FLOOD)]);
+    within("it is taken over", ms(3000), || guard.said("its polls are full").is_some());
+    within("and let go", ms(3000), || guard.said("nothing is known that could be shed").is_some());
+    drop(load);
+    assert_eq!(guard.stop().0.code(), Some(0));
+}
+
 /// No program has the port: it has a share, and the rest is shed.
 #[test]
 fn a_flood_for_a_port_that_is_refused_is_shed_where_addresses_are_translated_root() {
