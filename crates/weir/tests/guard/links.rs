@@ -4,10 +4,10 @@ use std::time::{Duration, Instant};
 
 use kern::wire::tasks;
 
-use crate::common::procs::{Guard, Manner, Sink, state};
+use crate::common::procs::{Guard, Manner, Sink, sources, state};
 use crate::common::quiet::{settles, undisturbed};
 use crate::common::world::{FLOOD, PORT, World};
-use crate::common::{PATIENCE, alone, ms, possible, rounds, within};
+use crate::common::{HOST_CPU, PATIENCE, WIRE_CPU, alone, ms, possible, rounds, within};
 
 /// What is guarded again must be so in this time.
 const RETURN: Duration = ms(5000);
@@ -257,6 +257,50 @@ fn an_interface_that_is_down_at_first_is_guarded_later_root() {
         drop(load);
         assert_eq!(guard.stop().0.code(), Some(0));
     }
+}
+
+/// As an older kernel has it, which lists no NAPIs: what becomes of them packets tell. Cannot flake: packets come for as long as it waits.
+#[test]
+fn napis_that_are_made_anew_are_heard_again_root() {
+    if !possible("napis_that_are_made_anew_are_heard_again_root") {
+        return;
+    }
+    let _alone = alone();
+    let world = World::new("anew", 1);
+    let _sink = world.sink(0, PORT);
+    let manner = Manner { env: vec![("WEIR_TEST_UNLISTED".into(), "1".into())], ..Manner::default() };
+    let guard = Guard::start_as(&world, &["in0", "--cpu", "1"], &[WIRE_CPU, HOST_CPU], &manner).unwrap();
+    let id = || sources(&guard.ask(&world))[0]["napi_id"].as_u64().unwrap();
+    let load = world.send(&[(0, PORT)], &[], &[(ms(300_000), 2000.0)]);
+    within("a packet tells the id", ms(3000), || id() != 0);
+    let before = id();
+    world.sh("ethtool -K in0 gro off");
+    world.sh("ethtool -K in0 gro on");
+    within("another one tells the new id", ms(8000), || ![0, before].contains(&id()));
+    println!("{before} is {} now: {}", id(), guard.said("lost").unwrap());
+    drop(load);
+    let load = world.send(&[(0, PORT)], &[], &[(ms(300_000), FLOOD)]);
+    within("taken over", RETURN, || world.taken(0));
+    drop(load);
+    assert_eq!(guard.stop().0.code(), Some(0));
+}
+
+/// Down and up within one look of the guard.
+#[test]
+fn a_link_that_is_down_for_a_moment_is_set_up_anew_root() {
+    if !possible("a_link_that_is_down_for_a_moment_is_set_up_anew_root") {
+        return;
+    }
+    let _alone = alone();
+    let world = World::new("moment", 1);
+    let guard = world.guard(&[]);
+    within("guarded", RETURN, || state(&guard.ask(&world), "in0") == "guarded");
+    let since = Instant::now();
+    world.sh("ip link set in0 down");
+    world.sh("ip link set in0 up");
+    within("it says so", RETURN, || guard.said_since(since, &["lost"]).is_some());
+    within("guarded again", RETURN, || state(&guard.ask(&world), "in0") == "guarded");
+    assert_eq!(guard.stop().0.code(), Some(0));
 }
 
 /// It is not there under the name that the guard was given, and nobody else's device that is must be taken for it.

@@ -143,7 +143,7 @@ fn the_kernel_polls_where_shedding_alone_will_do_root() {
     assert!(other > 0.25, "of the other program's packets {other:.3} arrived beside more");
     drop(load);
     // The few packets that every host gets for ports that it does not have keep no gate.
-    let stray = world.send(&[(0, STRAY)], &[], &[(ms(60_000), 50.0)]);
+    let stray = world.send(&[(0, STRAY)], &[], &[(ms(300_000), 50.0)]);
     within("neither", ms(20_000), || guard.modes(&world) == ["interrupt"]);
     drop(stray);
     sinks.iter_mut().for_each(|sink| _ = sink.drained());
