@@ -331,8 +331,8 @@ impl Control {
                     LinkEvent::Changed { up: true, .. } => {}
                     // Up again its NAPIs may be others, however soon that is.
                     LinkEvent::Changed { ifindex, .. } => {
-                        let interfaces = self.interfaces.iter_mut();
-                        interfaces.filter(|i| i.ifindex == ifindex).for_each(|i| i.doubtful = true);
+                        let guarded = |i: &&mut Interface| i.ifindex == ifindex && i.state == State::Guarded;
+                        self.interfaces.iter_mut().filter(guarded).for_each(|i| i.doubtful = true);
                     }
                     LinkEvent::Resync => gone = true,
                     LinkEvent::Gone { ifindex, moved, .. } => {

@@ -567,7 +567,7 @@ impl Interface {
         }
         // Its sources have other counters when it is found again.
         self.lull = self.lull.map(|_| Lull::default());
-        self.state = state;
+        (self.state, self.doubtful) = (state, false);
         if state == State::Gone {
             self.close_rx();
         }

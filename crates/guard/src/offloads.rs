@@ -51,9 +51,15 @@ impl Offloads for Switched {
             return Ok(());
         }
         if !self.may {
-            return Err(io::Error::other(
-                "LRO or hardware GRO is on, and to switch it may reset the NIC: ethtool -K lro off rx-gro-hw off, then restart weir",
-            ));
+            let named = |change: &Change| match change.setting {
+                Setting::Lro { .. } => " lro off",
+                _ => " rx-gro-hw off",
+            };
+            let name = kern::netns::name_of(ifindex).map_err(io::Error::other)?;
+            let which: String = changes.iter().map(named).collect();
+            let why =
+                format!("to switch LRO or hardware GRO off may reset the NIC: ethtool -K {name}{which}");
+            return Err(io::Error::other(why));
         }
         plan::make(&mut access, &self.journal, &changes).map_err(io::Error::other)?;
         *off = changes;

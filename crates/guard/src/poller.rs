@@ -426,7 +426,7 @@ fn counted(rx: &RxStat, load: Load, counts: &Counts) -> Counted {
         Load::Unknown => Counted {
             frames,
             part: rx.unknown.load(Relaxed),
-            opaque: rx.opaque.load(Relaxed),
+            opaque: rx.opaque.load(Relaxed) + rx.guests.load(Relaxed),
             nobody: 0,
             fragments: rx.fragments.load(Relaxed),
             cut: rx.cut.load(Relaxed),

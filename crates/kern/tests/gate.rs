@@ -249,6 +249,13 @@ fn what_no_socket_is_asked_about_is_counted_apart_root() {
     // A guest of a bridge has a hardware address of its own.
     bed.gauges.views.source_ctls[0].mac[0].store(0x0102_0304_0506, Relaxed);
     assert_eq!(of(&whole), [0, 0, 1], "a guest's");
+    let mut group = whole.clone();
+    group[0] |= 1;
+    assert_eq!(of(&group), [0; 3], "a group's");
+    let mut segment = whole.clone();
+    (segment[23], segment[47]) = (6, 0x10);
+    assert_eq!(of(&segment), [0; 3], "a guest's transfer");
+    assert_eq!(bed.gauges.views.rx_stats[0].guests.load(Relaxed), 1);
     assert_eq!(bed.gauges.views.rx_stats[0].known.load(Relaxed), 0, "or a pause would lose them");
 }
 

@@ -14,6 +14,7 @@
 //! - The gate ends when less than [`LITTLE`] was shed in [`CALM`], or next to nothing but what full consumers had no room for, and less
 //!   than was handed up to known ones: then a program follows, and the gate takes from its bursts.
 
+use crate::overflow::{LASTING, REPORTS, STEP};
 use crate::{MILLISECOND, Nanos, Permille};
 
 /// What is judged at once, ns. Longer than a consumer that has just come to be flooded looks like somebody else's
@@ -29,9 +30,10 @@ pub const EMPTIED: Nanos = MILLISECOND;
 pub const FEW: u64 = 8;
 /// What the gate has shed is judged once in so long, ns.
 pub const CALM: Nanos = 1000 * MILLISECOND;
-/// Fewer frames in that cost the kernel some thousandths of a CPU. Every host gets a few for ports that it does not have, and a program
-/// that hangs some for as long as it does.
-pub const LITTLE: u64 = 1000;
+/// Fewer frames in that cost the kernel next to nothing, and are no evidence of overload however they come. Every host gets a few for
+/// ports that it does not have, and a program that hangs some for as long as it does.
+pub const LITTLE: u64 = 256;
+const _: () = assert!(LITTLE <= (LASTING * STEP) as u64 && LITTLE <= (REPORTS * STEP) as u64);
 
 /// The turns of one source in a stretch.
 #[derive(Clone, Copy, Debug, Default)]
@@ -142,9 +144,9 @@ mod tests {
     fn the_gate_is_over_when_little_is_shed() {
         let mut needed = Needed::default();
         let shed = |shed| Became { shed, for_full: 0, passed: 0 };
-        assert!((0..=50).all(|n| !needed.is_over(n * 200 * MS, shed(n * 200))), "1,000 a second");
-        assert!((51..55).all(|n| !needed.is_over(n * 200 * MS, shed(10_999))));
-        assert!(needed.is_over(55 * 200 * MS, shed(10_999)), "some for a port that nobody has");
+        assert!((0..=50).all(|n| !needed.is_over(n * 200 * MS, shed(n * 52))), "260 a second");
+        assert!((51..55).all(|n| !needed.is_over(n * 200 * MS, shed(2_855))));
+        assert!(needed.is_over(55 * 200 * MS, shed(2_855)), "some for a port that nobody has");
         assert!(!Needed::default().is_over(5000 * MS, shed(7)), "the first look tells nothing");
     }
 

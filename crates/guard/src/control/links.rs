@@ -149,21 +149,26 @@ impl Control {
             _ => {}
         }
     }
-    /// Has packets tell the ids once more where no NAPI that is known polls: between two looks, if all are known by packets.
+    /// Has packets tell the ids once more where no NAPI that is known polls: between two looks, unless some are learnt anyway. In mode
+    /// shed no source is known by its id.
     fn ask_again(&mut self, index: usize) {
         let interface = &mut self.interfaces[index];
-        if self.opts.mode == Mode::Thread || interface.is_learning() {
+        if !self.opts.mode.takes_over() {
             return;
         }
         let (ifindex, first, count) = (interface.ifindex, interface.first_slot, interface.sources.len());
+        let learns = interface.is_learning();
         if interface.is_told_otherwise(&self.gauges) {
             interface.doubtful = true;
         } else if interface.is_deaf(&self.gauges, &mut self.access) {
-            let stats = interface.sources.iter().map(|s| &self.gauges.views.source_stats[s.slot]);
-            stats.for_each(|stat| stat.napi_id.store(0, Relaxed));
-            // What it cannot do now it may the next time.
-            let _ = self.gauges.learn(ifindex, first, count);
-        } else {
+            for source in interface.sources.iter().filter(|s| s.now.napi_id.load(Relaxed) != 0) {
+                self.gauges.views.source_stats[source.slot].napi_id.store(0, Relaxed);
+            }
+            if !learns {
+                // What it cannot do now it may the next time.
+                let _ = self.gauges.learn(ifindex, first, count);
+            }
+        } else if !learns {
             self.gauges.unlearn(ifindex);
         }
     }

@@ -99,7 +99,8 @@ struct weir_rx_stat {
 	__u64 fragments;	/* of the frames, fragments that passed: where they end nobody knows either */
 	__u64 cut;		/* of `shed`, fragments, since the budget did not last for them */
 	__u64 opaque;		/* of the frames, those that no socket's room can be asked for: bridged, or of another protocol (ESP, GRE) */
-	__u64 pad[7];
+	__u64 guests;		/* of `tcp`, bridged: not in `opaque` */
+	__u64 pad[6];
 };
 
 struct weir_consumer_ctl {

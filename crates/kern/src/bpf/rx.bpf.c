@@ -472,7 +472,9 @@ int weir_rx(struct xdp_md *ctx)
 	}
 	stat->normal++;
 	if (for_others(data, end, ctl)) {
-		stat->opaque += !segment;
+		stat->guests += segment;
+		/* What is for a group is for sockets of this host too, as far as is known. */
+		stat->opaque += !segment && data + 1 <= end && !(*(__u8 *)data & 1);
 		return XDP_PASS;
 	}
 	if (marks(data, end, &view, ctl, stat, slot)) {

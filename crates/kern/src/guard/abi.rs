@@ -196,8 +196,10 @@ shared!(
         cut: AtomicU64,
         /// Of the frames, those that no socket's room can be asked for: bridged ones, and those of other protocols, as ESP and GRE.
         opaque: AtomicU64,
+        /// Of the TCP segments, bridged ones, which are not opaque ones.
+        guests: AtomicU64,
         /// Fills the line.
-        pad: [AtomicU64; 7],
+        pad: [AtomicU64; 6],
     }
 );
 const _: () = assert!(size_of::<RxStat>() == 192);

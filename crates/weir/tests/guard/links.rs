@@ -293,7 +293,9 @@ fn a_link_that_is_down_for_a_moment_is_set_up_anew_root() {
     }
     let _alone = alone();
     let world = World::new("moment", 1);
-    let guard = world.guard(&[]);
+    // Else its new NAPI is in the kernel's list.
+    let manner = Manner { env: vec![("WEIR_TEST_UNLISTED".into(), "1".into())], ..Manner::default() };
+    let guard = Guard::start_as(&world, &["in0", "--cpu", "1"], &[WIRE_CPU, HOST_CPU], &manner).unwrap();
     within("guarded", RETURN, || state(&guard.ask(&world), "in0") == "guarded");
     let since = Instant::now();
     world.sh("ip link set in0 down");
