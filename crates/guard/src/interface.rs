@@ -18,7 +18,7 @@ use policy::lull::Lull;
 use policy::marking::{self, Heard};
 
 use crate::error::{failed, missing, usage};
-use crate::offloads::{Switched, may_switch};
+use crate::offloads::Switched;
 use crate::plan::{self, Found, LeftAlone, Wish};
 use crate::source::{Counts, Now, Source};
 use crate::{clock, sched};
@@ -312,7 +312,7 @@ impl Interface {
         let rx = setup.gauges.load_rx(first, queues).map_err(|e| kern::guard::short(&e))?.of(ifindex);
         let journal = Arc::clone(self.journal().map_err(|e| e.to_string())?);
         let driver = kern::ethtool::driver(&self.name).unwrap_or_default();
-        let may = may_switch(&driver, setup.sheds);
+        let may = setup.sheds || When::switches_cheaply(&driver);
         let cpus = kern::cpus::possible().ok().and_then(|cpus| cpus.iter().max()).map_or(1, |last| last + 1);
         let adds = When::adds_queues(&driver, kern::ethtool::channels(&self.name), cpus);
         let rx = rx.owing(Box::new(Switched::new(ifindex, may, journal))).asking_driver(!adds);

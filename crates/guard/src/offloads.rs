@@ -11,15 +11,6 @@ use kern::settings::{Access, Setting, Value};
 
 use crate::plan;
 
-/// Drivers that switch both by a word to their device.
-const CHEAP: [&str; 2] = ["virtio_net", "vmxnet3"];
-
-/// True if they may be switched by this driver: it costs nothing, or is done once, at the start of a guard that is to shed.
-#[must_use]
-pub fn may_switch(driver: &str, sheds: bool) -> bool {
-    sheds || CHEAP.contains(&driver)
-}
-
 /// Of one interface; what is switched off is in its journal until it is back.
 pub struct Switched {
     ifindex: u32,
@@ -29,7 +20,7 @@ pub struct Switched {
 }
 
 impl Switched {
-    /// Nothing yet; `may`: they may be switched, see [`may_switch`].
+    /// Nothing yet; `may`: they may be switched.
     pub fn new(ifindex: u32, may: bool, journal: plan::Shared) -> Self {
         Self { ifindex, may, journal, off: Mutex::default() }
     }
@@ -74,17 +65,5 @@ impl Offloads for Switched {
         }
         let Ok(mut access) = Access::for_current_netns() else { return };
         plan::put_back(&mut access, &self.journal, &changes);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_nic_that_is_reset_by_it_is_left_alone_under_overload() {
-        assert!(!may_switch("bnx2x", false) && !may_switch("be2net", false));
-        assert!(may_switch("vmxnet3", false) && may_switch("virtio_net", false));
-        assert!(may_switch("bnx2x", true), "once, at the start");
     }
 }

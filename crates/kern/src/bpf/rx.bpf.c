@@ -121,6 +121,12 @@ static __always_inline int in_transit(void *data, void *end, const struct weir_v
 	return differs;
 }
 
+/* True if the frame has the link address of a group, or of all. */
+static __always_inline int to_group(void *data, void *end)
+{
+	return data + 1 <= end && *(__u8 *)data & 1;
+}
+
 /* True if the frame is only bridged by this host, or taken by a device on this interface whose sockets are elsewhere: it has another
  * unicast address than those that are told. */
 static __always_inline int for_others(void *data, void *end, const struct weir_source_ctl *ctl)
@@ -131,7 +137,7 @@ static __always_inline int for_others(void *data, void *end, const struct weir_s
 	if (data + 6 > end)
 		return 0;
 	/* What is for a group is for others too, unless nobody but this host's sockets can have it. */
-	if (*(__u8 *)data & 1)
+	if (to_group(data, end))
 		return !ctl->exact;
 	if (!ctl->mac[0])
 		return 0;
@@ -299,7 +305,7 @@ static __always_inline __u32 rx_tuple(void *data, void *end, const struct weir_v
 /* True if each socket that has joined gets a copy of the frame: it is for a group, or for all. */
 static __always_inline int for_group(void *data, void *end, const struct bpf_sock_tuple *tuple, __u32 size)
 {
-	if (data + 1 <= end && *(__u8 *)data & 1)
+	if (to_group(data, end))
 		return 1;
 	if (size == sizeof(tuple->ipv4))
 		return (tuple->ipv4.daddr & bpf_htonl(0xf0000000)) == bpf_htonl(0xe0000000) || tuple->ipv4.daddr == ~0U;
@@ -474,7 +480,7 @@ int weir_rx(struct xdp_md *ctx)
 	if (for_others(data, end, ctl)) {
 		stat->guests += segment;
 		/* What is for a group is for sockets of this host too, as far as is known. */
-		stat->opaque += !segment && data + 1 <= end && !(*(__u8 *)data & 1);
+		stat->opaque += !segment && !to_group(data, end);
 		return XDP_PASS;
 	}
 	if (marks(data, end, &view, ctl, stat, slot)) {

@@ -48,6 +48,12 @@ impl When {
         driver == "virtio_net" && channels.is_some_and(|channels| spare(channels) >= cpus)
     }
 
+    /// True if this driver switches LRO and hardware GRO, as the generic hook wants, by a word to its device: others reset their rings.
+    #[must_use]
+    pub fn switches_cheaply(driver: &str) -> bool {
+        ["virtio_net", "vmxnet3"].contains(&driver)
+    }
+
     /// As the status says it.
     #[must_use]
     pub fn name(self) -> &'static str {
@@ -62,6 +68,11 @@ impl When {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_nic_that_is_reset_to_switch_an_offload_is_left_alone() {
+        assert!(!When::switches_cheaply("bnx2x") && When::switches_cheaply("vmxnet3"));
+    }
 
     #[test]
     fn queues_that_attaching_would_add() {

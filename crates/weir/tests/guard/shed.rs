@@ -97,8 +97,8 @@ fn with_a_long_mtu_the_generic_hook_sheds_root() {
     assert_same(&before, &world.dump(), "after a long MTU");
 }
 
-/// A port that no program has.
-const STRAY: u16 = 9;
+/// The port of a program that hangs.
+const HUNG: u16 = PORT + 2;
 /// What one CPU sheds and hands up within three quarters of its budget, packets/s.
 const EASY: f64 = 4e5;
 /// What a CPU sheds nearly all of in less than that, whoever polls, packets/s.
@@ -120,10 +120,12 @@ fn the_kernel_polls_where_shedding_alone_will_do_root() {
     // The flooded program takes so long for each packet that it reads few of them, whoever polls and on whichever CPU.
     let slow = Sink::start_in(&world.host, SLOW * world.loops, SocketAddrV4::new(address(0), PORT));
     let mut sinks = [slow, world.sink(0, PORT + 1)];
+    let _hung = world.server(0, HUNG);
     let before = world.dump();
     let guard = world.guard(&[]);
-    // One frame of 64 is for somebody else.
-    let (to, schedule) = ([(0, PORT), (0, PORT + 1)], (0..64).map(|n| u8::from(n == 40)).collect::<Vec<_>>());
+    // One frame of 64 is for somebody else, and one for a program that hangs.
+    let to = [(0, PORT), (0, PORT + 1), (0, HUNG)];
+    let schedule: Vec<u8> = (0..64).map(|n| u8::from(n == 40) + 2 * u8::from(n == 20)).collect();
     world.prime(0);
     let load = world.send(&to, &schedule, &[(ms(300_000), CHEAP)]);
     within("the poller takes it over", ms(5_000), || guard.said("takeover").is_some());
@@ -134,11 +136,11 @@ fn the_kernel_polls_where_shedding_alone_will_do_root() {
     let source = &status["interfaces"][0]["sources"][0];
     println!("the other program gets {:.2} % of its packets; {}", other * 100.0, source["reason"]);
     assert!(other > 0.99, "of the other program's packets {other:.3} arrived: {status:#}");
-    // The few packets that every host gets for ports that it does not have keep no gate.
-    let stray = world.send(&[(0, STRAY)], &[], &[(ms(300_000), 50.0)]);
     drop(load);
+    // What is shed for the one that hangs keeps no gate: it is little, and does not end.
+    let little = world.send(&[(0, HUNG)], &[], &[(ms(300_000), 150.0)]);
     within("the gate is off", ms(20_000), || guard.modes(&world) == ["interrupt"]);
-    drop(stray);
+    drop(little);
 
     // Of more than that the poller has it again, or the wire's CPU does the work of a veth: the other program is served in both.
     let load = world.send(&to, &schedule, &[(ms(300_000), HARD)]);
