@@ -20,7 +20,7 @@
 
 mod panels;
 
-pub use panels::{Compared, May, Values};
+pub use panels::{Compared, Likeness, May, Values};
 
 use crate::document::{Arm, Class, Document};
 use crate::measure::Point;
@@ -354,12 +354,19 @@ impl Comparison {
         }
         let panels = self.panels.len();
         let apart = self.panels.iter().filter(|panel| !panel.agrees()).count();
-        let counts = self.panels.iter().map(Compared::counts);
-        let (all, values) = counts.fold((0, 0), |sum, (all, differ)| (sum.0 + all, sum.1 + differ));
+        let all: usize = self.panels.iter().map(Compared::values).sum();
+        let count = |likeness| self.panels.iter().map(|panel| panel.count(likeness)).sum::<usize>();
+        match count(Likeness::Inseparable) {
+            0 => {}
+            n => *out += &format!("{n} of {all} values agree only within the spread of trials\n"),
+        }
         match (panels, apart) {
             (0, _) => {}
             (_, 0) => *out += &format!("all {panels} panels agree\n"),
-            _ => *out += &format!("{apart} of {panels} panels differ: {values} of {all} values\n"),
+            _ => {
+                let differ = count(Likeness::Differs);
+                *out += &format!("{apart} of {panels} panels differ: {differ} of {all} values\n");
+            }
         }
     }
 }

@@ -25,7 +25,7 @@ mod style;
 mod table;
 mod verdict;
 
-pub use compare::{Compared, Comparison, May, Row, Tolerances, Values, compare};
+pub use compare::{Compared, Comparison, Likeness, May, Row, Tolerances, Values, compare};
 pub use document::*;
 pub use html::{html, write_html};
 pub use measure::*;

@@ -1,9 +1,12 @@
 //! Panels of two results side by side: of each panel that both have, the lines that both have, at the values of the
 //! variable that both have. Rates in `k/s` and in `/s` are the same variable.
+//!
+//! A value is the median of its trials. Two that are further apart than they may be, while a value between the lowest and
+//! the highest trial of each would not be, cannot be told apart: they are counted for themselves, and are no difference.
 
 use super::Tolerances;
 use crate::document::Document;
-use crate::panel::{Line, Panel};
+use crate::panel::{Line, Mark, Panel};
 use crate::{format, stats};
 
 /// Width of a line's name, and of a column.
@@ -52,6 +55,39 @@ impl May {
     }
 }
 
+/// What two values say about each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Likeness {
+    /// The medians are as near as they must be.
+    Agrees,
+    /// The medians are not, but the trials are.
+    Inseparable,
+    /// Neither are.
+    Differs,
+}
+
+impl Likeness {
+    fn of(a: &Mark, b: &Mark, may: May) -> Likeness {
+        let range = |mark: &Mark| (mark.low.unwrap_or(mark.y), mark.high.unwrap_or(mark.y));
+        let ((low_a, high_a), (low_b, high_b)) = (range(a), range(b));
+        // The two nearest values of both ranges: the same one if they overlap.
+        let nearest = (low_a.max(low_b).min(high_a), low_b.max(low_a).min(high_b));
+        match nearest {
+            _ if may.allows(a.y, b.y) => Likeness::Agrees,
+            (a, b) if may.allows(a, b) => Likeness::Inseparable,
+            _ => Likeness::Differs,
+        }
+    }
+
+    fn text(self) -> &'static str {
+        match self {
+            Likeness::Agrees => "",
+            Likeness::Inseparable => "spread",
+            Likeness::Differs => "DIFFER",
+        }
+    }
+}
+
 /// One value in both results.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Values {
@@ -61,8 +97,8 @@ pub struct Values {
     pub a: f64,
     /// The second's.
     pub b: f64,
-    /// Whether they are as near as they must be.
-    pub agrees: bool,
+    /// What they say about each other.
+    pub likeness: Likeness,
 }
 
 /// One panel of both results.
@@ -83,15 +119,19 @@ pub struct Compared {
 }
 
 impl Compared {
-    /// Values that were compared, and those of them that differ.
-    pub fn counts(&self) -> (usize, usize) {
-        let pairs = || self.lines.iter().flat_map(|(_, pairs)| pairs);
-        (pairs().count(), pairs().filter(|pair| !pair.agrees).count())
+    /// Values that were compared.
+    pub fn values(&self) -> usize {
+        self.lines.iter().map(|(_, pairs)| pairs.len()).sum()
     }
 
-    /// Whether all values agree.
+    /// Those of which this is true.
+    pub fn count(&self, likeness: Likeness) -> usize {
+        self.lines.iter().flat_map(|(_, pairs)| pairs).filter(|pair| pair.likeness == likeness).count()
+    }
+
+    /// Whether no value differs.
     pub fn agrees(&self) -> bool {
-        self.counts().1 == 0
+        self.count(Likeness::Differs) == 0
     }
 
     /// Both curves, 80 columns wide, with the verdict in the last line.
@@ -114,15 +154,20 @@ impl Compared {
                 let value = |value: f64| format!("{value:.*}", self.digits);
                 push(out, &row(&format!("{:<18}A", cut(name)), &|pair| value(pair.a)));
                 push(out, &row(&format!("{:<18}B", ""), &|pair| value(pair.b)));
-                if columns.iter().any(|x| at(*x).is_some_and(|pair| !pair.agrees)) {
-                    let differ = |pair: &Values| if pair.agrees { String::new() } else { "DIFFER".into() };
-                    push(out, &row("", &differ));
+                if pairs.iter().any(|pair| pair.likeness != Likeness::Agrees && columns.contains(&pair.x)) {
+                    push(out, &row("", &|pair| pair.likeness.text().into()));
                 }
             }
         }
-        let (all, differ) = self.counts();
-        let verdict = if differ == 0 { "agrees".to_owned() } else { format!("{differ} of {all} DIFFER") };
-        push(out, &format!("{verdict}: within {}", self.may.text()));
+        let verdict = match self.count(Likeness::Differs) {
+            0 => "agrees".to_owned(),
+            differ => format!("{differ} of {} DIFFER", self.values()),
+        };
+        let spread = match self.count(Likeness::Inseparable) {
+            0 => String::new(),
+            n => format!("; {n} only within the spread of trials"),
+        };
+        push(out, &format!("{verdict}: within {}{spread}", self.may.text()));
     }
 }
 
@@ -144,12 +189,12 @@ fn unit(panel: &Panel) -> f64 {
 fn pairs(a: &Panel, b: &Panel, (of_a, of_b): (&Line, &Line), may: May) -> Vec<Values> {
     let (unit_a, unit_b) = (unit(a), unit(b));
     let near = |x: f64, other: f64| (x - other).abs() <= stats::SAME_RATE * x.abs();
-    let pair = |mark: &crate::Mark| {
+    let pair = |mark: &Mark| {
         let x = mark.x * unit_a;
         let other = of_b.marks.iter().filter(|other| near(x, other.x * unit_b));
-        let gap = |other: &&crate::Mark| (other.x * unit_b - x).abs();
+        let gap = |other: &&Mark| (other.x * unit_b - x).abs();
         let other = other.min_by(|one, two| gap(one).total_cmp(&gap(two)))?;
-        Some(Values { x: mark.x, a: mark.y, b: other.y, agrees: may.allows(mark.y, other.y) })
+        Some(Values { x: mark.x, a: mark.y, b: other.y, likeness: Likeness::of(mark, other, may) })
     };
     of_a.marks.iter().filter_map(pair).collect()
 }
@@ -198,8 +243,8 @@ pub(super) fn compare(
 mod tests {
     use super::super::{Tolerances, compare};
     use super::*;
+    use crate::Scale;
     use crate::document::Backend;
-    use crate::{Mark, Scale};
 
     /// Two arms beside one kind of flood, at rates in the unit of `x`.
     fn document(x: &str, scale: f64, answered: [f64; 2], p99: f64) -> Document {
@@ -234,7 +279,7 @@ mod tests {
         let comparison =
             compare(&lab([99.0, 95.0], 300.0), &simulated([99.9, 91.0], 500.0), &Tolerances::default(), None);
         assert!(comparison.agrees(), "{}", comparison.table());
-        assert_eq!(comparison.panels.iter().map(Compared::counts).collect::<Vec<_>>(), [(2, 0), (2, 0)]);
+        assert_eq!(comparison.panels.iter().map(Compared::values).collect::<Vec<_>>(), [2, 2]);
         assert!(comparison.table().ends_with("all 2 panels agree\n"), "{}", comparison.table());
     }
 
@@ -243,7 +288,7 @@ mod tests {
         let a = lab([99.0, 95.0], 300.0);
         let differ = |b: &Document| {
             let comparison = compare(&a, b, &Tolerances::default(), None);
-            comparison.panels.iter().map(|panel| panel.counts().1).collect::<Vec<_>>()
+            comparison.panels.iter().map(|panel| panel.count(Likeness::Differs)).collect::<Vec<_>>()
         };
         assert_eq!(differ(&simulated([99.0, 89.9], 599.0)), [1, 0]);
         assert_eq!(differ(&simulated([99.0, 90.0], 601.0)), [0, 2]);
@@ -252,6 +297,25 @@ mod tests {
         assert!(table.contains("2 of 2 DIFFER: within a factor of 2"), "{table}");
         assert!(table.ends_with("2 of 2 panels differ: 3 of 4 values\n"), "{table}");
         assert!(table.lines().all(|line| line.chars().count() <= 80), "{table}");
+    }
+
+    #[test]
+    fn trials_that_spread_as_far_are_no_difference() {
+        let (mut a, b) = (lab([99.0, 95.0], 300.0), simulated([99.0, 80.0], 300.0));
+        let spread = |a: &Document| {
+            let comparison = compare(a, &b, &Tolerances::default(), None);
+            let table = comparison.table();
+            assert!(table.lines().all(|line| line.chars().count() <= 80), "{table}");
+            (comparison.panels[0].count(Likeness::Inseparable), comparison.agrees(), table)
+        };
+        // Medians 15 points apart, of which 5 are allowed: trials down to 85 are as near as they must be, down to 86 they are not.
+        a.panels[0].lines[0].marks[1].low = Some(86.0);
+        assert_eq!((spread(&a).0, spread(&a).1), (0, false));
+        a.panels[0].lines[0].marks[1].low = Some(85.0);
+        let (inseparable, agrees, table) = spread(&a);
+        assert_eq!((inseparable, agrees), (1, true));
+        assert!(table.contains("agrees: within 5 points; 1 only within the spread of trials"), "{table}");
+        assert!(table.contains("    spread\n"), "{table}");
     }
 
     #[test]
