@@ -266,13 +266,20 @@ impl Dispatch {
                 new(NewConsumer { sk, cookie, inode, port: 0, netlink: port, uid, lost, behind });
             }
             Event::Overflow { cpu, time_ns } => {
+                let silence = || {
+                    if let Some(stat) = views.cpu_stats.get(cpu as usize) {
+                        stat.reported_ns.store(now + EXPLAINED, Relaxed);
+                    }
+                };
                 match self.policy.overflow(now, time_ns, cpu, counts, |order| orders.push(order)) {
                     Bears::Nobody => unexplained = Some((cpu, time_ns)),
+                    Bears::Polled => {
+                        unexplained = Some((cpu, time_ns));
+                        silence();
+                    }
                     Bears::Transfer { slot } => {
                         self.explains(slot);
-                        if let Some(stat) = views.cpu_stats.get(cpu as usize) {
-                            stat.reported_ns.store(now + EXPLAINED, Relaxed);
-                        }
+                        silence();
                     }
                     Bears::Sources => {}
                 }

@@ -1,13 +1,14 @@
-//! Established TCP connections that a rule protects (MR-34): one that is silent between two keepalives is seen too seldom in a ring
-//! that a flood overflows, and known to the host all the time.
+//! Whom a rule protects, as far as the host knows (MR-34): TCP connections that are established, programs that read all of a protocol
+//! (OSPF, VRRP), and the peer of a bond. What is silent between two keepalives is seen too seldom in a ring that a flood overflows.
 
 use std::net::{IpAddr, SocketAddr};
 
-use kern::raw;
+use kern::sysfs::Device;
+use kern::{proc, raw};
 use policy::classes::Table;
 use policy::{MILLISECOND, Nanos};
 
-/// Connections are listed at most this often: 10,000 of them take about 10 ms.
+/// They are listed at most this often: 10,000 connections take about 10 ms.
 const EVERY: Nanos = 1000 * MILLISECOND;
 
 /// What the last list said.
@@ -22,12 +23,28 @@ impl Sessions {
     pub fn any(&mut self, now: Nanos, rules: &Table) -> bool {
         if self.at.is_none_or(|at| now.saturating_sub(at) >= EVERY) {
             self.any = !rules.is_empty()
-                && raw::connections()
-                    .is_ok_and(|list| list.iter().any(|&(local, remote)| is(rules, local, remote)));
+                && (proc::raw_protocols().is_ok_and(|all| all.iter().any(|p| is_read(rules, *p)))
+                    || raw::connections()
+                        .is_ok_and(|list| list.iter().any(|&(local, remote)| is(rules, local, remote))));
             self.at = Some(now);
         }
         self.any
     }
+}
+
+/// True if the peer of the bond that this is a port of is heard, and protected.
+pub fn has_peer(rules: &Table, device: &Device) -> bool {
+    let mut frame = [0; 64];
+    frame[12..14].copy_from_slice(&[0x88, 0x09]);
+    rules.protector(&frame).is_some() && device.speaks_lacp()
+}
+
+/// True if a packet of this protocol is protected whatever it says.
+fn is_read(rules: &Table, protocol: u8) -> bool {
+    let mut frame = [0; 64];
+    frame[12..15].copy_from_slice(&[0x08, 0x00, 0x45]);
+    (frame[17], frame[23]) = (50, protocol);
+    rules.protector(&frame).is_some()
 }
 
 /// True if a segment from `remote` to `local` is protected.
@@ -85,6 +102,13 @@ mod tests {
         let any =
             |remote: &str| super::is(&by_prefix, "192.0.2.1:80".parse().unwrap(), remote.parse().unwrap());
         assert!(any("10.1.2.3:5") && !any("11.1.2.3:5"));
+    }
+
+    #[test]
+    fn protocols_are_judged_as_their_packets_are() {
+        let rules = Table::new(&Rule::defaults()).unwrap();
+        let protected: Vec<u8> = (0..=255).filter(|p| is_read(&rules, *p)).collect();
+        assert_eq!(protected, [1, 89, 112], "ICMP, OSPF, VRRP");
     }
 
     #[test]

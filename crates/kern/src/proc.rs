@@ -7,7 +7,7 @@ use crate::wire::counters::snmp_lines;
 use policy::merged::Ip;
 use serde::Serialize;
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     fs::{self, File},
     io::{self, BufRead, BufReader, Read},
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
@@ -306,30 +306,45 @@ pub fn ports_in_use(tcp: bool, mut take: impl FnMut(bool, Option<u16>)) -> Resul
         false => ["udp", "udp6"],
     };
     for file in [own, own6, "raw", "raw6"].into_iter().filter(|file| !file.is_empty()) {
-        let path = format!("/proc/thread-self/net/{file}");
-        let mut lines = match File::open(&path) {
-            Ok(f) => BufReader::new(f),
-            // A kernel without IPv6.
-            Err(e) if e.kind() == std::io::ErrorKind::NotFound && file.ends_with('6') => continue,
-            Err(e) => return Err(Error::io(path, e)),
-        };
-        let mut line = String::new();
-        loop {
-            line.clear();
-            if lines.read_line(&mut line).map_err(|e| Error::io(&path, e))? == 0 {
-                break;
-            }
-            let local = line.split_ascii_whitespace().nth(1).and_then(|l| l.rsplit_once(':'));
-            let Some(port) = local.and_then(|(_, port)| u16::from_str_radix(port, 16).ok()) else { continue };
-            match (file.trim_end_matches('6'), port) {
-                // In the place of a raw socket's port stands its protocol.
-                ("raw", TCP | UDP) => take(port == TCP, None),
-                ("raw", _) => {}
-                (_, port) => take(tcp, Some(port)),
-            }
-        }
+        local_ports(file, |port| match (file.trim_end_matches('6'), port) {
+            ("raw", TCP | UDP) => take(port == TCP, None),
+            ("raw", _) => {}
+            (_, port) => take(tcp, Some(port)),
+        })?;
     }
     Ok(())
+}
+
+/// IP protocols of which raw sockets of the caller's network namespace see all packets.
+///
+/// # Errors
+/// If a list cannot be read.
+pub fn raw_protocols() -> Result<BTreeSet<u8>> {
+    let mut found = BTreeSet::new();
+    for file in ["raw", "raw6"] {
+        local_ports(file, |protocol| found.extend(u8::try_from(protocol)))?;
+    }
+    Ok(found)
+}
+
+/// Local ports in a list of sockets; of raw ones their protocol, which stands in that place.
+fn local_ports(file: &str, mut take: impl FnMut(u16)) -> Result<()> {
+    let path = format!("/proc/thread-self/net/{file}");
+    let mut lines = match File::open(&path) {
+        Ok(f) => BufReader::new(f),
+        // A kernel without IPv6.
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound && file.ends_with('6') => return Ok(()),
+        Err(e) => return Err(Error::io(path, e)),
+    };
+    let mut line = String::new();
+    loop {
+        line.clear();
+        if lines.read_line(&mut line).map_err(|e| Error::io(&path, e))? == 0 {
+            return Ok(());
+        }
+        let local = line.split_ascii_whitespace().nth(1).and_then(|l| l.rsplit_once(':'));
+        local.and_then(|(_, port)| u16::from_str_radix(port, 16).ok()).into_iter().for_each(&mut take);
+    }
 }
 
 pub(crate) fn parse_udp(line: &str) -> Option<UdpSocket> {

@@ -277,6 +277,11 @@ impl Device {
         Ok(names)
     }
 
+    /// True for a port of a bond that speaks LACP with its peer (802.3ad).
+    pub fn speaks_lacp(&self) -> bool {
+        self.text("master/bonding/mode").is_ok_and(|mode| mode.starts_with("802.3ad"))
+    }
+
     /// A counter of `statistics/`; each is maintained by the kernel since the interface was made.
     pub fn statistic(&self, counter: &str) -> Result<u64> {
         if !counter.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_') {

@@ -173,8 +173,10 @@ impl Told {
 /// What bears a sign of overload of a CPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bears {
-    /// No source in interrupt mode carries any packet.
+    /// No source carries any packet.
     Nobody,
+    /// All that carry any are polled already.
+    Polled,
     /// Bulk TCP on this source explains it.
     Transfer {
         /// Its slot.
@@ -504,7 +506,8 @@ impl Dispatch {
         traffic: impl Fn(usize) -> Traffic,
         give: impl FnMut(Order),
     ) -> bool {
-        self.flooded(now, Told::of(evidence, cpu, Cause::Overflow), traffic, give) == Bears::Nobody
+        let bears = self.flooded(now, Told::of(evidence, cpu, Cause::Overflow), traffic, give);
+        matches!(bears, Bears::Nobody | Bears::Polled)
     }
 
     /// Softirqs took more of `cpu` than the budget, while programs wanted it, and each of them waits for so long.
@@ -580,7 +583,9 @@ impl Dispatch {
         let carried = &carried[..count];
         if carried.iter().all(|c| c.polled || c.packets == 0) {
             let explained = explained.filter(|(packets, _)| *packets > 0);
-            return explained.map_or(Bears::Nobody, |(_, slot)| Bears::Transfer { slot });
+            let nobody = carried.iter().all(|c| c.packets == 0);
+            let bears = if nobody { Bears::Nobody } else { Bears::Polled };
+            return explained.map_or(bears, |(_, slot)| Bears::Transfer { slot });
         }
         if cause == Cause::Trickle && rate < u128::from(LEAST_PPS) {
             return Bears::Sources;

@@ -247,6 +247,17 @@ fn what_starves_programs_is_tried_with_the_kernel_ever_more_seldom() {
     assert_eq!(order.unwrap().loads, [None, Some(now)]);
 }
 
+/// Losses that go on while all is polled are nothing to order, and need not be told so often.
+#[test]
+fn losses_of_what_is_polled_already_are_told_apart() {
+    let mut d = host(1);
+    assert!(d.full(MS, MS, 0, 0, false).is_some());
+    let mut lose =
+        |packets| (0..8).map(|n| d.overflow(n * MS, n * MS, 0, |_| on(0, packets), |_| panic!())).last();
+    assert_eq!(lose(200_000), Some(Bears::Polled));
+    assert_eq!(lose(200_000), Some(Bears::Nobody), "nothing has come since");
+}
+
 /// What the kernel merges tells of a transfer before anything is taken over; that softirqs hold up programs for long counts all the same.
 #[test]
 fn a_transfer_that_the_kernel_merges_explains_what_looks_like_overload() {

@@ -15,8 +15,8 @@ use crate::{Nanos, Permille};
 const NEARLY_ALL: u64 = 950;
 /// Fewer packets than this between two looks tell no share.
 const PACKETS_MIN: u64 = 200;
-/// A queue without a packet for so long has none to lose, ns: as long as a look goes on for a protected packet.
-pub const MEMORY: Nanos = crate::look::MEMORY;
+/// A queue without a packet for so long has none to lose, ns: for as long protected packets count as found.
+pub const MEMORY: Nanos = crate::look::RECENT;
 
 /// A queue at a look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -19,9 +19,12 @@ use crate::budget::Budget;
 use crate::poller::{JOIN, SOURCES_MAX};
 use crate::{MILLISECOND, Nanos, Permille};
 
-/// How long one protected packet keeps the look going: the hold time of the quickest sessions. Their keepalives come once a second,
-/// and what was lost is sent again within it.
-pub const MEMORY: Nanos = 3000 * MILLISECOND;
+/// How long one protected packet keeps the look going. What keeps a host in its network is rare: a bond's peer speaks every 30 s and
+/// is given up after 90 (LACP), a router every 10 and after 40 (OSPF), a session every 60 and after 180 (BGP), and a gateway is asked
+/// for after a minute. In a pause each would be a draw at the share that the ring lets in.
+pub const MEMORY: Nanos = 100_000 * MILLISECOND;
+/// How long after one protected packets are found: the hold time of the quickest sessions.
+pub const RECENT: Nanos = 3000 * MILLISECOND;
 /// How long the look goes on for a packet that is neither the flood's nor protected. Who is asked ten times a second is seen again by
 /// then; a consumer that has just come to be flooded is not known yet, and looks like somebody else's.
 pub const SEEN: Nanos = 200 * MILLISECOND;
@@ -100,6 +103,14 @@ struct Source {
     protected: Nanos,
 }
 
+impl Source {
+    /// A protected packet has come, or may.
+    fn expects(&mut self, now: Nanos) {
+        self.until = self.until.max(now.saturating_add(MEMORY));
+        self.protected = now.saturating_add(RECENT);
+    }
+}
+
 /// The looks of one CPU's poller.
 #[derive(Clone, Debug)]
 pub struct Look {
@@ -137,16 +148,14 @@ impl Look {
             state.until = state.until.max(now.saturating_add(SEEN));
         }
         if protected > 0 {
-            let until = now.saturating_add(MEMORY);
-            (state.until, state.protected) = (state.until.max(until), until);
+            state.expects(now);
         }
     }
 
     /// The host knows of protected packets that may come through `source`: it is looked at as if one had come.
     pub fn expect(&mut self, now: Nanos, source: usize) {
         if let Some(state) = self.sources.get_mut(source) {
-            let until = now.saturating_add(MEMORY);
-            (state.until, state.protected) = (state.until.max(until), until);
+            state.expects(now);
         }
     }
 
@@ -275,6 +284,8 @@ mod tests {
         look.saw(20, 3, 1, 1, 0);
         assert_eq!(look.due(21, 3, false), Some(21));
         assert_eq!(look.due(21, 4, false), None, "another source");
+        assert!(look.finds(19 + RECENT, 3) && !look.finds(20 + RECENT, 3), "it is rare");
+        assert_eq!(look.due(19 + MEMORY, 3, false), Some(19 + MEMORY), "and looked for all the same");
         assert_eq!(look.due(20 + MEMORY, 3, false), None, "forgotten");
         look.saw(30, 3, 1, 1, 0);
         look.forget(3);

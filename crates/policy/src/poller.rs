@@ -49,7 +49,7 @@ mod interface;
 use crate::admission::Admission;
 use crate::budget::Budget;
 use crate::causes::Release;
-use crate::look::{Bound, LOOK_PACKETS, Look, Nap};
+use crate::look::{Bound, LOOK_PACKETS, Look, NAPS, Nap};
 use crate::netcpu::{self, Arrivals};
 use crate::rotation::Rotation;
 use crate::shedding::Stretch;
@@ -394,7 +394,7 @@ impl Poller {
         // One that programs run before takes no time from them, and what overflows a ring has no class. After a look the source is
         // polled as soon as its consumer has room.
         let most = match self.config.net {
-            _ if self.look.finds(now, source) => nap,
+            _ if self.look.finds(now, source) => nap * NAPS,
             true => nap * netcpu::NAPS,
             false if self.lent => nap,
             false => nap * BUSY_NAPS,

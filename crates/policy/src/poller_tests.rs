@@ -1,5 +1,5 @@
 use super::*;
-use crate::look::{FIRST, LOOK_PACKETS, MEMORY, NAP_MIN, SEEN};
+use crate::look::{FIRST, LOOK_PACKETS, MEMORY, NAP_MIN, NAPS, SEEN};
 use crate::switch::{Evidence, Timing};
 use crate::watermark::Marks;
 use proptest::prelude::*;
@@ -232,7 +232,11 @@ fn a_busy_cpu_lengthens_naps_and_an_idle_one_ends_them() {
     }
     p.expect(17 * MILLISECOND, 0);
     let (protected, _) = nap(&mut p, 17 * MILLISECOND, 8);
-    assert_eq!(protected, config.nap, "what overflows the ring has no class");
+    assert_eq!(
+        protected,
+        NAPS * config.nap,
+        "what overflows the ring has no class: it waits no longer than a look"
+    );
 }
 
 /// A ring that the usual nap overflows is found emptier after shorter ones, with programs before the poller or behind it.
@@ -432,7 +436,7 @@ fn a_pause_without_protected_packets_has_heartbeats_only() {
 #[test]
 fn a_protected_packet_starts_the_look_and_its_end_is_the_end_of_the_look() {
     // The consumer never reads, and its inhibit does not end within the test.
-    let mut p = paused(Config { marks: Marks::new(750, 250, 10_000 * MILLISECOND), ..usual() });
+    let mut p = paused(Config { marks: Marks::new(750, 250, 2 * MEMORY), ..usual() });
     let one = Turned {
         packets: 1,
         frames: 32,

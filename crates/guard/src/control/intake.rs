@@ -21,6 +21,7 @@ use crate::consumers::Around;
 use crate::interface::Interface;
 use crate::messages::{Command, Grounds, Report};
 use crate::parse::{Ablate, Mode};
+use crate::sessions;
 use crate::source::Source;
 
 /// Sockets that are looked at in one go: each takes a list of the kernel's, and whoever opens many must not keep the rest waiting.
@@ -134,7 +135,9 @@ impl Control {
         let _ = self.gauges.watch_idle(true);
         self.look_at_gate();
         let mine = |w: &&Worker| w.cpu == source.now.cpu.load(Relaxed) as usize;
-        let known = self.sessions.any(clock::now(), &self.opts.classes);
+        let bond = self.access.sysfs().device(source.ifindex);
+        let known = self.sessions.any(clock::now(), &self.opts.classes)
+            || bond.is_ok_and(|device| sessions::has_peer(&self.opts.classes, &device));
         if let Some(worker) = self.workers.iter().find(mine).filter(|_| known) {
             let _ = worker.commands.send(Command::Expect(source.slot));
         }
