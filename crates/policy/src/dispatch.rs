@@ -475,7 +475,7 @@ impl Dispatch {
     }
 
     /// Sockets on `cpu` have lost [`crate::overflow::STEP`] more packets at `evidence`. What bears that, if it is evidence;
-    /// [`Bears::Nobody`] only of much that is lost.
+    /// [`Bears::Nobody`] and [`Bears::Polled`] only of much that is lost.
     pub fn overflow(
         &mut self,
         now: Nanos,
@@ -492,7 +492,7 @@ impl Dispatch {
             None => return Bears::Sources,
         };
         match self.flooded(now, Told::of(evidence, cpu, cause), traffic, give) {
-            Bears::Nobody if !much => Bears::Sources,
+            Bears::Nobody | Bears::Polled if !much => Bears::Sources,
             bears => bears,
         }
     }

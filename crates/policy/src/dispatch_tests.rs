@@ -256,6 +256,11 @@ fn losses_of_what_is_polled_already_are_told_apart() {
         |packets| (0..8).map(|n| d.overflow(n * MS, n * MS, 0, |_| on(0, packets), |_| panic!())).last();
     assert_eq!(lose(200_000), Some(Bears::Polled));
     assert_eq!(lose(200_000), Some(Bears::Nobody), "nothing has come since");
+    let mut trickle = |n: u64| {
+        let now = (100 + 16 * n) * MS;
+        d.overflow(now, now, 0, |_| on(0, 300_000), |_| panic!())
+    };
+    assert!((0..40).all(|n| trickle(n) == Bears::Sources), "a trickle comes past no NAPI");
 }
 
 /// What the kernel merges tells of a transfer before anything is taken over; that softirqs hold up programs for long counts all the same.

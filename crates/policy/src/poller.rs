@@ -393,11 +393,14 @@ impl Poller {
         }
         // One that programs run before takes no time from them, and what overflows a ring has no class. After a look the source is
         // polled as soon as its consumer has room.
-        let most = match self.config.net {
-            _ if self.look.finds(now, source) => nap * NAPS,
-            true => nap * netcpu::NAPS,
-            false if self.lent => nap,
-            false => nap * BUSY_NAPS,
+        let most = match (self.config.net, self.look.finds(now, source)) {
+            // Nobody shares its CPU.
+            (true, true) => nap,
+            (true, false) => nap * netcpu::NAPS,
+            // They may be most of what comes, as the answers to a resolver, and each wake takes from whom they are for.
+            (false, true) => nap * NAPS,
+            (false, false) if self.lent => nap,
+            (false, false) => nap * BUSY_NAPS,
         };
         let ring = if self.config.net { self.config.ring.min(netcpu::RING) } else { self.config.ring };
         let long = state.nap.after(now, turn.frames, turn.spent, turn.drained, most, ring);
