@@ -346,8 +346,8 @@ fn a_flooded_port_gets_its_share_of_syns_and_a_quiet_one_all_root() {
     for ((host, peer), (flooded, behind)) in
         FAMILIES.into_iter().flat_map(|f| [(f, (8003, false)), (f, (8005, true))])
     {
-        let flooded = SocketAddr::new(host, flooded);
-        let quiet = SocketAddr::new(host, 8004);
+        // A port for each: a program that another test has just forked has the last listener until it is executed.
+        let [flooded, quiet] = [flooded, flooded + 10].map(|port| SocketAddr::new(host, port));
         let listeners: &[_] = if behind { &[quiet] } else { &[quiet, flooded] };
         let _servers: Vec<_> = listeners.iter().map(|to| bed.server(*to, 100, false)).collect();
         let syn = |to| segment(SocketAddr::new(peer, 4000), to, SYN, (1, 0));
