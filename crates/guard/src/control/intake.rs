@@ -135,9 +135,10 @@ impl Control {
         let _ = self.gauges.watch_idle(true);
         self.look_at_gate();
         let mine = |w: &&Worker| w.cpu == source.now.cpu.load(Relaxed) as usize;
-        let bond = self.access.sysfs().device(source.ifindex);
-        let known = self.sessions.any(clock::now(), &self.opts.classes)
-            || bond.is_ok_and(|device| sessions::has_peer(&self.opts.classes, &device));
+        let rules = &self.opts.classes;
+        let device = || self.access.sysfs().device(source.ifindex);
+        let known = self.sessions.any(clock::now(), rules)
+            || device().is_ok_and(|device| sessions::has_peer(rules, &device));
         if let Some(worker) = self.workers.iter().find(mine).filter(|_| known) {
             let _ = worker.commands.send(Command::Expect(source.slot));
         }

@@ -6,8 +6,11 @@ use std::net::{SocketAddr, SocketAddrV4};
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use kern::wire::netns::Namespace;
@@ -457,4 +460,29 @@ pub fn none_left(world: &World, deadline: Duration) -> Duration {
 /// Asserts a time against its deadline, [`PATIENCE`] times.
 pub fn timely(what: &str, took: Duration, deadline: Duration) {
     assert!(took <= deadline * PATIENCE, "{what} took {took:?}, {PATIENCE} x {deadline:?} are allowed");
+}
+
+/// A program that computes, until dropped.
+pub struct Hog(Arc<AtomicBool>, Option<JoinHandle<()>>);
+
+impl Hog {
+    /// On this CPU.
+    pub fn start(cpu: usize) -> Hog {
+        let stop = Arc::new(AtomicBool::new(false));
+        let ends = Arc::clone(&stop);
+        let thread = std::thread::spawn(move || {
+            bind_to(&[cpu]);
+            while !ends.load(Relaxed) {
+                std::hint::spin_loop();
+            }
+        });
+        Hog(stop, Some(thread))
+    }
+}
+
+impl Drop for Hog {
+    fn drop(&mut self) {
+        self.0.store(true, Relaxed);
+        let _ = self.1.take().map(JoinHandle::join);
+    }
 }

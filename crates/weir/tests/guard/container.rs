@@ -4,7 +4,7 @@
 use std::net::{SocketAddrV4, TcpListener, TcpStream};
 
 use crate::common::dump::assert_same;
-use crate::common::procs::{Sink, signal};
+use crate::common::procs::{Hog, Sink, signal};
 use crate::common::targets::syn;
 use crate::common::world::{FLOOD, PORT, World, address, sh};
 use crate::common::{HOST_CPU, PATIENCE, alone, ms, possible, within};
@@ -103,14 +103,6 @@ fn consumer(status: &Value, n: u16) -> Option<Value> {
     status["consumers"].as_array().unwrap().iter().find(|c| c["address"] == *address).cloned()
 }
 
-/// A program that only computes, on the host CPU.
-fn hog() -> std::process::Child {
-    let mut command = std::process::Command::new(lab::locate("hog", None).unwrap());
-    command.args(["--cpu", &HOST_CPU.to_string()]);
-    command.stdin(std::process::Stdio::piped()).stdout(std::process::Stdio::null());
-    command.spawn().unwrap()
-}
-
 #[test]
 fn a_container_behind_a_bridge_has_its_level_and_its_gate_root() {
     const NAME: &str = "a_container_behind_a_bridge_has_its_level_and_its_gate_root";
@@ -165,14 +157,13 @@ fn a_container_behind_a_bridge_has_its_level_and_its_gate_root() {
         _ => eprintln!("skipped: {NAME}: the wire has too little of its CPU to compare"),
     }
     // The budget, beside a program that wants all it can get.
-    let mut hog = hog();
+    let hog = Hog::start(HOST_CPU);
     std::thread::sleep(ms(300));
     guard.ask(&world);
     std::thread::sleep(ms(1000));
     let cpu = guard.ask(&world)["cpus"][0].clone();
     let share = cpu["weir"].as_f64().unwrap() + cpu["softirq"].as_f64().unwrap();
-    let _ = hog.kill();
-    let _ = hog.wait();
+    drop(hog);
     println!("packets took {:.1} % of the CPU beside a hog", share * 100.0);
     assert!(share < 0.80 + 0.02 * f64::from(PATIENCE), "reserve 20 %: {cpu:#}");
     let (_, check, _) = world.weir(&["check", "in0"]);
