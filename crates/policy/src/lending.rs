@@ -123,7 +123,7 @@ mod tests {
     /// A poller one of whose consumers was full at 1 ms.
     fn full() -> Poller {
         let mut poller = Poller::new(Config::for_host(&Host::default()), 0);
-        poller.level(MS, 0, 1000);
+        poller.level(MS, 0, 1000, None);
         poller
     }
 
@@ -189,7 +189,7 @@ mod tests {
             for (gap, alone, promote) in steps {
                 now += gap * MS / 4;
                 let mut poller = Poller::new(Config::for_host(&Host::default()), 0);
-                poller.level(now, 0, 1000);
+                poller.level(now, 0, 1000, None);
                 let lent = lending.idle(now, &poller, alone);
                 prop_assert!(!lent || now >= held && alone);
                 if promote {

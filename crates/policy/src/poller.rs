@@ -70,6 +70,9 @@ pub const FITS_LEAST: u32 = 8;
 pub const FITS_LAST: u32 = crate::fair::LAST;
 /// Longest time between two peeks, in naps: the ring is not to overflow before a program that reads again is seen to.
 const PEEKS: Nanos = 8;
+/// A consumer that has room for so many packets is not inhibited, however full it is: a quarter of a large buffer holds what comes
+/// while its program stands still for long, and the longest turn takes an eighth of this.
+pub const ROOM_AMPLE: u32 = 1024;
 /// Packets of a consumer's room that turns leave to peeks: seven of them, 2 ms.
 pub const FITS_PEEKS: u32 = 14;
 /// So long, in naps, what a turn has left in the ring is supposed to be for the consumer that it has filled. Others' wait with it.
@@ -454,8 +457,17 @@ impl Poller {
         self.budget.charge(now, spent);
     }
 
-    /// The level of a consumer at `now`; true if it was inhibited or enabled by that.
-    pub fn level(&mut self, now: Nanos, consumer: usize, level: Permille) -> bool {
+    /// The level of a consumer at `now`, and for how many packets it has room, if that is known; true if it was inhibited or
+    /// enabled by that.
+    pub fn level(&mut self, now: Nanos, consumer: usize, level: Permille, room: Option<u32>) -> bool {
+        let changed = self.watch(now, consumer, level, room);
+        if let Some(packets) = room {
+            self.has_room(consumer, packets);
+        }
+        changed
+    }
+
+    fn watch(&mut self, now: Nanos, consumer: usize, level: Permille, room: Option<u32>) -> bool {
         let Some(marks) = self.config.marks else { return false };
         let Some(slot) = self.consumers.get_mut(consumer) else { return false };
         let consumer = slot.get_or_insert_with(|| Consumer {
@@ -470,6 +482,7 @@ impl Poller {
         let reads = level < was;
         consumer.still = if level == was { consumer.still.saturating_add(1) } else { 0 };
         self.read |= reads && consumer.watermark.is_inhibited();
+        let level = if room.is_some_and(|room| room >= ROOM_AMPLE) { level.min(marks.high - 1) } else { level };
         let change = consumer.watermark.observe(now, level);
         let hangs = consumer.hangs;
         consumer.hangs = change == Some(Change::TimedOut) || hangs && level >= marks.high;
@@ -534,9 +547,9 @@ impl Poller {
         self.sources.iter_mut().flatten().for_each(|source| source.waits_until = 0);
     }
 
-    /// The consumer whose level was read has room for `packets` more. One whose level has not moved for long gets nothing that would
+    /// A consumer has room for `packets` more. One whose level has not moved for long gets nothing that would
     /// have to fit.
-    pub fn has_room(&mut self, consumer: usize, packets: u32) {
+    fn has_room(&mut self, consumer: usize, packets: u32) {
         let moves = self.consumers.get(consumer).is_some_and(|c| c.is_some_and(|c| c.still < u8::MAX));
         if (moves || self.config.net) && !self.is_inhibited(consumer) {
             self.fits_next = self.fits_next.min(packets);

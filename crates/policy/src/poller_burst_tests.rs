@@ -45,8 +45,7 @@ fn bursts(pps: u64, burst: u64, service: Nanos, places: u64, others: bool) -> Bu
         if others {
             p.look.saw(now, 0, 1, 0, 1);
         }
-        p.level(now, 0, level(queue));
-        p.has_room(0, (places - queue) as u32);
+        p.level(now, 0, level(queue), Some((places - queue) as u32));
         p.levels_read();
         match p.next(now) {
             Action::Turn { source, packets } => {
@@ -154,10 +153,10 @@ fn a_wait_is_for_the_source_that_has_filled_the_socket() {
         }
         p.turned(1000, source, turn(packets));
     }
-    assert!(p.level(2000, 0, 800));
+    assert!(p.level(2000, 0, 800, None));
     let blocked = |p: &Poller| [0, 1].map(|i| p.sources[i].as_ref().is_some_and(|s| p.blocked(2000, s)));
     assert_eq!(blocked(&p), [false, true]);
-    assert!(p.level(2000, 0, 200), "it has read");
+    assert!(p.level(2000, 0, 200, None), "it has read");
     assert_eq!(blocked(&p), [false, false]);
 }
 
@@ -171,7 +170,7 @@ fn a_program_that_hangs_keeps_no_source() {
     p.taken_over(0, 0, switch);
     let released = (1..200).map(|n| n * MILLISECOND / 2).find(|now| {
         p.turned(*now, 0, Turned { packets: 1, frames: 1, drained: true, ..Turned::default() });
-        p.level(*now, 0, 900);
+        p.level(*now, 0, 900, None);
         p.levels_read();
         matches!(p.next(*now), Action::Release { .. })
     });

@@ -124,7 +124,7 @@ fn a_source_that_fills_its_consumer_is_not_released() {
                 Turned { packets, frames: packets, spent: 10, drained: true, ..Turned::default() },
             );
         }
-        p.level(now, 0, if round % 2 == 0 { 900 } else { 100 });
+        p.level(now, 0, if round % 2 == 0 { 900 } else { 100 }, None);
         p.levels_read();
     }
     assert!(p.sources[flood].is_some_and(|s| s.release.is_none()));
@@ -136,7 +136,7 @@ fn a_source_that_fills_its_consumer_is_not_released() {
 fn pauses_for_a_full_consumer_and_resumes_at_low_water() {
     let mut p = polling(usual(), 1);
     p.look.first_is_over(0);
-    assert!(p.level(0, 3, 800));
+    assert!(p.level(0, 3, 800, None));
     assert!(p.is_inhibited(3));
     // The first turn finds out that all of it is for the full consumer.
     assert!(matches!(p.next(0), Action::Turn { .. }));
@@ -144,19 +144,32 @@ fn pauses_for_a_full_consumer_and_resumes_at_low_water() {
     let Action::Sleep { until, wake } = p.next(10) else { panic!() };
     assert!(wake.level && wake.idle);
     assert_eq!(until, 10 + 5 * MILLISECOND / 2);
-    assert!(p.level(500, 3, 200));
+    assert!(p.level(500, 3, 200, None));
     assert!(matches!(p.next(500), Action::Turn { source: 0, .. }));
     // Full again: the share is remembered, the pause begins at once.
     p.turned(510, 0, full(10));
-    p.level(510, 3, 800);
+    p.level(510, 3, 800, None);
     assert!(matches!(p.next(510), Action::Sleep { .. }));
+}
+
+/// A large buffer is there to be filled: a percentage of it may be more than a stall of its program brings.
+#[test]
+fn a_large_buffer_is_used_to_its_end() {
+    let mut p = polling(usual(), 1);
+    assert!(!p.level(0, 0, 990, Some(ROOM_AMPLE)));
+    assert!(!p.is_inhibited(0));
+    assert!(p.level(10, 0, 990, Some(ROOM_AMPLE - 1)));
+    assert!(p.is_inhibited(0));
+    // It ends as any other, and a small one goes by its level alone.
+    assert!(p.level(20, 0, 250, Some(5000)));
+    assert!(p.level(30, 0, 750, Some(70)));
 }
 
 /// MR-23: one slow consumer does not stop another one on the same source.
 #[test]
 fn mixed_traffic_is_not_paused() {
     let mut p = polling(usual(), 1);
-    p.level(0, 0, 1000);
+    p.level(0, 0, 1000, None);
     p.turned(10, 0, Turned { packets: 8, frames: 16, to_full: 8, shed: 8, spent: 10, ..Turned::default() });
     assert!(matches!(p.next(10), Action::Turn { .. }));
 }
@@ -273,8 +286,8 @@ fn a_source_that_has_just_come_is_looked_at() {
 fn a_full_consumer_is_remembered_for_a_second() {
     let mut p = polling(usual(), 1);
     assert!(!p.was_full(MILLISECOND));
-    p.level(MILLISECOND, 0, 800);
-    p.level(2 * MILLISECOND, 0, 100);
+    p.level(MILLISECOND, 0, 800, None);
+    p.level(2 * MILLISECOND, 0, 100, None);
     assert!(p.was_full(500 * MILLISECOND) && !p.was_full(MILLISECOND + FULL_LATELY));
 }
 
@@ -389,7 +402,7 @@ proptest! {
                 Action::Release { source, .. } => { p.released(now, source); let mut s = ModeSwitch::new(config.timing); s.overloaded(now, Evidence::Harm); p.taken_over(now, source, s); }
                 Action::Park => prop_assert!(false),
             }
-            p.level(now, 0, (m.queue * 1000 / QUEUE) as Permille);
+            p.level(now, 0, (m.queue * 1000 / QUEUE) as Permille, None);
         }
         let in_flight: u64 = m.ring.iter().map(|r| u64::from(*r)).sum::<u64>() + u64::from(m.queue);
         prop_assert_eq!(m.arrived, m.dropped + m.overflow + m.read + in_flight);
@@ -401,7 +414,7 @@ proptest! {
 fn paused(config: Config) -> Poller {
     let mut p = polling(config, 1);
     p.look.first_is_over(0);
-    p.level(0, 0, 900);
+    p.level(0, 0, 900, None);
     p.turned(
         1000,
         0,
@@ -452,7 +465,7 @@ fn a_protected_packet_starts_the_look_and_its_end_is_the_end_of_the_look() {
     let end = now + MEMORY;
     let none = Turned { frames: 100, to_full: 100, shed: 100, drained: true, ..Turned::default() };
     while now < end + 20 * MILLISECOND {
-        p.level(now, 0, 900);
+        p.level(now, 0, 900, None);
         match p.next(now) {
             Action::Sleep { until, .. } => now = until,
             Action::Turn { packets, .. } => {
@@ -495,7 +508,7 @@ fn protected_packets_are_looked_for_as_long_as_they_are_remembered() {
 fn the_first_look_finds_protected_packets() {
     let marks = Marks::new(750, 250, 10_000 * MILLISECOND);
     let mut p = polling(Config { marks, ..usual() }, 1);
-    p.level(0, 0, 900);
+    p.level(0, 0, 900, None);
     let none =
         Turned { frames: 100, to_full: 100, shed: 100, spent: 10_000, drained: true, ..Turned::default() };
     p.turned(1000, 0, none);
@@ -683,7 +696,7 @@ fn sleeps(sources: usize, protected: bool) -> u32 {
             known += 1;
         }
         if protected {
-            p.level(now, 0, 1000);
+            p.level(now, 0, 1000, None);
         }
         match p.next(now) {
             Action::Turn { source, packets } => {
@@ -801,8 +814,7 @@ fn lost_to_a_late_program(pps: u64, late: Nanos, service: Nanos) -> (u64, u64) {
         if at < 40 * MILLISECOND {
             (shed, w.lost) = (0, 0);
         }
-        p.level(at, 0, (seen * 1000 / 49) as Permille);
-        p.has_room(0, PLACES.saturating_sub(seen) as u32);
+        p.level(at, 0, (seen * 1000 / 49) as Permille, Some(PLACES.saturating_sub(seen) as u32));
         p.levels_read();
         match p.next(at) {
             Action::Turn { source, packets } => {
@@ -879,6 +891,6 @@ fn a_program_that_is_too_slow_has_work_all_the_time_on_a_net_cpu() {
 #[test]
 fn an_idle_net_cpu_enables_nobody() {
     let mut p = polling(Config { net: true, ..usual() }, 1);
-    p.level(10, 0, 800);
+    p.level(10, 0, 800, None);
     assert!(p.is_inhibited(0) && !p.cpu_idle(20) && p.is_inhibited(0));
 }

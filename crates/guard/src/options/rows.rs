@@ -163,7 +163,7 @@ options! {
     high: Option<u8> {
         arg: [long, value_name = "PCT", value_parser = parse::level, help_heading = "Feedback from full queues", allow_hyphen_values = true],
         help: "Level at which input for a consumer is inhibited" ["75"],
-        more: "Percent of what the buffer of its socket holds.",
+        more: "Percent of what the buffer of its socket holds. One that still has room for 1,024 packets is not inhibited.",
         example: "weir guard eth0 --high 60",
         file: |item| item.number(parse::level).map(Some),
         toml: "75",

@@ -252,7 +252,9 @@ impl Loop {
                 continue;
             }
             most = most.max(level);
-            let changed = self.policy.level(now, consumer, level);
+            let (size, truesize) = (stat.rcvbuf.load(Relaxed), stat.truesize.load(Relaxed));
+            let room = (truesize > 0).then(|| policy::gate::room_at(size, level, truesize, slices));
+            let changed = self.policy.level(now, consumer, level, room);
             if self.policy.is_inhibited(consumer) {
                 self.keeps_away(now, consumer);
                 if changed {
@@ -262,8 +264,6 @@ impl Loop {
                 self.lift(consumer);
                 enabled = true;
             }
-            let (size, truesize) = (stat.rcvbuf.load(Relaxed), stat.truesize.load(Relaxed));
-            self.policy.has_room(consumer, policy::gate::room_at(size, level, truesize, slices));
         }
         if enabled && self.pauses.enabled(now, most, self.p.level_wakes.load(Relaxed)) {
             self.p.reports.send(Report::Contended { cpu: self.p.cpu });

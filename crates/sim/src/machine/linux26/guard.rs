@@ -104,7 +104,7 @@ impl State<'_> {
     fn observe(&mut self, now: Nanos) -> bool {
         let level = self.level();
         let Some(guard) = &mut self.guard else { return false };
-        let changed = guard.poller.level(now, CONSUMER, level);
+        let changed = guard.poller.level(now, CONSUMER, level, None);
         self.inhibits.observe(now, CONSUMER, guard.poller.is_inhibited(CONSUMER));
         changed
     }

@@ -384,14 +384,13 @@ impl State {
         for consumer in 0..watched {
             let level = self.level(consumer);
             most = most.max(level);
-            let changed = self.weir.poller.level(now, consumer, level);
+            let room = (self.s.socket as usize).saturating_sub(self.consumers[consumer].queue.len());
+            let changed = self.weir.poller.level(now, consumer, level, u32::try_from(room).ok());
             let inhibited = self.weir.poller.is_inhibited(consumer);
             enabled |= changed && !inhibited;
             if inhibited {
                 self.gate.pauses(now, consumer);
             }
-            let room = (self.s.socket as usize).saturating_sub(self.consumers[consumer].queue.len());
-            self.weir.poller.has_room(consumer, u32::try_from(room).unwrap_or(u32::MAX));
         }
         if enabled && self.weir.pauses.enabled(now, most, self.weir.watched) {
             self.weir.watched = true;
