@@ -142,6 +142,8 @@ pub(crate) struct Cast {
     pub(crate) guard: Option<Guard>,
     /// Kernel threads that carry packets for the host, with the host CPU's ksoftirqd.
     pub(crate) carriers: Vec<i32>,
+    /// Kernel workers of the host CPU, where they work for packets that wait for a verdict.
+    pub(crate) workers: Vec<i32>,
 }
 
 impl Bench {
@@ -203,6 +205,11 @@ impl Bench {
         let carriers: Vec<i32> =
             rig.carriers.iter().copied().chain(tasks::find(|name| name == ksoftirqd)?).collect();
         carriers.iter().try_for_each(|pid| self.wire.watch(*pid as u32, Class::Carrier))?;
+        // The kernel resizes the table of what waits for a verdict in its workers: thousands of times a second from 6.18 on.
+        let worker = format!("kworker/{}:", self.cpus.host);
+        let screened = matches!(kind, Kind::Screen);
+        let workers = tasks::find_all(|name| screened && name.starts_with(&worker))?;
+        workers.iter().try_for_each(|pid| self.wire.watch(*pid as u32, Class::Carrier))?;
         let guard = match &arm.host {
             Host::Guard(options) => {
                 let weir = self.weir.as_deref();
@@ -217,7 +224,7 @@ impl Bench {
             }
             _ => None,
         };
-        Ok(Cast { consumers, hogs, guard, carriers })
+        Ok(Cast { consumers, hogs, guard, carriers, workers })
     }
 
     pub(crate) fn edge(&self, rig: &Rig<'_>, cast: &Cast) -> Result<Edge> {
@@ -225,6 +232,8 @@ impl Bench {
         for carrier in &cast.carriers {
             carriers_ns += tasks::cpu_ns(*carrier)?;
         }
+        // One that has nothing to do may end.
+        carriers_ns += cast.workers.iter().filter_map(|worker| tasks::cpu_ns(*worker).ok()).sum::<u64>();
         let guard_ns = cast.guard.as_ref().map_or(Ok(0), |g| tasks::process_cpu_ns(g.id() as i32))?;
         Ok(Edge {
             at: Instant::now(),
@@ -413,7 +422,7 @@ impl Shares {
         let net = |ns: f64, class: Class| ((ns - stolen(class)) / wall).max(0.0);
         // The consumer's window is its own, a little shorter than ours.
         let consumer_ns = consumer.cpu_ns as f64 * wall / consumer.window_ns.max(1) as f64;
-        let carriers_ns = (to.carriers_ns - from.carriers_ns) as f64;
+        let carriers_ns = to.carriers_ns.saturating_sub(from.carriers_ns) as f64;
         let guard_ns = to.guard_ns.saturating_sub(from.guard_ns) as f64;
         let other = to.tasks_ns.zip(from.tasks_ns).map(|(to, from)| {
             let known = consumer_ns + hogs_ns as f64 + carriers_ns + guard_ns;

@@ -482,7 +482,8 @@ impl Poller {
         let reads = level < was;
         consumer.still = if level == was { consumer.still.saturating_add(1) } else { 0 };
         self.read |= reads && consumer.watermark.is_inhibited();
-        let level = if room.is_some_and(|room| room >= ROOM_AMPLE) { level.min(marks.high - 1) } else { level };
+        let level =
+            if room.is_some_and(|room| room >= ROOM_AMPLE) { level.min(marks.high - 1) } else { level };
         let change = consumer.watermark.observe(now, level);
         let hangs = consumer.hangs;
         consumer.hangs = change == Some(Change::TimedOut) || hangs && level >= marks.high;

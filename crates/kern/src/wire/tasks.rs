@@ -27,10 +27,18 @@ pub enum Policy {
 /// # Errors
 /// If /proc cannot be read.
 pub fn find(wanted: impl Fn(&str) -> bool) -> Result<Option<i32>> {
+    Ok(find_all(wanted)?.first().copied())
+}
+
+/// The ids of all tasks whose full name satisfies `wanted`.
+///
+/// # Errors
+/// If /proc cannot be read.
+pub fn find_all(wanted: impl Fn(&str) -> bool) -> Result<Vec<i32>> {
     let entries = std::fs::read_dir("/proc").what(|| "/proc".into())?;
     let pids = entries.flatten().filter_map(|e| e.file_name().to_str()?.parse::<i32>().ok());
     let name = |pid: &i32| std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
-    Ok(pids.into_iter().find(|pid| wanted(name(pid).trim_end())))
+    Ok(pids.filter(|pid| wanted(name(pid).trim_end())).collect())
 }
 
 /// Puts a task under a policy.
