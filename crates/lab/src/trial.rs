@@ -205,10 +205,12 @@ impl Bench {
         let carriers: Vec<i32> =
             rig.carriers.iter().copied().chain(tasks::find(|name| name == ksoftirqd)?).collect();
         carriers.iter().try_for_each(|pid| self.wire.watch(*pid as u32, Class::Carrier))?;
-        // The kernel resizes the table of what waits for a verdict in its workers: thousands of times a second from 6.18 on.
+        // From 6.18 on the kernel resizes the table of what waits for a verdict in its workers, a thousand times a second.
         let worker = format!("kworker/{}:", self.cpus.host);
-        let screened = matches!(kind, Kind::Screen);
-        let workers = tasks::find_all(|name| screened && name.starts_with(&worker))?;
+        let workers = match kind {
+            Kind::Screen => tasks::find_all(|name| name.starts_with(&worker))?,
+            _ => Vec::new(),
+        };
         workers.iter().try_for_each(|pid| self.wire.watch(*pid as u32, Class::Carrier))?;
         let guard = match &arm.host {
             Host::Guard(options) => {

@@ -71,7 +71,7 @@ pub const FITS_LAST: u32 = crate::fair::LAST;
 /// Longest time between two peeks, in naps: the ring is not to overflow before a program that reads again is seen to.
 const PEEKS: Nanos = 8;
 /// A consumer that has room for so many packets is not inhibited, however full it is: a quarter of a large buffer holds what comes
-/// while its program stands still for long, and the longest turn takes an eighth of this.
+/// while its program stands still for long.
 pub const ROOM_AMPLE: u32 = 1024;
 /// Packets of a consumer's room that turns leave to peeks: seven of them, 2 ms.
 pub const FITS_PEEKS: u32 = 14;
@@ -95,6 +95,22 @@ pub(crate) const JOIN: Nanos = 4;
 const FULL_LATELY: Nanos = 1000 * MILLISECOND;
 /// A turn with fewer frames than this tells little: it is averaged in.
 const LOOK_FRAMES_MIN: u32 = 8;
+
+/// Packets that a consumer has room for.
+#[derive(Clone, Copy, Debug)]
+pub struct Room {
+    /// From all sources together: what its level is about.
+    pub all: u32,
+    /// From one of the sources that share it: what a turn may bring.
+    pub each: u32,
+}
+
+impl Room {
+    /// Room for `packets` that nobody shares.
+    pub fn alone(packets: u32) -> Self {
+        Self { all: packets, each: packets }
+    }
+}
 
 #[derive(Clone, Copy, Debug)]
 struct Source {
@@ -457,17 +473,17 @@ impl Poller {
         self.budget.charge(now, spent);
     }
 
-    /// The level of a consumer at `now`, and for how many packets it has room, if that is known; true if it was inhibited or
-    /// enabled by that.
-    pub fn level(&mut self, now: Nanos, consumer: usize, level: Permille, room: Option<u32>) -> bool {
-        let changed = self.watch(now, consumer, level, room);
-        if let Some(packets) = room {
-            self.has_room(consumer, packets);
+    /// The level of a consumer at `now`, and its room, if that is known; true if it was inhibited or enabled by that.
+    pub fn level(&mut self, now: Nanos, consumer: usize, level: Permille, room: Option<Room>) -> bool {
+        let ample = room.is_some_and(|room| room.all >= ROOM_AMPLE);
+        let changed = self.watch(now, consumer, level, ample);
+        if let Some(room) = room {
+            self.has_room(consumer, room.each);
         }
         changed
     }
 
-    fn watch(&mut self, now: Nanos, consumer: usize, level: Permille, room: Option<u32>) -> bool {
+    fn watch(&mut self, now: Nanos, consumer: usize, level: Permille, ample: bool) -> bool {
         let Some(marks) = self.config.marks else { return false };
         let Some(slot) = self.consumers.get_mut(consumer) else { return false };
         let consumer = slot.get_or_insert_with(|| Consumer {
@@ -482,8 +498,7 @@ impl Poller {
         let reads = level < was;
         consumer.still = if level == was { consumer.still.saturating_add(1) } else { 0 };
         self.read |= reads && consumer.watermark.is_inhibited();
-        let level =
-            if room.is_some_and(|room| room >= ROOM_AMPLE) { level.min(marks.high - 1) } else { level };
+        let level = if ample { level.min(marks.high - 1) } else { level };
         let change = consumer.watermark.observe(now, level);
         let hangs = consumer.hangs;
         consumer.hangs = change == Some(Change::TimedOut) || hangs && level >= marks.high;
@@ -548,8 +563,7 @@ impl Poller {
         self.sources.iter_mut().flatten().for_each(|source| source.waits_until = 0);
     }
 
-    /// A consumer has room for `packets` more. One whose level has not moved for long gets nothing that would
-    /// have to fit.
+    /// A consumer has room for `packets` more. One whose level has not moved for long gets nothing that would have to fit.
     fn has_room(&mut self, consumer: usize, packets: u32) {
         let moves = self.consumers.get(consumer).is_some_and(|c| c.is_some_and(|c| c.still < u8::MAX));
         if (moves || self.config.net) && !self.is_inhibited(consumer) {

@@ -45,7 +45,7 @@ fn bursts(pps: u64, burst: u64, service: Nanos, places: u64, others: bool) -> Bu
         if others {
             p.look.saw(now, 0, 1, 0, 1);
         }
-        p.level(now, 0, level(queue), Some((places - queue) as u32));
+        p.level(now, 0, level(queue), Some(Room::alone((places - queue) as u32)));
         p.levels_read();
         match p.next(now) {
             Action::Turn { source, packets } => {

@@ -156,13 +156,14 @@ fn pauses_for_a_full_consumer_and_resumes_at_low_water() {
 #[test]
 fn a_large_buffer_is_used_to_its_end() {
     let mut p = polling(usual(), 1);
-    assert!(!p.level(0, 0, 990, Some(ROOM_AMPLE)));
-    assert!(!p.is_inhibited(0));
-    assert!(p.level(10, 0, 990, Some(ROOM_AMPLE - 1)));
+    // However many sources share it.
+    let room = |all| Some(Room { all, each: all / 64 });
+    assert!(!p.level(0, 0, 990, room(ROOM_AMPLE)));
+    assert!(p.level(10, 0, 990, room(ROOM_AMPLE - 1)));
     assert!(p.is_inhibited(0));
     // It ends as any other, and a small one goes by its level alone.
-    assert!(p.level(20, 0, 250, Some(5000)));
-    assert!(p.level(30, 0, 750, Some(70)));
+    assert!(p.level(20, 0, 250, room(5000)));
+    assert!(p.level(30, 0, 750, room(70)));
 }
 
 /// MR-23: one slow consumer does not stop another one on the same source.
@@ -814,7 +815,7 @@ fn lost_to_a_late_program(pps: u64, late: Nanos, service: Nanos) -> (u64, u64) {
         if at < 40 * MILLISECOND {
             (shed, w.lost) = (0, 0);
         }
-        p.level(at, 0, (seen * 1000 / 49) as Permille, Some(PLACES.saturating_sub(seen) as u32));
+        p.level(at, 0, (seen * 1000 / 49) as Permille, Some(Room::alone(PLACES.saturating_sub(seen) as u32)));
         p.levels_read();
         match p.next(at) {
             Action::Turn { source, packets } => {

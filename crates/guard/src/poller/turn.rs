@@ -8,7 +8,7 @@ use kern::guard::{CONSUMERS, TurnEnd, Views, wake};
 use policy::causes::Release;
 use policy::gate::tick;
 use policy::load::{self, Learning, Load};
-use policy::poller::{Counts, Turned, WakeOn};
+use policy::poller::{Counts, Room, Turned, WakeOn};
 use policy::turns::REFUSED_NAP;
 use policy::{MILLISECOND, Nanos};
 
@@ -253,7 +253,8 @@ impl Loop {
             }
             most = most.max(level);
             let (size, truesize) = (stat.rcvbuf.load(Relaxed), stat.truesize.load(Relaxed));
-            let room = (truesize > 0).then(|| policy::gate::room_at(size, level, truesize, slices));
+            let among = |slices| policy::gate::room_at(size, level, truesize, slices);
+            let room = (truesize > 0).then(|| Room { all: among(1), each: among(slices) });
             let changed = self.policy.level(now, consumer, level, room);
             if self.policy.is_inhibited(consumer) {
                 self.keeps_away(now, consumer);

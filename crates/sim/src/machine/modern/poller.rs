@@ -13,7 +13,7 @@ use policy::dispatch::{Dispatch, Order, Surroundings, Traffic};
 use policy::host::{Host, THOROUGH, TICK};
 use policy::lending::{self, Lending, Pause};
 use policy::merged::Ip;
-use policy::poller::{Action, Config, Poller, Turned, WakeOn};
+use policy::poller::{Action, Config, Poller, Room, Turned, WakeOn};
 use policy::settling::Settling;
 use policy::switch::{Mode, Timing};
 use policy::turns::Turns;
@@ -385,7 +385,8 @@ impl State {
             let level = self.level(consumer);
             most = most.max(level);
             let room = (self.s.socket as usize).saturating_sub(self.consumers[consumer].queue.len());
-            let changed = self.weir.poller.level(now, consumer, level, u32::try_from(room).ok());
+            let changed =
+                self.weir.poller.level(now, consumer, level, u32::try_from(room).ok().map(Room::alone));
             let inhibited = self.weir.poller.is_inhibited(consumer);
             enabled |= changed && !inhibited;
             if inhibited {
