@@ -2,7 +2,8 @@
 //! nothing else, waits for nothing, and sleeps for good while nothing is held.
 //!
 //! A poller that is late holds the beat back, and if it goes on, the hands are told to give its sources to the kernel: then nobody
-//! is late any more. Should the hands not run either, the keeper acts.
+//! is late any more. Should the hands not run either, the keeper acts. After a standstill of the machine this thread comes to run
+//! before the pollers, so it waits for them a moment: the keeper looks a second time soon after.
 
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::mpsc::Sender;
@@ -11,12 +12,18 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use kern::guard::{Steering, Views, mode};
-use policy::standing::Lateness;
+use kern::keeper::SECOND_LOOK;
+use policy::standing::{Lateness, PROMPT};
 use policy::{Nanos, lease};
 
 use crate::gauge::Gauge;
 use crate::messages::Order;
 use crate::{clock, sched};
+
+/// Between two looks at whether the pollers run again after a standstill, and how many looks there are. All of them together end
+/// before the keeper's second look.
+const RISE: (Duration, u32) = (Duration::from_millis(1), 5);
+const _: () = assert!(RISE.0.as_millis() as u64 * (RISE.1 as u64) < SECOND_LOOK.as_millis() as u64);
 
 /// Stack of the thread, bytes.
 const STACK: usize = 64 * 1024;
@@ -115,8 +122,11 @@ impl Pulse {
     fn run(&self) {
         // Before the pollers: what they hold back hangs on it.
         sched::go_above_fifo();
-        let mut lateness = Vec::new();
+        let (mut lateness, mut last) = (Vec::new(), clock::now());
         while !self.stop.load(Relaxed) {
+            if clock::now().saturating_sub(last) > PROMPT {
+                self.await_pollers();
+            }
             let now = clock::now();
             let (held, fresh) = self.renew(now, &mut lateness);
             let changed = self.keeper.polled() > 0;
@@ -125,20 +135,35 @@ impl Pulse {
             }
             if held || changed {
                 std::thread::sleep(Duration::from_nanos(lease::EVERY));
+                last = now;
             } else {
                 std::thread::park();
+                last = clock::now();
             }
         }
+    }
+
+    /// This thread has stood still itself. Returns when no poller is late any more, or they have had time enough to run.
+    fn await_pollers(&self) {
+        for _ in 0..RISE.1 {
+            let now = clock::now();
+            if self.meant_to_run().iter().all(|next| is_on_time(now, *next)) {
+                return;
+            }
+            std::thread::sleep(RISE.0);
+        }
+    }
+
+    /// When each poller meant to run at the latest; 0: it polls nothing.
+    fn meant_to_run(&self) -> Vec<Nanos> {
+        self.pollers.lock().map(|all| all.iter().map(|g| g.next.load(Relaxed)).collect()).unwrap_or_default()
     }
 
     /// Renews every lease that somebody is fresh enough for, and tells the hands of pollers that do not run. True if there is a
     /// lease at all; and if no poller is late.
     fn renew(&self, now: Nanos, lateness: &mut Vec<Lateness>) -> (bool, bool) {
         let mut held = false;
-        let next: Vec<Nanos> = match self.pollers.lock() {
-            Ok(pollers) => pollers.iter().map(|g| g.next.load(Relaxed)).collect(),
-            Err(_) => return (false, false),
-        };
+        let next = self.meant_to_run();
         lateness.resize(next.len(), Lateness::default());
         for (poller, (lateness, next)) in lateness.iter_mut().zip(&next).enumerate() {
             if lateness.look(now, *next) {
@@ -163,7 +188,11 @@ impl Pulse {
             held = true;
             steering.renew(now + lease::LEASE);
         }
-        // One that polls nothing is never late.
-        (held, next.iter().all(|next| *next == 0 || lease::is_fresh(now, *next)))
+        (held, next.iter().all(|next| is_on_time(now, *next)))
     }
+}
+
+/// One that polls nothing is never late.
+fn is_on_time(now: Nanos, next: Nanos) -> bool {
+    next == 0 || lease::is_fresh(now, next)
 }

@@ -60,7 +60,7 @@ const START_PATIENCE: Duration = Duration::from_secs(2);
 /// How long the guard waits for an answer of a keeper that is ready.
 pub const PATIENCE: Duration = Duration::from_millis(200);
 /// A guard that seems not to move is looked at once more after this time.
-const SECOND_LOOK: Duration = Duration::from_millis(8);
+pub const SECOND_LOOK: Duration = Duration::from_millis(8);
 /// Most datagrams that are taken out of a handle before its last turn.
 const MAX_STRAY: usize = 256;
 

@@ -20,7 +20,7 @@ use crate::refusals::{Pause, RETRY};
 /// Looks in a row at which it must be late.
 const LOOKS: u32 = 2;
 /// Between two looks, at most: one that comes later says nothing about the poller, ns.
-const PROMPT: Nanos = 2 * EVERY;
+pub const PROMPT: Nanos = 2 * EVERY;
 /// From when a poller is late to when it is known to be stuck, by looks each [`EVERY`] ns.
 pub const FOUND_MOST: Nanos = LOOKS as Nanos * EVERY;
 /// A poller that has run for so long since its return has stood still by chance, ns.

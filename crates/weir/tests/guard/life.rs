@@ -3,9 +3,10 @@
 use std::time::{Duration, Instant};
 
 use crate::common::dump::assert_same;
-use crate::common::procs::{Sink, Window, none_left, timely, weirs};
+use crate::common::procs::{Sink, Window, none_left, signal, timely, weirs};
 use crate::common::world::{FLOOD, PORT, World};
 use crate::common::{HOST_CPU, PATIENCE, Random, WIRE_CPU, alone, ms, possible, rounds, spread, within};
+use nix::sys::signal::Signal;
 
 /// So few packets that each comes alone.
 const TRICKLE: u32 = 200;
@@ -252,4 +253,42 @@ fn undo_does_what_a_dead_keeper_could_not_root() {
     spread("undo", "ms", &undo_ms);
     assert!(undone > 0, "no death in poll mode: the test shows nothing");
     println!("{undone} deaths in poll mode; {elsewhere} floods went to the wire's CPU");
+}
+
+/// Pauses of guard and keeper at once, as of a virtual machine, and of how many of them the keeper may think that the guard stood
+/// still: other programs on this machine may keep the guard from running after one.
+const PAUSES: (u32, u32) = (12, 3);
+
+/// Why it cannot flake: both go on at the same moment on the same CPUs, and the guard's threads go before all others there. Only
+/// another machine can keep them from it, and it would have to do so at one pause of three.
+#[test]
+fn a_machine_that_stood_still_is_no_reason_to_act_root() {
+    if !possible("a_machine_that_stood_still_is_no_reason_to_act_root") {
+        return;
+    }
+    let _alone = alone();
+    let world = World::new("pause", 1);
+    let mut sink = world.sink(0, PORT);
+    let guard = world.guard(&["--mode", "poll"]);
+    let load = world.send(&[(0, PORT)], &[], &[(ms(9000), FLOOD)]);
+    let both = [guard.keeper(), guard.pid()];
+    let (mut paused, begun) = (0, Instant::now());
+    while paused < PAUSES.0 && begun.elapsed() < ms(6000) {
+        std::thread::sleep(ms(50));
+        if !world.taken(0) {
+            continue;
+        }
+        paused += 1;
+        both.into_iter().for_each(|p| signal(p, Signal::SIGSTOP));
+        std::thread::sleep(ms(80));
+        both.into_iter().for_each(|p| signal(p, Signal::SIGCONT));
+    }
+    drop(load);
+    sink.drained();
+    let said = guard.all();
+    assert_eq!(guard.stop().0.code(), Some(0), "{said:?}");
+    let acted = said.iter().filter(|line| line.contains("does not move")).count();
+    println!("{paused} pauses of 80 ms, the keeper acted at {acted}");
+    assert!(paused > PAUSES.1 * 2, "{paused} pauses in poll mode: the test shows nothing");
+    assert!(acted <= PAUSES.1 as usize, "the keeper acted at {acted} of {paused} pauses: {said:?}");
 }
