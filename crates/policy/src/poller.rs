@@ -468,6 +468,11 @@ impl Poller {
         }
     }
 
+    /// The poller has slept `late` ns longer than it meant to, and nothing woke it: another had its CPU.
+    pub fn overslept(&mut self, late: Nanos) {
+        self.sources.iter_mut().flatten().for_each(|source| source.switch.away(late));
+    }
+
     /// Packet work outside the turns (interrupts, softirqs, weir's own) that ended at `now`.
     pub fn charge(&mut self, now: Nanos, spent: Nanos) {
         self.budget.charge(now, spent);

@@ -98,6 +98,8 @@ pub struct ModeSwitch {
     /// Start of the present calm, while polling.
     calm_since: Nanos,
     last_drained: Nanos,
+    /// Since then, how much later the poller came to run than it meant to.
+    away: Nanos,
     last_release: Option<Nanos>,
     /// The last takeover came soon after a release.
     flapping: bool,
@@ -158,6 +160,7 @@ impl ModeSwitch {
             hold: timing.hold_min,
             calm_since: 0,
             last_drained: 0,
+            away: 0,
             last_release: None,
             flapping: false,
             evidence: Evidence::FullPolls,
@@ -213,8 +216,7 @@ impl ModeSwitch {
         };
         self.mode = Mode::Poll;
         self.switches += 1;
-        self.calm_since = now;
-        self.last_drained = now;
+        (self.calm_since, self.last_drained, self.away) = (now, now, 0);
         true
     }
 
@@ -223,11 +225,19 @@ impl ModeSwitch {
         if self.mode != Mode::Poll {
             return false;
         }
-        if now.saturating_sub(self.last_drained) > self.timing.gap {
+        let away = std::mem::take(&mut self.away);
+        if now.saturating_sub(self.last_drained).saturating_sub(away) > self.timing.gap {
             self.calm_since = now;
+        } else {
+            self.calm_since = self.calm_since.saturating_add(away);
         }
         self.last_drained = now;
         now.saturating_sub(self.calm_since) >= self.hold()
+    }
+
+    /// The poller came to run `late` ns after it meant to, for a reason that is not this source's.
+    pub fn away(&mut self, late: Nanos) {
+        self.away = self.away.saturating_add(late);
     }
 
     /// True while the ring was found empty so lately, and so few frames come, at most `most` a second, that what it holds may wait.
@@ -335,6 +345,24 @@ mod tests {
         assert!(!s.drained(30), "the ring was not drained for 12");
         assert!(!s.drained(31));
         assert_eq!(calm_until_release(&mut s, 31), 50);
+    }
+
+    #[test]
+    fn time_without_a_cpu_is_neither_calm_nor_its_end() {
+        let mut s = ModeSwitch::new(T);
+        s.overloaded(0, Evidence::Harm);
+        let mut now = 0;
+        // Of each 8 the hypervisor takes 7.
+        for turn in 1..20 {
+            now += 8;
+            s.away(7);
+            assert!(!s.drained(now), "turn {turn}");
+        }
+        now += 8;
+        s.away(7);
+        assert!(s.drained(now), "20 of its own time");
+        // Once that is over a gap counts as before.
+        assert!(!s.drained(now + 8) && !s.drained(now + 9));
     }
 
     #[test]
