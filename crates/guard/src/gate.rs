@@ -83,8 +83,8 @@ impl Gate {
         let (mut pollers, mut sources) = (0u64, 0);
         for ctl in self.shared.views.source_ctls.iter() {
             match ctl.mode.load(Relaxed) {
-                // The polls of one poller come one after the other, and each reads what room there is: a part for each source is
-                // for those that a flood beside them would leave nothing.
+                // The polls of one poller come one after the other, and each reads what room there is: what an input leaves to
+                // each other one is for those that a flood beside them would leave nothing.
                 mode::POLL if net => pollers |= 1 << (ctl.poller.load(Relaxed) % u64::BITS),
                 mode::POLL | mode::SHED => sources += 1,
                 _ => {}

@@ -356,11 +356,15 @@ impl Refusal {
 }
 
 /// Packets of `truesize` bytes that a consumer has room for whose buffer of `size` bytes holds `held`; all if `truesize` is 0, not
-/// known yet, and at least one if it is empty. `slices` inputs share it.
+/// known yet, and at least one if it is empty. It is one of `slices` inputs: the others are left an even part each, or [`SPARED`] where
+/// that is less, for they may be idle.
 pub fn room(size: u32, held: u32, truesize: u32, slices: u32) -> u32 {
     // SAFETY: a pure function of its arguments.
     unsafe { weir_host_room(size, held, truesize, slices) }
 }
+
+/// Packets of room that an input leaves to each other one, at most.
+pub const SPARED: u32 = 16;
 
 /// As [`room`] of a buffer that is `level` full.
 pub fn room_at(size: u32, level: Permille, truesize: u32, slices: u32) -> u32 {
@@ -733,7 +737,11 @@ mod tests {
             let fits = if held == 0 { fits.max(1) } else { fits };
             prop_assert!(room <= fits.max(u32::from(fits > 0)));
             prop_assert_eq!(room > 0, fits > 0);
-            prop_assert!(room * slices.max(1) <= fits.max(slices.max(1)));
+            // Each other input is left its even part, or enough for the few packets of an idle one.
+            let others = slices.max(1) - 1;
+            let (even, spared) = (fits / (others + 1), SPARED * others);
+            prop_assert!(room == even.max(1).min(fits) || fits - room == spared, "{room} of {fits}");
+            prop_assert!(room >= even && room >= fits.saturating_sub(spared));
         }
 
         /// What is admitted is given in the long run; one that is not flooded gets one in each poll.

@@ -340,21 +340,31 @@ WEIR_INLINE weir_u32 weir_size_learnt(weir_u32 size, weir_u32 seen)
 	return !size || seen < size ? seen : size + (seen - size + 15) / 16;
 }
 
+/* Packets of room that an input leaves to each other one, where its even part is smaller than what is then left for it. */
+#define WEIR_SPARED 16
+
 /*
- * Packets of `truesize` bytes that fit into a buffer of `size` bytes which holds `held`, shared among `slices` inputs; at least one
- * if any fits, or the buffer is empty: then the kernel takes one of any size. WEIR_ROOM_UNKNOWN where the size of a packet is not known yet.
+ * Packets of `truesize` bytes that fit into a buffer of `size` bytes which holds `held`, for one of `slices` inputs; at least one
+ * if any fits, or the buffer is empty: then the kernel takes one of any size. Others may be idle, so in a buffer that has room for
+ * much an input gets more than an even part. WEIR_ROOM_UNKNOWN where the size of a packet is not known yet.
  */
 #define WEIR_ROOM_UNKNOWN 0xffffffffu
 WEIR_INLINE weir_u32 weir_room(weir_u32 size, weir_u32 held, weir_u32 truesize, weir_u32 slices)
 {
-	weir_u32 room;
+	weir_u32 fit, even, spared;
 
 	if (!truesize)
 		return WEIR_ROOM_UNKNOWN;
 	if (held && (held >= size || size - held < truesize))
 		return 0;
-	room = (size - held) / truesize / (slices ? slices : 1);
-	return room ? room : 1;
+	if (!slices)
+		slices = 1;
+	fit = (size - held) / truesize;
+	even = fit / slices;
+	spared = WEIR_SPARED * (slices - 1);
+	if (fit > spared && fit - spared > even)
+		even = fit - spared;
+	return even ? even : 1;
 }
 
 /* Packets of one poll of the kernel. */
