@@ -15,7 +15,7 @@ use kern::settings::Access;
 use policy::Nanos;
 use policy::host::TICK;
 use policy::lull::Lull;
-use policy::marking::{self, Heard};
+use policy::marking::{self, Asking, Heard};
 
 use crate::error::{failed, missing, usage};
 use crate::offloads::Switched;
@@ -100,8 +100,9 @@ pub struct Interface {
     pub failed: bool,
     /// No other interface stands on it.
     pub alone: bool,
-    /// Packets that it had received when ids began to be learnt from them.
-    learning_from: u64,
+    /// Packets that it had received when ids began to be learnt from them; `None` while they are not asked.
+    learning_from: Option<u64>,
+    asking: Asking,
     /// Whether the NAPIs that are known still poll.
     heard: Heard,
 }
@@ -200,7 +201,8 @@ impl Interface {
             by_packet: false,
             failed: false,
             alone: false,
-            learning_from: 0,
+            learning_from: None,
+            asking: Asking::begin(0),
             heard: Heard::default(),
         }
     }
@@ -435,7 +437,7 @@ impl Interface {
                 ctl.mode.store(mode::THREAD, Relaxed);
             }
         }
-        self.learning_from = self.received(setup.access);
+        self.ask(setup.access);
         self.tell_addresses(setup.gauges);
         self.state = State::Guarded;
         // Threads that were there before are somebody else's, and so are their CPUs.
@@ -507,17 +509,36 @@ impl Interface {
         })
     }
 
+    /// Packets are to tell the ids from here on.
+    pub fn ask(&mut self, access: &mut Access) {
+        self.asking = Asking::begin(clock::now());
+        self.learning_from = Some(self.received(access));
+    }
+
+    /// True while packets are to tell the ids.
+    pub fn asks(&mut self, gauges: &Gauges, access: &mut Access) -> bool {
+        let (received, polled) = (self.received(access), self.polled(gauges));
+        let on = self.asking.is_on(clock::now(), received, polled);
+        self.learning_from = on.then(|| self.learning_from.unwrap_or(received));
+        on
+    }
+
+    /// Packets that NAPIs which are known have polled.
+    fn polled(&self, gauges: &Gauges) -> u64 {
+        let polled = |s: &Arc<Source>| gauges.views.source_stats[s.slot].packets.load(Relaxed);
+        self.sources.iter().map(polled).fold(0, u64::wrapping_add)
+    }
+
     /// Packets come, and none tells a NAPI id: then no source can be taken over.
     pub fn is_mute(&self, access: &mut Access) -> bool {
+        let Some(from) = self.learning_from else { return false };
         self.sources.iter().all(|s| s.now.napi_id.load(Relaxed) == 0)
-            && self.received(access).saturating_sub(self.learning_from) >= marking::MUTE_PACKETS
+            && self.received(access).saturating_sub(from) >= marking::MUTE_PACKETS
     }
 
     /// Packets are to tell the ids anew: they come by NAPIs that are not known, and the kernel lists none.
     pub fn is_deaf(&mut self, gauges: &Gauges, access: &mut Access) -> bool {
-        let polled = |s: &Arc<Source>| gauges.views.source_stats[s.slot].packets.load(Relaxed);
-        let polled = self.sources.iter().map(polled).fold(0, u64::wrapping_add);
-        self.heard.is_deaf(self.received(access), polled)
+        self.heard.is_deaf(self.received(access), self.polled(gauges))
             && Found::look(access, self.ifindex).is_ok_and(|found| found.ids.is_empty())
     }
 

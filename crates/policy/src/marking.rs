@@ -97,6 +97,44 @@ pub fn improves_by_frames(packets: u64) -> bool {
     packets >= MUTE_PACKETS
 }
 
+/// How long packets are asked for their ids, ns: from the start on, and each time later on; and the pause between two times. Asking
+/// costs each packet of the host, and a queue may stay silent for good.
+const ASKED: (Nanos, Nanos) = (10_000 * MILLISECOND, 1_000 * MILLISECOND);
+const UNASKED: Nanos = 10_000 * MILLISECOND;
+/// A pause ends if one packet of so many comes by a NAPI that is not known.
+const STRANGERS: u64 = 16;
+
+/// When the packets of an interface are asked which NAPI polls them, while one of its queues has not told it.
+#[derive(Clone, Copy, Debug)]
+pub struct Asking {
+    /// The end of the present time of asking, or of the last one.
+    until: Nanos,
+    /// Since then: packets that the interface had received, and those of them that known NAPIs had polled.
+    since: Option<(u64, u64)>,
+}
+
+impl Asking {
+    /// From `now` on, when the source is new.
+    pub fn begin(now: Nanos) -> Asking {
+        Asking { until: now + ASKED.0, since: None }
+    }
+
+    /// True while they are asked. The interface has `received` packets so far, and known NAPIs have `polled` so many of them.
+    pub fn is_on(&mut self, now: Nanos, received: u64, polled: u64) -> bool {
+        if now < self.until {
+            return true;
+        }
+        let (received_then, polled_then) = *self.since.get_or_insert((received, polled));
+        let came = received.saturating_sub(received_then);
+        let strangers = came.saturating_sub(polled.saturating_sub(polled_then));
+        if strangers < MUTE_PACKETS.max(came / STRANGERS) && now < self.until + UNASKED {
+            return false;
+        }
+        (self.until, self.since) = (now + ASKED.1, None);
+        true
+    }
+}
+
 /// Most looks between two times that packets are asked for new ids, where none tells one.
 const ASK_MOST: u32 = 64;
 
@@ -136,6 +174,21 @@ impl Heard {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    #[test]
+    fn a_silent_queue_costs_the_others_little() {
+        let (tick, mut asking) = (200 * MILLISECOND, Asking::begin(0));
+        // All packets come by the queues that are known; the two counts are read one after the other.
+        let looks = (0..600u64).map(|n| asking.is_on(n * tick, n * 200_000 + 150, n * 200_000));
+        let asked = looks.filter(|on| *on).count();
+        assert!((50..=110).contains(&asked), "asked at {asked} of 600 looks");
+        // Until the silent one carries a flood.
+        let mut asking = Asking::begin(0);
+        assert!(asking.is_on(ASKED.0 - 1, 1000, 1000) && !asking.is_on(ASKED.0, 2000, 2000));
+        assert!(!asking.is_on(ASKED.0 + tick, 100_000, 99_900), "a few are counted late");
+        assert!(asking.is_on(ASKED.0 + 2 * tick, 300_000, 200_000));
+        assert!(asking.is_on(ASKED.0 + 2 * tick + ASKED.1 - 1, 900_000, 900_000), "for a while");
+    }
 
     #[test]
     fn napis_that_poll_no_more_are_noticed() {

@@ -164,21 +164,34 @@ impl Control {
             for source in interface.sources.iter().filter(|s| s.now.napi_id.load(Relaxed) != 0) {
                 self.gauges.views.source_stats[source.slot].napi_id.store(0, Relaxed);
             }
-            if !learns {
-                // What it cannot do now it may the next time.
-                let _ = self.gauges.learn(ifindex, first, count);
-            }
+            interface.ask(&mut self.access);
+            // What it cannot do now it may the next time.
+            let _ = self.gauges.learn(ifindex, first, count);
         } else if !learns {
             self.gauges.unlearn(ifindex);
         }
     }
-    /// Takes note of the ids that packets have told.
+    /// Asks packets for the ids, or leaves them in peace.
+    fn ask_in_turn(&mut self, index: usize) {
+        let interface = &mut self.interfaces[index];
+        let (ifindex, first, count) = (interface.ifindex, interface.first_slot, interface.sources.len());
+        match interface.asks(&self.gauges, &mut self.access) {
+            // What it cannot do now it may the next time.
+            true => drop(self.gauges.learn(ifindex, first, count)),
+            false => self.gauges.unlearn(ifindex),
+        }
+    }
+
+    /// Takes note of the ids that packets have told, where some have not.
     pub(super) fn learn(&mut self, index: usize) {
-        if !self.opts.mode.takes_over() {
-            if self.opts.mode == Mode::Shed && self.interfaces[index].all_told(&self.gauges) {
+        match self.opts.mode {
+            Mode::Shed if self.interfaces[index].all_told(&self.gauges) => {
                 self.gauges.unlearn(self.interfaces[index].ifindex);
+                return;
             }
-            return;
+            Mode::Shed => return self.ask_in_turn(index),
+            mode if !mode.takes_over() => return,
+            _ => self.ask_in_turn(index),
         }
         let timing = self.host().timing();
         let interface = &mut self.interfaces[index];
