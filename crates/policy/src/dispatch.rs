@@ -150,9 +150,12 @@ pub const EXPLAINED: Nanos = 100 * MILLISECOND;
 /// transfer ends, and a flood for a program that reads may be more than what the kernel carries well.
 const BESIDE: (Nanos, Nanos) = (1000 * MILLISECOND, 4000 * MILLISECOND);
 
-/// Who waits for less than so long before it runs lacks little, ns. Of a source that was left to the kernel since polling does it no good
-/// softirqs over the budget are then no evidence: near what a CPU can take they are, and its programs get what they need.
+/// Who waits for less than so long before it runs lacks little, ns. Of a source that carries a transfer softirqs over the budget are then
+/// no evidence: near what a CPU can take they are, and its programs get what they need.
 pub const LONG: Nanos = 3 * MILLISECOND;
+/// The same of a source that was left to the kernel since the gate knows nothing of it. Nobody holds its senders back, and where programs
+/// wait for longer its ring overflows already, for others too.
+pub const LONG_UNKNOWN: Nanos = MILLISECOND;
 
 /// A CPU is overloaded.
 #[derive(Clone, Copy, Debug)]
@@ -603,8 +606,9 @@ impl Dispatch {
             }
             let state = self.slots.get(slot);
             let unknown = state.and_then(|state| state.unknown);
-            let bears =
-                |pause: Pause| pause.begins(evidence, LEAVES) || waited < LONG && pause.lasts(evidence);
+            let bears = |pause: Pause| {
+                pause.begins(evidence, LEAVES) || waited < LONG_UNKNOWN && pause.lasts(evidence)
+            };
             let transfers = waited < LONG && state.is_some_and(|state| state.transfers(evidence));
             if cause == Cause::Budget && (transfers || unknown.is_some_and(bears)) {
                 continue;

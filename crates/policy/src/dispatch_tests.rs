@@ -182,10 +182,14 @@ fn what_the_gate_knows_nothing_of_is_left_to_the_kernel() {
     let counts = |packets| move |_| on(0, packets);
     assert!(d.full(4100 * MS, 4100 * MS, 0, 0, false).is_none());
     assert_eq!([4100, 4200].map(|at| d.says_nothing(0, at * MS, false)), [Some(4200 * MS), None]);
-    d.clone().over_budget(399 * MS, 399 * MS, 0, LONG, counts(50_000), |_| panic!("its release costs too"));
+    d.clone().over_budget(399 * MS, 399 * MS, 0, LONG_UNKNOWN, counts(50_000), |_| {
+        panic!("its release costs too")
+    });
     let mut starve = None;
-    d.clone().over_budget(4100 * MS, 4100 * MS, 0, LONG - 1, counts(100_000), |_| panic!("they come to run"));
-    d.clone().over_budget(4100 * MS, 4100 * MS, 0, LONG, counts(100_000), |o| starve = Some(o.loads));
+    d.clone().over_budget(4100 * MS, 4100 * MS, 0, LONG_UNKNOWN - 1, counts(100_000), |_| {
+        panic!("they come to run")
+    });
+    d.clone().over_budget(4100 * MS, 4100 * MS, 0, LONG_UNKNOWN, counts(100_000), |o| starve = Some(o.loads));
     assert_eq!(starve, Some([None, Some(5100 * MS)]), "it stays for a while, whatever the gate knows");
     let mut order = d.full(4300 * MS, 4300 * MS, 0, 0, false).unwrap();
     order.switch.released(4500 * MS);

@@ -55,6 +55,9 @@ pub fn run(host: &mut Host, driver: &str, queues: usize) -> anyhow::Result<()> {
     if driver == "igb" {
         parted(host, queues)?;
     }
+    if driver == "virtio_net" && seen::kernel() >= POLLS {
+        holds(host)?;
+    }
     let mut sink = Sink::start()?;
     if seen::kernel() < POLLS {
         return too_old(host, &mut sink);
@@ -67,6 +70,31 @@ pub fn run(host: &mut Host, driver: &str, queues: usize) -> anyhow::Result<()> {
     // On igb too, as QEMU emulates it, interrupts keep coming.
     let ignores = ["vmxnet3", "igb"].contains(&driver);
     if ignores { not_holding(host, &mut sink, lro) } else { life(host, &mut sink, &expected) }
+}
+
+/// Small datagrams that a socket of the default buffer holds, without weir's XDP program and with it: from some version on the driver
+/// then hands each packet up in a buffer of a page, all of which the kernel charges.
+fn holds(host: &mut Host) -> anyhow::Result<()> {
+    /// More than fit.
+    const SENT: u64 = 600;
+    let mut held = || -> anyhow::Result<usize> {
+        let socket = std::net::UdpSocket::bind("0.0.0.0:9000")?;
+        host.send(SENT, 1000);
+        socket.set_read_timeout(Some(Duration::from_secs(1)))?;
+        let mut byte = [0u8; 64];
+        Ok(std::iter::from_fn(|| socket.recv(&mut byte).ok()).count())
+    };
+    let without = held()?;
+    let mut guard = Guard::start(&["--mode", "shed"])?;
+    let with = held()?;
+    guard.end(libc::SIGTERM);
+    let after = held()?;
+    host.row(
+        without == after && with > 0,
+        "room in a buffer",
+        &format!("{without} datagrams, {with} with the XDP program, {after} after it"),
+    );
+    Ok(())
 }
 
 /// The table of RSS is read as it is: even at first, then all on one queue. A plan parts it, undo puts it back, and what an
