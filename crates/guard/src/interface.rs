@@ -100,8 +100,9 @@ pub struct Interface {
     pub failed: bool,
     /// No other interface stands on it.
     pub alone: bool,
-    /// Packets that it had received when ids began to be learnt from them; `None` while they are not asked.
+    /// Packets that it had received one look after they began to be asked for ids; `None` before that, and while they are not asked.
     learning_from: Option<u64>,
+    asked: bool,
     asking: Asking,
     /// Whether the NAPIs that are known still poll.
     heard: Heard,
@@ -202,6 +203,7 @@ impl Interface {
             failed: false,
             alone: false,
             learning_from: None,
+            asked: false,
             asking: Asking::begin(0),
             heard: Heard::default(),
         }
@@ -437,7 +439,7 @@ impl Interface {
                 ctl.mode.store(mode::THREAD, Relaxed);
             }
         }
-        self.ask(setup.access);
+        self.ask();
         self.tell_addresses(setup.gauges);
         self.state = State::Guarded;
         // Threads that were there before are somebody else's, and so are their CPUs.
@@ -510,16 +512,18 @@ impl Interface {
     }
 
     /// Packets are to tell the ids from here on.
-    pub fn ask(&mut self, access: &mut Access) {
+    pub fn ask(&mut self) {
         self.asking = Asking::begin(clock::now());
-        self.learning_from = Some(self.received(access));
+        (self.asked, self.learning_from) = (false, None);
     }
 
     /// True while packets are to tell the ids.
     pub fn asks(&mut self, gauges: &Gauges, access: &mut Access) -> bool {
         let (received, polled) = (self.received(access), self.polled(gauges));
         let on = self.asking.is_on(clock::now(), received, polled);
-        self.learning_from = on.then(|| self.learning_from.unwrap_or(received));
+        // What came before the program was attached could tell nothing.
+        self.learning_from = (on && self.asked).then(|| self.learning_from.unwrap_or(received));
+        self.asked = on;
         on
     }
 

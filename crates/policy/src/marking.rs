@@ -101,8 +101,8 @@ pub fn improves_by_frames(packets: u64) -> bool {
 /// costs each packet of the host, and a queue may stay silent for good.
 const ASKED: (Nanos, Nanos) = (10_000 * MILLISECOND, 1_000 * MILLISECOND);
 const UNASKED: Nanos = 10_000 * MILLISECOND;
-/// A pause ends if one packet of so many comes by a NAPI that is not known.
-const STRANGERS: u64 = 16;
+/// A pause ends if in such a time one packet of so many comes by a NAPI that is not known.
+const STRANGERS: (Nanos, u64) = (1_000 * MILLISECOND, 16);
 
 /// When the packets of an interface are asked which NAPI polls them, while one of its queues has not told it.
 #[derive(Clone, Copy, Debug)]
@@ -110,13 +110,15 @@ pub struct Asking {
     /// The end of the present time of asking, or of the last one.
     until: Nanos,
     /// Since then: packets that the interface had received, and those of them that known NAPIs had polled.
-    since: Option<(u64, u64)>,
+    since: Option<(Nanos, u64, u64)>,
+    /// Strangers have ended the last pause. They may have no id to tell, so they do not end the next one.
+    stranger: bool,
 }
 
 impl Asking {
     /// From `now` on, when the source is new.
     pub fn begin(now: Nanos) -> Asking {
-        Asking { until: now + ASKED.0, since: None }
+        Asking { until: now + ASKED.0, since: None, stranger: false }
     }
 
     /// True while they are asked. The interface has `received` packets so far, and known NAPIs have `polled` so many of them.
@@ -124,13 +126,17 @@ impl Asking {
         if now < self.until {
             return true;
         }
-        let (received_then, polled_then) = *self.since.get_or_insert((received, polled));
+        let (at, received_then, polled_then) = *self.since.get_or_insert((now, received, polled));
         let came = received.saturating_sub(received_then);
         let strangers = came.saturating_sub(polled.saturating_sub(polled_then));
-        if strangers < MUTE_PACKETS.max(came / STRANGERS) && now < self.until + UNASKED {
+        let many = !self.stranger && strangers >= MUTE_PACKETS.max(came / STRANGERS.1);
+        if !many && now < self.until + UNASKED {
+            if now - at >= STRANGERS.0 {
+                self.since = Some((now, received, polled));
+            }
             return false;
         }
-        (self.until, self.since) = (now + ASKED.1, None);
+        (self.until, self.since, self.stranger) = (now + ASKED.1, None, many);
         true
     }
 }
@@ -181,13 +187,21 @@ mod tests {
         // All packets come by the queues that are known; the two counts are read one after the other.
         let looks = (0..600u64).map(|n| asking.is_on(n * tick, n * 200_000 + 150, n * 200_000));
         let asked = looks.filter(|on| *on).count();
-        assert!((50..=110).contains(&asked), "asked at {asked} of 600 looks");
+        assert!((95..=110).contains(&asked), "asked at {asked} of 600 looks");
         // Until the silent one carries a flood.
         let mut asking = Asking::begin(0);
         assert!(asking.is_on(ASKED.0 - 1, 1000, 1000) && !asking.is_on(ASKED.0, 2000, 2000));
         assert!(!asking.is_on(ASKED.0 + tick, 100_000, 99_900), "a few are counted late");
         assert!(asking.is_on(ASKED.0 + 2 * tick, 300_000, 200_000));
         assert!(asking.is_on(ASKED.0 + 2 * tick + ASKED.1 - 1, 900_000, 900_000), "for a while");
+        // Late in a pause as well, whatever the others have carried in it; but who has nothing to tell does not do so twice.
+        let mut asking = Asking::begin(0);
+        let at = |n: u64| (ASKED.0 + n * tick, n * 40_000);
+        assert!((0..40).all(|n| !asking.is_on(at(n).0, at(n).1, at(n).1)));
+        assert!(asking.is_on(at(41).0, at(41).1, at(40).1), "a fifth of a second of a flood");
+        let strange = |n: u64| asking.is_on(at(n).0, at(n).1, at(40).1);
+        let asked = (42..92).map(strange).filter(|on| *on).count();
+        assert!((4..=6).contains(&asked), "asked at {asked} of 50 looks");
     }
 
     #[test]

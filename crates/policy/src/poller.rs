@@ -468,7 +468,7 @@ impl Poller {
         }
     }
 
-    /// The poller has slept `late` ns longer than it meant to, and nothing woke it: another had its CPU.
+    /// The poller has slept `late` ns longer than it meant to: another had its CPU.
     pub fn overslept(&mut self, late: Nanos) {
         self.sources.iter_mut().flatten().for_each(|source| source.switch.away(late));
     }

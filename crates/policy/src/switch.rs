@@ -229,7 +229,7 @@ impl ModeSwitch {
         if now.saturating_sub(self.last_drained).saturating_sub(away) > self.timing.gap {
             self.calm_since = now;
         } else {
-            self.calm_since = self.calm_since.saturating_add(away);
+            self.calm_since = self.calm_since.saturating_add(away).min(now);
         }
         self.last_drained = now;
         now.saturating_sub(self.calm_since) >= self.hold()

@@ -164,7 +164,7 @@ impl Control {
             for source in interface.sources.iter().filter(|s| s.now.napi_id.load(Relaxed) != 0) {
                 self.gauges.views.source_stats[source.slot].napi_id.store(0, Relaxed);
             }
-            interface.ask(&mut self.access);
+            interface.ask();
             // What it cannot do now it may the next time.
             let _ = self.gauges.learn(ifindex, first, count);
         } else if !learns {

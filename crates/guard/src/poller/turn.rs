@@ -345,9 +345,7 @@ impl Loop {
             views.guard[0].pollers_waiting_idle.fetch_sub(1, Relaxed);
         }
         let now = clock::now();
-        if reasons == 0 {
-            self.policy.overslept(now.saturating_sub(until));
-        }
+        self.policy.overslept(now.saturating_sub(until));
         if reasons & wake::IDLE != 0 {
             self.idle(now);
             if self.lender.may(now, &self.policy, self.alone()) {

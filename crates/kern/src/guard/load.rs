@@ -478,7 +478,7 @@ impl Gauges {
     /// watched from then on. `sources` slots from `first_source` on are its queues. Costs every packet of the
     /// machine a look-up, until [`Self::unlearn`].
     pub fn learn(&mut self, ifindex: u32, first_source: usize, sources: usize) -> Result<(), Error> {
-        if self.learning.contains(&ifindex) {
+        if self.learn.is_some() && self.learning.contains(&ifindex) {
             return Ok(());
         }
         let value = [(first_source as u32).to_ne_bytes(), (sources as u32).to_ne_bytes()].concat();

@@ -346,7 +346,7 @@ WEIR_INLINE weir_u32 weir_size_learnt(weir_u32 size, weir_u32 seen)
 /*
  * Packets of `truesize` bytes that fit into a buffer of `size` bytes which holds `held`, for one of `slices` inputs; at least one
  * if any fits, or the buffer is empty: then the kernel takes one of any size. Others may be idle, so in a buffer that has room for
- * much an input gets more than an even part. WEIR_ROOM_UNKNOWN where the size of a packet is not known yet.
+ * much an input gets more than an even part, and twice that at most: all of them may be flooded at once. WEIR_ROOM_UNKNOWN where the size of a packet is not known yet.
  */
 #define WEIR_ROOM_UNKNOWN 0xffffffffu
 WEIR_INLINE weir_u32 weir_room(weir_u32 size, weir_u32 held, weir_u32 truesize, weir_u32 slices)
@@ -363,7 +363,7 @@ WEIR_INLINE weir_u32 weir_room(weir_u32 size, weir_u32 held, weir_u32 truesize, 
 	even = fit / slices;
 	spared = WEIR_SPARED * (slices - 1);
 	if (fit > spared && fit - spared > even)
-		even = fit - spared;
+		even = fit - spared < 2 * even ? fit - spared : 2 * even;
 	return even ? even : 1;
 }
 

@@ -123,8 +123,9 @@ fn a_full_backlog_is_waited_in_for_its_length_over_its_rate_root() {
     assert!(mean < 2.0 * room, "{mean} in {room}");
     // Those that found it nearly full had all the others before them, which are handed up several times as fast in a row.
     assert!(backlog.max_us > 0.3 * room / rate * 1e6, "{backlog:?}");
-    // Each packet that came through it stands for itself or was stood for.
+    // Each packet that came through it stands for itself or was stood for, but for samples whose place another one has taken: of 256
+    // places some 30 to 60 are taken anew while one waits, the more the slower the host.
     let share = backlog.count as f64 / cpu.packets as f64;
-    assert!((share - 1.0).abs() < 0.2, "{share} of what came");
+    assert!((0.65..1.2).contains(&share), "{share} of what came");
     drop(sink);
 }

@@ -80,6 +80,8 @@ fn holds(host: &mut Host) -> anyhow::Result<()> {
     let mut held = || -> anyhow::Result<usize> {
         let socket = std::net::UdpSocket::bind("0.0.0.0:9000")?;
         host.send(SENT, 1000);
+        // Until all have arrived: what is read makes room.
+        std::thread::sleep(Duration::from_secs(1));
         socket.set_read_timeout(Some(Duration::from_secs(1)))?;
         let mut byte = [0u8; 64];
         Ok(std::iter::from_fn(|| socket.recv(&mut byte).ok()).count())
